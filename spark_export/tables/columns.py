@@ -54,7 +54,8 @@ def fitting(table: pa.Schema, ours: pa.Schema, address: str) -> pa.Schema:
             if not field.nullable:
                 wrong.append(f"its column {field.name} may not be null, and a message has no such column")
         elif _fits(ours.field(at).type, field.type):
-            fields.append(pa.field(field.name, field.type, field.nullable))
+            kind = field.type if pa.types.is_integer(field.type) else ours.field(at).type
+            fields.append(pa.field(field.name, kind, field.nullable))
         else:
             wrong.append(f"its column {field.name} is {field.type}, and the exporter writes {ours.field(at).type}")
     wrong += [f"it lacks the column {name}" for name in NEEDED if name not in table.names]

@@ -69,7 +69,7 @@ class FilesPlan:
     root: the folder of the files: a path that each executor has, or an address on a store.
     options: the options of the store, without secrets; see `spark_export.tables.filesystem`.
     schema: the columns in the files.
-    partition_by: how the table is partitioned. A file is in a folder `NAME=VALUE/…` of these.
+    partition_by: how the table is partitioned. folders: whether a file is in folders `NAME=VALUE/…` of these.
     convert: a function that adds columns to a batch of rows, such as decoded ones, or None.
     forgotten: the messages that must not be written; see `TableState`.
     """
@@ -81,6 +81,7 @@ class FilesPlan:
     codec: str = "zstd"
     convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     forgotten: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    folders: bool = True
 
 
 class FilesWriter:
@@ -149,7 +150,7 @@ class FilesWriter:
         self._count += 1
         stream, era, values = place
         partition = {each.name: value for each, value in zip(self.plan.partition_by, values, strict=True)}
-        name = f"{hive_folder(partition)}part-{self._attempt}-{self._count:05d}.parquet"
+        name = f"{hive_folder(partition) if self.plan.folders else ''}part-{self._attempt}-{self._count:05d}.parquet"
         file = DataFile(name, stream, era, partition, 0, 0, 0)
         return _OpenFile(self._filesystem, f"{self._root}/{name}", file, self.plan)
 
@@ -162,7 +163,8 @@ class FilesWriter:
             elif each.name == "date":
                 columns.append(pc.cast(batch.column("timestamp"), pa.date32(), safe=False))
             else:
-                columns.append(batch.column(each.name).cast(each.type))
+                known = each.name in batch.schema.names
+                columns.append(batch.column(each.name).cast(each.type) if known else pa.nulls(len(batch), each.type))
         return pa.Table.from_arrays(columns, schema=self.plan.schema)
 
 
@@ -286,6 +288,27 @@ def write_ranges(
             else:
                 done.append(replace(each, last_us=last_us))
         return Written(writer.close(), [each for each in done if each.of.stream not in left_out], [*left_out.values()])
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def rewrite_rows(writer: FilesWriter, batches: Iterable[pa.RecordBatch]) -> tuple[int, list[DataFile]]:
+    """Writes rows of a table again, except forgotten ones. Returns the number of rows read, and the new files."""
+    rows = 0
+    try:
+        for batch in batches:
+            rows += batch.num_rows
+            places = pa.table(batch).group_by(["stream", "partition", "era"]).aggregate([]).to_pylist()
+            for place in places:
+                mask = None
+                for name, value in place.items():
+                    column = batch.column(name)
+                    same = pc.is_null(column) if value is None else pc.equal(column, value)
+                    mask = same if mask is None else pc.and_(mask, pc.fill_null(same, False))
+                part = batch if len(places) == 1 else batch.filter(mask)
+                writer.write(place["stream"], place["partition"], place["era"] or 0, part)
+        return rows, writer.close()
     except BaseException:
         writer.abort()
         raise

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import without
 from spark_export.tables.errors import TableDamaged, TableRefused
-from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField
+from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, rewrite_rows
 from spark_export.tables.log import (
     CommitConflict,
     OtherCommit,
@@ -248,14 +248,10 @@ class ParquetFolderLog(TableLog):
         self, plan: FilesPlan, tree: Path, merges: Mapping[tuple[str, int, str], Sequence[tuple[Path, DataFile]]]
     ) -> list[DataFile]:
         made: list[DataFile] = []
-        for (stream, era, _), files in merges.items():
-            writer = FilesWriter(plan)
-            for folder, each in files:
-                for batch in read_file(folder / each.path, each.partition, plan.schema.names):
-                    for partition in batch.column("partition").unique().to_pylist():
-                        rows = batch.filter(pa.compute.equal(batch.column("partition"), partition))
-                        writer.write(stream, partition, era, rows)
-            for done in writer.close():
+        for files in merges.values():
+            names = ["stream", *plan.schema.names]
+            rows = (part for folder, each in files for part in read_file(folder / each.path, each.partition, names))
+            for done in rewrite_rows(FilesWriter(plan), rows)[1]:
                 (tree / done.path).parent.mkdir(parents=True, exist_ok=True)
                 os.rename(Path(plan.root) / done.path, tree / done.path)
                 made.append(done)

@@ -1,0 +1,418 @@
+"""An Iceberg table as the ledger of an export. `pyiceberg` writes the snapshots, the tasks write the files.
+
+The positions are one property of the table, set in the same transaction as a snapshot, so that they stay when snapshots
+expire or are rolled back. Each commit here has a snapshot, and Iceberg refuses it if another snapshot came first.
+Iceberg keeps absolute paths, so a folder with an Iceberg table cannot be moved.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from spark_export.tables.address import FILE, StoreLocation, complete_options
+from spark_export.tables.columns import fitting
+from spark_export.tables.errors import ExportError, ExtraMissing, TableRefused
+from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, remove_files, rewrite_rows
+from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem
+from spark_export.tables.log import (
+    RANGES_KEY,
+    RUN_KEY,
+    CommitConflict,
+    OtherCommit,
+    TableFile,
+    TableLog,
+    ranges_from_json,
+    ranges_to_json,
+)
+from spark_export.tables.model import Commit, Incarnation, IndexRange, Position, TableState, Written
+
+try:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        CommitStateUnknownException,
+        NoSuchNamespaceError,
+        NoSuchTableError,
+        NotInstalledError,
+        RESTError,
+        TableAlreadyExistsError,
+        ValidationException,
+    )
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files
+    from pyiceberg.transforms import DayTransform, IdentityTransform
+except ModuleNotFoundError as error:
+    raise ExtraMissing(f"the format iceberg needs the library `pyiceberg` ({error.name} is missing)") from error
+
+# pyiceberg warns of each column without minimum and maximum, which are left out on purpose.
+logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
+
+POSITIONS_KEY, FORGOTTEN_KEY = "stream-node.positions", "stream-node.forgotten"
+CATALOG, TABLE_NAME = "stream-node", "export.messages"
+"""The names of the catalog and the table in the SQLite file that a folder has if the user names no catalog."""
+CHOICE = "_export.json"
+"""The file at the export's address with the catalog that the user has chosen. It has no secrets."""
+SECRETS = ("token", "credential", "secret", "password", "access-key")
+TRANSFORMS = {"identity": "", "year": "year", "month": "month", "day": "day", "hour": "hour"}
+SMALL_BYTES = FILE_BYTES_MAX // 2
+"""Compaction merges files smaller than this size, in bytes."""
+PROPERTIES = {
+    "comment": "Messages of stream-node, one row each: stream, partition, era and index name one message.",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+class IcebergLog(TableLog):
+    """The Iceberg table of an export.
+
+    catalog: the name of a catalog, as in pyiceberg's configuration file and environment variables
+        (`PYICEBERG_CATALOG__NAME__TOKEN`); None: the one chosen before, or an SQLite file in the folder.
+    catalog_options: properties of the catalog for pyiceberg, such as `uri`. table: NAMESPACE.NAME in the catalog.
+    """
+
+    format = "iceberg"
+
+    def __init__(
+        self,
+        place: StoreLocation,
+        options: Mapping[str, str],
+        *,
+        catalog: str | None = None,
+        catalog_options: Mapping[str, str] | None = None,
+        table: str | None = None,
+    ) -> None:
+        super().__init__(place, options)
+        for option in catalog_options or ():
+            if any(part in option.lower() for part in SECRETS):
+                raise TableRefused(
+                    f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set "
+                    f"PYICEBERG_CATALOG__{(catalog or '').upper()}__{option.upper().replace('-', '_')}"
+                )
+        self._chosen = catalog is not None
+        self._choice: dict[str, Any] = {
+            "catalog": catalog,
+            "options": dict(catalog_options or {}),
+            "table": table or TABLE_NAME,
+        }
+        if catalog is None:
+            self._choice = self._read_choice() or self._choice
+        self._name = tuple(str(self._choice["table"]).split("."))
+        if len(self._name) < 2:
+            raise TableRefused(f"--catalog-table {self._choice['table']}: it is NAMESPACE.NAME")
+        self._catalog = self._open_catalog()
+        self._table: Any = None
+        self.address = ".".join(self._name)
+
+    def exists(self) -> bool:
+        with iceberg_errors("the catalog cannot be read"):
+            try:
+                self._open()
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return False
+        return True
+
+    def create(self, columns: pa.Schema) -> None:
+        with iceberg_errors(f"the table {self.address} cannot be made"):
+            self._catalog.create_namespace_if_not_exists(self._name[:-1])
+            if not self.exists():
+                try:
+                    self._create(columns)
+                except (TableAlreadyExistsError, CommitFailedException):
+                    # Another exporter has made the table meanwhile.
+                    self._open()
+        if self._chosen:
+            filesystem, root = open_filesystem(str(self.place), self.options)
+            if isinstance(filesystem, fs.LocalFileSystem):
+                filesystem.create_dir(root, recursive=True)
+            with filesystem.open_output_stream(f"{root}/{CHOICE}") as file:
+                file.write(json.dumps(self._choice, sort_keys=True).encode())
+
+    def _create(self, columns: pa.Schema) -> None:
+        location = f"file://{self.place}" if self.place.scheme == FILE else str(self.place)
+        change = self._catalog.create_table_transaction(
+            self._name, columns, location=f"{location}/messages", properties=PROPERTIES
+        )
+        with change.update_spec() as spec:
+            spec.add_field("stream", IdentityTransform(), "stream_value")
+            spec.add_field("timestamp", DayTransform(), "day")
+        with change.update_sort_order() as order:
+            order.asc("partition", IdentityTransform()).asc("index", IdentityTransform())
+        change.commit_transaction()
+
+    def table_id(self) -> str:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            return str(self._open().metadata.table_uuid)
+
+    def load(self) -> TableState:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            self._table = self._open()
+        properties = self._table.properties
+        positions = {
+            Incarnation(stream, partition, era, created_us): Position(end, last_us)
+            for stream, partition, era, created_us, end, last_us in json.loads(properties.get(POSITIONS_KEY, "[]"))
+        }
+        run, forgotten = int(properties.get(RUN_KEY, "0")), json.loads(properties.get(FORGOTTEN_KEY, "{}"))
+        return TableState(self._table.metadata.last_sequence_number, run, positions, forgotten)
+
+    def files_plan(
+        self,
+        state: TableState,
+        columns: pa.Schema,
+        *,
+        codec: str = "zstd",
+        convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    ) -> FilesPlan:
+        table = self._table
+        schema, partition_by = table.schema(), []
+        for field in table.spec().fields:
+            source, unit = schema.find_column_name(field.source_id), str(field.transform)
+            is_time = unit in TRANSFORMS and bool(TRANSFORMS[unit]) and source == "timestamp"
+            if not is_time and not (unit == "identity" and source in ("stream", "partition", "era")):
+                raise TableRefused(
+                    f"the table {self.address} is partitioned by {unit}({source}); an export writes into tables that "
+                    "are partitioned by stream, partition, era and the year, month, day or hour of timestamp"
+                )
+            partition_by.append(PartitionField(field.name, source, TRANSFORMS[unit]))
+        fields = fitting(schema.as_arrow(), columns, self.address)
+        return FilesPlan(
+            f"{_address_of(table)}/data", fields, partition_by, self.options, codec, convert, state.forgotten, False
+        )
+
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
+        run, table = state.run + 1, self._table
+        moved = {**state.positions, **{each.of: Position(each.end, each.last_us) for each in ranges}}
+        said = {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)}
+        positions = [[*of, position.end, position.last_us] for of, position in sorted(moved.items())]
+        files = [f"{table.location().rstrip('/')}/data/{each.path}" for each in written.files]
+        with self._changing(table) as change:
+            change.set_properties(
+                {POSITIONS_KEY: json.dumps(positions, ensure_ascii=False, separators=(",", ":")), RUN_KEY: str(run)}
+            )
+            if files:
+                change.add_files(files, snapshot_properties=said, check_duplicate_files=False)
+            else:
+                # The snapshot makes the commit fail if another one came first.
+                with change.update_snapshot(snapshot_properties=said).fast_append():
+                    pass
+        rows = sum(each.rows for each in written.files)
+        return Commit(state.version + 1, run, ranges, rows, len(files), time_us=time.time_ns() // 1000)
+
+    def commits(self, last: int | None = None) -> list[Commit | OtherCommit]:
+        with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
+            snapshots = sorted(self._open().snapshots(), key=lambda each: (each.sequence_number, each.timestamp_ms))
+        found: list[Commit | OtherCommit] = []
+        for each in reversed(snapshots[-last:] if last else snapshots):
+            said = each.summary.additional_properties if each.summary is not None else {}
+            version, time_us = int(each.sequence_number or 0), each.timestamp_ms * 1000
+            if RANGES_KEY in said:
+                rows, files = int(said.get("added-records", 0)), int(said.get("added-data-files", 0))
+                ranges = ranges_from_json(said[RANGES_KEY])
+                found.append(Commit(version, int(said[RUN_KEY]), ranges, rows, files, time_us=time_us))
+            else:
+                operation = each.summary.operation.value if each.summary is not None else "?"
+                found.append(OtherCommit(version, time_us, operation))
+        return found
+
+    def list_files(self) -> list[TableFile]:
+        with iceberg_errors(f"the manifests of {self.address} cannot be read"):
+            tasks = [*self._open().scan().plan_files()]
+        return [TableFile(each.file.file_path, each.file.file_size_in_bytes, each.file.record_count) for each in tasks]
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            yield from self._open().scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+
+    def compact(self, *, files_min: int = 2) -> int:
+        groups: dict[Any, list[Any]] = defaultdict(list)
+        state = self.load()
+        with iceberg_errors(f"the manifests of {self.address} cannot be read"):
+            for task in self._table.scan().plan_files():
+                if task.file.file_size_in_bytes < SMALL_BYTES:
+                    groups[str(task.file.partition)].append(task)
+        return self._rewrite(
+            state, [task for tasks in groups.values() if len(tasks) >= files_min for task in tasks], {}
+        )[0]
+
+    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
+        state = self.load()
+        forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
+        forgotten.setdefault(stream, {})["" if key is None else sha256(key).hexdigest()] = until_us
+        with iceberg_errors(f"the manifests of {self.address} cannot be read"):
+            tasks = [*self._table.scan(row_filter=f"stream = '{_quoted(stream)}'").plan_files()]
+        return self._rewrite(TableState(state.version, state.run, state.positions, forgotten), tasks, forgotten)[1]
+
+    def _rewrite(self, state: TableState, tasks: Sequence[Any], forgotten: Mapping[str, Any]) -> tuple[int, int]:
+        """Replaces files by others with the same rows, except forgotten ones. Returns the numbers of files and rows."""
+        if not tasks and not forgotten:
+            return 0, 0
+        table = self._table
+        every = pa.schema([pa.field(each.name, _bare(each.type), each.nullable) for each in table.schema().as_arrow()])
+        plan = self.files_plan(state, every)
+        with iceberg_errors(f"files of {self.address} cannot be read"):
+            rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_record_batches(tasks)
+            before, made = rewrite_rows(FilesWriter(plan), rows)
+        try:
+            with self._changing(table) as change:
+                if forgotten:
+                    change.set_properties({FORGOTTEN_KEY: json.dumps(forgotten, ensure_ascii=False)})
+                with change.update_snapshot().overwrite() as snapshot:
+                    for task in tasks:
+                        snapshot.delete_data_file(task.file)
+                    paths = (f"{table.location().rstrip('/')}/data/{each.path}" for each in made)
+                    for each in parquet_files_to_data_files(table.io, change.table_metadata, paths):
+                        snapshot.append_data_file(each)
+        except CommitConflict as error:
+            remove_files(plan, made)
+            raise ExportError(
+                f"the table {self.address} was changed meanwhile, so nothing is rewritten: {error}"
+            ) from error
+        return len(tasks), before - sum(each.rows for each in made)
+
+    def expire(self, keep_s: float) -> int:
+        """Expires snapshots, and removes the data and manifest files of an export that no snapshot has any more.
+
+        pyiceberg removes no files. Spark's `expire_snapshots` and `remove_orphan_files` also remove those of others.
+        """
+        limit_s = time.time() - keep_s
+        with iceberg_errors(f"old snapshots of {self.address} cannot be expired"):
+            # A file that is younger than this moment can be of a run that is not in the table yet.
+            table = self._open()
+            listed = [
+                each
+                for folder in ("data", "metadata")
+                for each in self._list(f"{_address_of(table)}/{folder}")
+                if each.base_name.startswith("part-") or each.base_name.endswith(".avro")
+            ]
+            # A snapshot is the current one from its own time to the time of the next snapshot.
+            times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
+            old = [number for (_, number), (end_ms, _) in pairwise(times) if end_ms <= limit_s * 1000]
+            protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
+            if expired := [number for number in old if number not in protected]:
+                table.maintenance.expire_snapshots().by_ids(expired).commit()
+            needed = set[str]()
+            for snapshot in self._open().snapshots():
+                manifests = snapshot.manifests(table.io)
+                needed |= {snapshot.manifest_list, *(each.manifest_path for each in manifests)}
+                needed |= {
+                    entry.data_file.file_path
+                    for each in manifests
+                    for entry in each.fetch_manifest_entry(table.io, discard_deleted=True)
+                }
+            names = {each.rpartition("/")[2] for each in needed}
+            removed = [each for each in listed if each.base_name not in names and each.mtime.timestamp() <= limit_s]
+            filesystem, _ = open_filesystem(_address_of(table), self.options)
+            for each in removed:
+                filesystem.delete_file(each.path)
+        return len(expired) + len(removed)
+
+    def _list(self, address: str) -> list[fs.FileInfo]:
+        filesystem, path = open_filesystem(address, self.options)
+        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+        return [each for each in found if each.type == fs.FileType.File]
+
+    @contextmanager
+    def _changing(self, table: Any) -> Iterator[Any]:
+        # pyiceberg would repeat a commit with positions that another exporter has moved meanwhile.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        try:
+            with table.transaction() as change:
+                yield change
+        except (CommitFailedException, CommitStateUnknownException, ValidationException, RESTError, OSError) as error:
+            raise CommitConflict(one_line(error)) from error
+        except SQLAlchemyError as error:
+            raise CommitConflict(one_line(error)) from error
+
+    def _open(self) -> Any:
+        return self._catalog.load_table(self._name)
+
+    def _open_catalog(self) -> Any:
+        name, given = self._choice["catalog"], dict(self._choice["options"])
+        if name is None:
+            if self.place.scheme != FILE:
+                raise TableRefused(
+                    "an Iceberg table on a store needs a catalog: --catalog NAME, with its properties in pyiceberg's "
+                    "configuration or by --catalog-option uri=https://…"
+                )
+            name = CATALOG
+            self.place.folder.mkdir(parents=True, exist_ok=True)
+            given = {"type": "sql", "uri": f"sqlite:///{self.place}/catalog.sqlite"}
+            given |= {"warehouse": f"file://{self.place}"}
+        with iceberg_errors("the catalog cannot be opened"):
+            try:
+                return load_catalog(name, **{**_file_options(self.place, self.options), **given})
+            except (NotInstalledError, ModuleNotFoundError) as error:
+                raise ExtraMissing(f"the catalog {name} needs more of pyiceberg: {error}") from error
+
+    def _read_choice(self) -> dict[str, Any] | None:
+        filesystem, root = open_filesystem(str(self.place), self.options)
+        try:
+            with filesystem.open_input_stream(f"{root}/{CHOICE}") as file:
+                return dict(json.loads(file.read()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise TableRefused(f"{self.place}/{CHOICE} cannot be read: {one_line(error)}") from error
+
+
+def _address_of(table: Any) -> str:
+    return str(table.location()).rstrip("/")
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _bare(kind: pa.DataType) -> pa.DataType:
+    """Returns a type without Iceberg's ids of fields, which files that are added to a table must not have."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _bare(each.type), each.nullable) for each in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        value = kind.value_field
+        return pa.list_(pa.field("element", _bare(value.type), value.nullable))
+    if pa.types.is_map(kind):
+        return pa.map_(_bare(kind.key_type), _bare(kind.item_type))
+    return kind
+
+
+def _file_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options of a store by the names that pyiceberg has for them."""
+    if place.scheme == FILE:
+        return {}
+    options = complete_options(place, given)
+    names = {
+        "s3": {"endpoint": "s3.endpoint", "region": "s3.region", "anonymous": "s3.anonymous"},
+        "gs": {"endpoint": "gcs.service.host", "project": "gcs.project-id"},
+        "abfs": {"account": "adls.account-name", "endpoint": "adls.blob-storage-authority"},
+        "hdfs": {"user": "hdfs.user"},
+    }[place.scheme]
+    found = {name: options[option] for option, name in names.items() if option in options}
+    if place.scheme == "s3":
+        found |= {"s3.connect-timeout": str(CONNECT_S), "s3.request-timeout": options["timeout_s"]}
+    return found
+
+
+@contextmanager
+def iceberg_errors(what: str) -> Iterator[None]:
+    """Turns errors of `pyiceberg` and of the catalog into ExportErrors. `what` is the failed step."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        raise ExportError(f"{what}: {reason}") from error
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise TableRefused(f"{what}: {one_line(error)}") from error
+    except (ValueError, OSError, RESTError, CommitFailedException, CommitStateUnknownException) as error:
+        raise ExportError(f"{what}: {one_line(error)}") from error
