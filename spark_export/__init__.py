@@ -13,7 +13,7 @@
   project is installed on the driver and on the workers, Spark finds the format itself (`pyspark_stream_node`).
 - `read_range(spark, stream, partition=…, index=(first, end), time=(start, end), endpoint=…)` returns a DataFrame with
   the messages of that range, and reads nothing else.
-- `table_files(address)` returns the files of an exported table of plain Parquet, in a folder or on a store.
+- `table_files(address)` returns the files of an exported table, of any format, in a folder or on a store.
 - The columns are `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`,
   and with the option `includeHeaders` also `headers`. `spark_export.source.source.StreamNodeSource` explains all
   options.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_export.registration import register
     from spark_export.session import open_session
     from spark_export.source.ranges import read_range
-    from spark_export.tables.table_listing import table_files
+    from spark_export.exporter.job import table_files
 
 __all__ = ["open_session", "read_range", "register", "table_files"]
 
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
 
         return open_session
     if name == "table_files":
-        from spark_export.tables.table_listing import table_files
+        from spark_export.exporter.job import table_files
 
         return table_files
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

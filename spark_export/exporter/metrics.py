@@ -14,9 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from spark_export.exporter.runs.run import Outcome
-from spark_export.exporter.runs.step import ExportStep
-from spark_export.exporter.tables.compact import Compaction
+from spark_export.exporter.run import ExportStep, Outcome
+from spark_export.exporter.upkeep import Kept
 from stream_storage.durable_files import write_durably
 
 
@@ -71,11 +70,11 @@ class ExporterStatistics:
     def after_failure(self) -> ExporterStatistics:
         return replace(self, runs=self.runs + 1, failed_runs=self.failed_runs + 1)
 
-    def after_upkeep(self, done: Compaction | None) -> ExporterStatistics:
+    def after_upkeep(self, done: Kept | None) -> ExporterStatistics:
         """Returns the metrics after an upkeep; `done` is None if the upkeep failed."""
         if done is None:
             return replace(self, failed_upkeeps=self.failed_upkeeps + 1)
-        compactions = self.compactions + (done.generation is not None)
+        compactions = self.compactions + (done.merged > 0)
         return replace(self, compactions=compactions, expired=self.expired + done.expired)
 
     def after_skips(self, skipped: int) -> ExporterStatistics:

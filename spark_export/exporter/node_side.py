@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spark_export.errors import OptionError
-from spark_export.exporter.model import PartitionEnd, Range
+from spark_export.exporter.planning import PartitionEnd
 from spark_export.source.node_tls import SYSTEM
 from spark_export.source.node_token import TOKEN_OPTION
 from spark_export.source.patterns import compile_pattern
+from spark_export.tables.model import Incarnation, Position, TableState
 from stream_client import StreamNotFound, Tls, Token, blocking
 from stream_client.blocking import SavedIndexes, list_positions, set_position
 
@@ -67,19 +68,50 @@ class NodeSide:
             found = list_positions(client, client_id=client_id)
             return {(each.stream_name, each.partition): each.index for each in found}
 
-    def save_positions(self, client_id: str, taken: Iterable[Range]) -> None:
-        """Saves the end of each exported range for a client. The call can be repeated. Raises ClientErrors."""
+    def save_positions(self, client_id: str, moved: Mapping[Incarnation, int]) -> None:
+        """Saves the next index of each incarnation for a client. The call can be repeated. Raises ClientErrors.
+
+        Nothing decides by these positions what is exported. `stream-node index list` shows the export's lag with them.
+        """
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
             positions = SavedIndexes(client, client_id)
-            for each in taken:
-                by_stream.setdefault(each.stream, {})[each.partition] = each.end_index
-                if each.era and positions.get(each.stream, each.partition) > each.end_index:
+            for of, end in moved.items():
+                by_stream.setdefault(of.stream, {})[of.partition] = end
+                if of.era and positions.get(of.stream, of.partition) > end:
                     # Saving keeps the highest index. This saved index is from the deleted stream of the same name, so
                     # it must be lowered explicitly.
-                    set_position(client, client_id, each.stream, each.partition, each.end_index)
+                    set_position(client, client_id, of.stream, of.partition, end)
             for stream, indexes in by_stream.items():
                 positions.save(stream, indexes)
+
+    def find_put_back(
+        self, ends: Iterable[PartitionEnd], state: TableState, saved: Mapping[tuple[str, int], int]
+    ) -> dict[str, str]:
+        """Returns the streams whose node was restored to an earlier state and has grown again since, with the reason.
+
+        Such a node has other messages than the table below the table's position. Its saved position is also earlier
+        than that of the table. The saved position of a run that was killed after its commit is so, too; but then the
+        node has the table's last message, stored at the same time.
+        """
+        found: dict[str, str] = {}
+        latest = state.latest()
+        with self._connect() as client:
+            for end in ends:
+                of, position = latest.get((end.stream, end.partition), (None, Position(0)))
+                if of is None or of.created_us != end.created_us or not position.last_us:
+                    continue
+                last = position.end - 1
+                if saved.get(of.place, 0) >= position.end or not end.first_index <= last < end.next_index:
+                    continue
+                page = client.get_stream(end.stream).get_partition(end.partition).pull_page(last, 1)
+                # Delta's log has milliseconds.
+                if page.messages and page.messages[0].time_us // 1000 != position.last_us // 1000:
+                    found[end.stream] = (
+                        f"{end.stream}/{end.partition} was exported up to {position.end}, and the node has another "
+                        f"message at index {last}: it was put back to an earlier state; export into a new table"
+                    )
+        return found
 
     @contextmanager
     def _connect(self) -> Iterator[blocking.StreamClient]:

@@ -69,16 +69,16 @@ def _plan_one(end: PartitionEnd, known: tuple[Incarnation, Position] | None, acc
     if known is not None and known[0].created_us != end.created_us:
         if not accept_lost:
             return (
-                f"{place} was deleted and made anew since the last run; what it held behind index {known[1].end} may be "
-                "lost. --accept-lost exports the new one beside the old one's rows"
+                f"{place} was deleted and made anew since the last run; what it held behind index {known[1].end} may "
+                "be lost. --accept-lost exports the new one beside the old one's rows"
             )
         of = of._replace(era=known[0].era + 1)
     elif known is not None:
         of, begin = known[0], known[1].end
         if end.next_index < begin:
             return (
-                f"{place} ends at {end.next_index}, and was exported up to {begin}: the node was put back to an earlier "
-                "state; export into a new table"
+                f"{place} ends at {end.next_index}, and was exported up to {begin}: the node was put back to an "
+                "earlier state; export into a new table"
             )
     lost = max(0, end.first_index - begin)
     if lost and not accept_lost:

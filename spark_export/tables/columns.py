@@ -14,7 +14,7 @@ from spark_export.tables.errors import TableRefused
 HEADERS = pa.list_(
     pa.field(
         "element",
-        pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary())]),
+        pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)]),
         nullable=False,
     )
 )

@@ -15,17 +15,20 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
 from spark_export.tables.columns import DATE, fitting, without
 from spark_export.tables.errors import ExportError, ExtraMissing, TableRefused
-from spark_export.tables.files import FilesPlan, PartitionField
+from spark_export.tables.files import FilesPlan, PartitionField, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors
 from spark_export.tables.log import (
     RANGES_KEY,
@@ -37,7 +40,16 @@ from spark_export.tables.log import (
     ranges_from_json,
     ranges_to_json,
 )
-from spark_export.tables.model import Commit, Incarnation, IndexRange, Position, TableState, Written
+from spark_export.tables.model import (
+    Commit,
+    DataFile,
+    Incarnation,
+    IndexRange,
+    Position,
+    Positions,
+    TableState,
+    Written,
+)
 
 try:
     from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
@@ -52,6 +64,8 @@ SOURCES = {"stream": ("stream", ""), "partition": ("partition", ""), "era": ("er
 """The columns by which a table can be partitioned, each with the column and the unit of time it is made from."""
 FORGETFUL = "delta.setTransactionRetentionDuration"
 """The table property with which Delta forgets application ids, and with them the positions."""
+SMALL_BYTES = 64 * 1024 * 1024
+VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 ORPHANS_S = 24 * 3600
 """The age in seconds from which files in no transaction are removed. A younger one can be of a run that goes on."""
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(?:(\d{10})\.(\d{10})|[0-9a-f-]{36}))?\.(parquet|json)")
@@ -63,12 +77,14 @@ class DeltaLog(TableLog):
 
     format = "delta"
 
-    def __init__(self, place: StoreLocation, options: Mapping[str, str]) -> None:
+    def __init__(self, place: StoreLocation, options: Mapping[str, str], *, whole: bool = False) -> None:
+        """whole: whether a new table is at PLACE itself."""
         super().__init__(place, options)
         self._storage = delta_options(place, complete_options(place, options))
-        own = str(place) if DeltaTable.is_deltatable(str(place), self._storage) else str(place / "messages")
-        self.address = own
-        self._filesystem, root = open_filesystem(own, options)
+        is_whole = whole or DeltaTable.is_deltatable(str(place), self._storage)
+        self.address = str(place if is_whole else place / "messages")
+        self._filesystem, root = open_filesystem(self.address, options)
+        self._root = root
         self._log = f"{root}/_delta_log"
         self._table: DeltaTable | None = None
         self._known = -1
@@ -82,7 +98,7 @@ class DeltaLog(TableLog):
         if self.exists():
             return
         if self.place.scheme == FILE:
-            (self.place / "messages").folder.mkdir(parents=True, exist_ok=True)
+            Path(self.address).mkdir(parents=True, exist_ok=True)
         with _delta_errors(f"the Delta table {self.address} cannot be made"):
             DeltaTable.create(
                 self.address,
@@ -109,7 +125,7 @@ class DeltaLog(TableLog):
         codec: str = "zstd",
         convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> FilesPlan:
-        table = self._open()
+        table = self._table or self._open()
         names = list(table.metadata().partition_columns)
         if unknown := [name for name in names if name not in SOURCES]:
             raise TableRefused(
@@ -119,7 +135,7 @@ class DeltaLog(TableLog):
         schema = fitting(pa.schema(table.schema().to_arrow()), columns.append(DATE), self.address)
         partition_by = [PartitionField(name, *SOURCES[name]) for name in names]
         return FilesPlan(
-            self.address, without(schema, names), partition_by, self.options, codec, convert, state.forgotten
+            self.address, without(schema, names), partition_by, self.options, codec, convert, state.forgotten, False
         )
 
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
@@ -130,20 +146,37 @@ class DeltaLog(TableLog):
         run, now_ms = state.run + 1, time.time_ns() // 1_000_000
         applications = [Transaction(RUN, run, now_ms)]
         applications += [Transaction(_application(each.of), each.end, each.last_us // 1000) for each in ranges]
-        actions = [
-            AddAction(
-                path=each.path,
-                size=each.file_bytes,
-                partition_values=dict(each.partition),
-                modification_time=now_ms,
-                data_change=True,
-                stats=each.stats,
-            )
-            for each in written.files
-        ]
+        actions = [_add(each, now_ms) for each in written.files]
         self._transact(table, actions, applications, {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)})
         rows = sum(each.rows for each in written.files)
         return Commit(state.version + 1, run, ranges, rows, len(actions), time_us=now_ms * 1000)
+
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        return (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run
+
+    def adopt(
+        self,
+        old_id: str,
+        runs: Mapping[int, Sequence[IndexRange]],
+        files: Mapping[int, Sequence[DataFile]],
+        positions: Positions,
+    ) -> None:
+        if self.load().run:
+            return
+        table, actions = self._table, []
+        assert table is not None
+        if self.address == str(self.place):
+            # The table is new, and gets the files of a table of plain Parquet.
+            for run in runs:
+                for each in files.get(run, ()):
+                    path = f"data/run={run:06d}/{each.path}"
+                    with self._filesystem.open_input_file(f"{self._root}/{path}") as opened:
+                        stats = statistics(pq.ParquetFile(opened).metadata)
+                    actions.append(_add(replace(each, path=path, stats=stats), time.time_ns() // 1_000_000))
+        applications = [Transaction(_application(of), position.end) for of, position in positions.items()]
+        self._transact(
+            table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {"stream-node": "migrate"}
+        )
 
     def commits(self, last: int | None = None) -> list[Commit | OtherCommit]:
         with _delta_errors(f"the log of {self.address} cannot be read"):
@@ -169,11 +202,21 @@ class DeltaLog(TableLog):
         names = ", ".join(f'"{name}"' for name in columns)
         with _delta_errors(f"the table {self.address} cannot be read"):
             for batch in QueryBuilder().register("t", self._open()).execute(f"SELECT {names} FROM t"):
-                yield pa.record_batch(batch)
+                # Arrow has no kernels for views of texts.
+                rows = pa.record_batch(batch)
+                plain = [pa.field(each.name, VIEWS.get(each.type, each.type)) for each in rows.schema]
+                yield rows.cast(pa.schema(plain))
 
     def compact(self, *, files_min: int = 2) -> int:
+        table = self._open()
+        actions = pa.table(table.get_add_actions(flatten=True))
+        names = [name for name in actions.column_names if name.startswith("partition.")]
+        small = actions.filter(pc.less(actions.column("size_bytes"), SMALL_BYTES))
+        counts = small.group_by(names).aggregate([("path", "count")]).column("path_count").to_pylist()
+        if max(counts, default=0) < files_min:
+            return 0
         with _delta_errors(f"the table {self.address} cannot be compacted"):
-            metrics = self._open().optimize.compact(min_commit_interval=None)
+            metrics = table.optimize.compact()
         return int(metrics["numFilesRemoved"])
 
     def expire(self, keep_s: float) -> int:
@@ -289,6 +332,17 @@ class DeltaLog(TableLog):
             if b'"txn"' in line and (action := json.loads(line).get("txn")) is not None:
                 found[action["appId"]] = action["version"], action.get("lastUpdated") or 0
         return found
+
+
+def _add(file: DataFile, now_ms: int) -> AddAction:
+    return AddAction(
+        path=file.path,
+        size=file.file_bytes,
+        partition_values=dict(file.partition),
+        modification_time=now_ms,
+        data_change=True,
+        stats=file.stats,
+    )
 
 
 def _application(of: Incarnation) -> str:

@@ -47,6 +47,9 @@ MILLISECOND = timedelta(milliseconds=1)
 NO_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The value that Hive writes in a folder's name for a value that is null or empty."""
 
+Place = tuple[str, int, int]
+"""A stream, a partition and an era."""
+
 
 @dataclass(frozen=True)
 class PartitionField:
@@ -104,7 +107,7 @@ class FilesWriter:
         if not batch.num_rows:
             return
         self.rows += batch.num_rows
-        self.data_bytes += batch.column("data").nbytes if "data" in batch.schema.names else 0
+        self.data_bytes += _data_bytes(batch)
         if self.plan.convert is not None:
             batch = self.plan.convert(batch)
         fixed = {"stream": stream, "partition": partition, "era": era}
@@ -202,9 +205,8 @@ class _OpenFile:
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
         self._waiting_bytes += rows.nbytes
-        data_bytes = rows.column("data").nbytes if "data" in rows.schema.names else 0
         self._file = replace(
-            self._file, rows=self._file.rows + rows.num_rows, data_bytes=self._file.data_bytes + data_bytes
+            self._file, rows=self._file.rows + rows.num_rows, data_bytes=self._file.data_bytes + _data_bytes(rows)
         )
         if self._waiting_rows >= GROUP_ROWS_MAX or self._waiting_bytes >= GROUP_BYTES_MAX:
             self._flush()
@@ -299,19 +301,27 @@ def rewrite_rows(writer: FilesWriter, batches: Iterable[pa.RecordBatch]) -> tupl
     try:
         for batch in batches:
             rows += batch.num_rows
-            places = pa.table(batch).group_by(["stream", "partition", "era"]).aggregate([]).to_pylist()
-            for place in places:
-                mask = None
-                for name, value in place.items():
-                    column = batch.column(name)
-                    same = pc.is_null(column) if value is None else pc.equal(column, value)
-                    mask = same if mask is None else pc.and_(mask, pc.fill_null(same, False))
-                part = batch if len(places) == 1 else batch.filter(mask)
-                writer.write(place["stream"], place["partition"], place["era"] or 0, part)
+            for (stream, partition, era), part in split_places(batch):
+                writer.write(stream, partition, era, part)
         return rows, writer.close()
     except BaseException:
         writer.abort()
         raise
+
+
+def split_places(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """Yields the rows of each stream, partition and era of a batch."""
+    names = ["stream", "partition", "era"]
+    places = pa.table(batch).select(names).group_by(names).aggregate([]).to_pylist()
+    for each in places:
+        part = batch
+        if len(places) > 1:
+            masks = [
+                pc.is_null(batch.column(name)) if value is None else pc.equal(batch.column(name), value)
+                for name, value in each.items()
+            ]
+            part = batch.filter(pc.and_(pc.and_(masks[0], masks[1]), pc.fill_null(masks[2], False)))
+        yield (each["stream"], each["partition"], each["era"] or 0), part
 
 
 def check_complete(wanted: IndexRange, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -368,6 +378,10 @@ def remove_files(plan: FilesPlan, files: Iterable[DataFile]) -> None:
     for each in files:
         with suppress(OSError):
             filesystem.delete_file(f"{root}/{each.path}")
+
+
+def _data_bytes(rows: pa.RecordBatch | pa.Table) -> int:
+    return int(pc.sum(pc.binary_length(rows.column("data"))).as_py() or 0) if "data" in rows.schema.names else 0
 
 
 def hive_folder(partition: Mapping[str, str]) -> str:

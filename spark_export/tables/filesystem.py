@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from pyarrow import fs
@@ -19,17 +20,23 @@ CONNECT_S = 5.0
 def open_filesystem(address: str, given: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
     """Returns the pyarrow file system of an address, and the path of the address in it. Raises ExportError."""
     place = parse_place(address)
-    options = complete_options(place, given)
     if place.scheme == FILE:
         return fs.LocalFileSystem(), place.path
-    path = f"{place.authority}/{place.path}"
+    options = complete_options(place, given)
+    root = azure_names(place, options)[1] if place.scheme == "abfs" else place.authority
+    path = f"/{place.path}" if place.scheme == "hdfs" else f"{root}/{place.path}"
+    return _open(StoreLocation(place.scheme, place.authority, ""), tuple(sorted(options.items()))), path
+
+
+@lru_cache(maxsize=16)
+def _open(place: StoreLocation, given: tuple[tuple[str, str], ...]) -> fs.FileSystem:
+    """Returns the file system of a bucket. One is enough for all threads of a process."""
+    options = dict(given)
     if place.scheme == "s3":
-        return _s3(options), path
+        return _s3(options)
     if place.scheme == "gs":
-        return _gs(options), path
-    if place.scheme == "abfs":
-        return _azure(place, options), f"{azure_names(place, options)[1]}/{place.path}"
-    return _hdfs(place, options), f"/{place.path}"
+        return _gs(options)
+    return _azure(place, options) if place.scheme == "abfs" else _hdfs(place, options)
 
 
 @contextmanager

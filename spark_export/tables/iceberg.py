@@ -36,7 +36,16 @@ from spark_export.tables.log import (
     ranges_from_json,
     ranges_to_json,
 )
-from spark_export.tables.model import Commit, Incarnation, IndexRange, Position, TableState, Written
+from spark_export.tables.model import (
+    Commit,
+    DataFile,
+    Incarnation,
+    IndexRange,
+    Position,
+    Positions,
+    TableState,
+    Written,
+)
 
 try:
     from pyiceberg.catalog import load_catalog
@@ -66,6 +75,8 @@ CHOICE = "_export.json"
 """The file at the export's address with the catalog that the user has chosen. It has no secrets."""
 SECRETS = ("token", "credential", "secret", "password", "access-key")
 TRANSFORMS = {"identity": "", "year": "year", "month": "month", "day": "day", "hour": "hour"}
+ORPHANS_S = 24 * 3600
+"""The age in seconds from which files that no snapshot ever had are removed."""
 SMALL_BYTES = FILE_BYTES_MAX // 2
 """Compaction merges files smaller than this size, in bytes."""
 PROPERTIES = {
@@ -195,12 +206,9 @@ class IcebergLog(TableLog):
         run, table = state.run + 1, self._table
         moved = {**state.positions, **{each.of: Position(each.end, each.last_us) for each in ranges}}
         said = {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)}
-        positions = [[*of, position.end, position.last_us] for of, position in sorted(moved.items())]
         files = [f"{table.location().rstrip('/')}/data/{each.path}" for each in written.files]
         with self._changing(table) as change:
-            change.set_properties(
-                {POSITIONS_KEY: json.dumps(positions, ensure_ascii=False, separators=(",", ":")), RUN_KEY: str(run)}
-            )
+            change.set_properties({POSITIONS_KEY: _positions_to_json(moved), RUN_KEY: str(run)})
             if files:
                 change.add_files(files, snapshot_properties=said, check_duplicate_files=False)
             else:
@@ -209,6 +217,25 @@ class IcebergLog(TableLog):
                     pass
         rows = sum(each.rows for each in written.files)
         return Commit(state.version + 1, run, ranges, rows, len(files), time_us=time.time_ns() // 1000)
+
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
+            found = [each.summary for each in self._open().snapshots() if each.summary is not None]
+        return any(each.additional_properties.get(RUN_KEY) == f"{old_id}/{run}" for each in found)
+
+    def adopt(
+        self,
+        old_id: str,
+        runs: Mapping[int, Sequence[IndexRange]],
+        files: Mapping[int, Sequence[DataFile]],
+        positions: Positions,
+    ) -> None:
+        if self.load().run:
+            return
+        with self._changing(self._table) as change:
+            change.set_properties({POSITIONS_KEY: _positions_to_json(positions), RUN_KEY: str(max(runs, default=0))})
+            with change.update_snapshot().fast_append():
+                pass
 
     def commits(self, last: int | None = None) -> list[Commit | OtherCommit]:
         with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
@@ -282,37 +309,35 @@ class IcebergLog(TableLog):
         return len(tasks), before - sum(each.rows for each in made)
 
     def expire(self, keep_s: float) -> int:
-        """Expires snapshots, and removes the data and manifest files of an export that no snapshot has any more.
+        """Expires snapshots, and removes the data and manifest files that only they had, and what killed runs left.
 
-        pyiceberg removes no files. Spark's `expire_snapshots` and `remove_orphan_files` also remove those of others.
+        pyiceberg removes no files. Spark's `remove_orphan_files` also removes those of other programs.
         """
-        limit_s = time.time() - keep_s
+        now_s = time.time()
         with iceberg_errors(f"old snapshots of {self.address} cannot be expired"):
-            # A file that is younger than this moment can be of a run that is not in the table yet.
             table = self._open()
+            # The files are listed before the snapshots are read again: a file of a later commit is not in the list.
             listed = [
                 each
                 for folder in ("data", "metadata")
                 for each in self._list(f"{_address_of(table)}/{folder}")
                 if each.base_name.startswith("part-") or each.base_name.endswith(".avro")
             ]
+            before = _files_of_snapshots(table)
             # A snapshot is the current one from its own time to the time of the next snapshot.
             times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
-            old = [number for (_, number), (end_ms, _) in pairwise(times) if end_ms <= limit_s * 1000]
+            old = [number for (_, number), (end_ms, _) in pairwise(times) if end_ms <= (now_s - keep_s) * 1000]
             protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
             if expired := [number for number in old if number not in protected]:
                 table.maintenance.expire_snapshots().by_ids(expired).commit()
-            needed = set[str]()
-            for snapshot in self._open().snapshots():
-                manifests = snapshot.manifests(table.io)
-                needed |= {snapshot.manifest_list, *(each.manifest_path for each in manifests)}
-                needed |= {
-                    entry.data_file.file_path
-                    for each in manifests
-                    for entry in each.fetch_manifest_entry(table.io, discard_deleted=True)
-                }
-            names = {each.rpartition("/")[2] for each in needed}
-            removed = [each for each in listed if each.base_name not in names and each.mtime.timestamp() <= limit_s]
+            needed = _files_of_snapshots(self._open())
+            # A file that no snapshot ever had can be of a run that goes on.
+            orphans_s = now_s - max(keep_s, ORPHANS_S)
+            removed = [
+                each
+                for each in listed
+                if each.base_name not in needed and (each.base_name in before or each.mtime.timestamp() <= orphans_s)
+            ]
             filesystem, _ = open_filesystem(_address_of(table), self.options)
             for each in removed:
                 filesystem.delete_file(each.path)
@@ -367,8 +392,25 @@ class IcebergLog(TableLog):
             raise TableRefused(f"{self.place}/{CHOICE} cannot be read: {one_line(error)}") from error
 
 
+def _positions_to_json(positions: Positions) -> str:
+    rows = [[*of, position.end, position.last_us] for of, position in sorted(positions.items())]
+    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+
+
 def _address_of(table: Any) -> str:
     return str(table.location()).rstrip("/")
+
+
+def _files_of_snapshots(table: Any) -> set[str]:
+    """Returns the names of the manifest lists, manifests and data files of all snapshots."""
+    found, manifests = set[str](), dict[str, Any]()
+    for snapshot in table.snapshots():
+        found.add(snapshot.manifest_list)
+        manifests |= {each.manifest_path: each for each in snapshot.manifests(table.io)}
+    for path, manifest in manifests.items():
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        found |= {path, *(entry.data_file.file_path for entry in entries)}
+    return {each.rpartition("/")[2] for each in found}
 
 
 def _quoted(text: str) -> str:

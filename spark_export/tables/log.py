@@ -20,7 +20,17 @@ import pyarrow as pa
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.files import FilesPlan, remove_files
-from spark_export.tables.model import Commit, DataFile, Incarnation, IndexRange, TableState, Written, is_committed, join
+from spark_export.tables.model import (
+    Commit,
+    DataFile,
+    Incarnation,
+    IndexRange,
+    Positions,
+    TableState,
+    Written,
+    is_committed,
+    join,
+)
 
 COMMIT_ATTEMPTS_MAX = 10
 """How often a commit is tried when other programs change the table at the same time."""
@@ -75,6 +85,10 @@ class TableLog(ABC):
     def table_id(self) -> str:
         """Returns the id of the table, which no other table has, also if it is renamed or moved."""
 
+    def refusal_of(self, stream: str) -> str | None:
+        """Returns why the table cannot have messages of this stream, or None."""
+        return None
+
     @abstractmethod
     def load(self) -> TableState:
         """Returns the present state. Raises TableRefused if the table cannot be used, and ExportError."""
@@ -121,6 +135,23 @@ class TableLog(ABC):
     @abstractmethod
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
         """Commits if the table is still in `state`, or was only changed by other programs. Raises CommitConflict."""
+
+    @abstractmethod
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        """Returns whether the table has a run of an earlier version's export, whose id was `old_id`."""
+
+    @abstractmethod
+    def adopt(
+        self,
+        old_id: str,
+        runs: Mapping[int, Sequence[IndexRange]],
+        files: Mapping[int, Sequence[DataFile]],
+        positions: Positions,
+    ) -> None:
+        """Takes over an earlier version's export, whose rows are in the table: sets the positions. Can be repeated.
+
+        runs, files: the ranges and the data files of each run.
+        """
 
     @abstractmethod
     def commits(self, last: int | None = None) -> Sequence[Commit | OtherCommit]:

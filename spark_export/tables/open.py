@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from pyarrow.fs import FileSelector
+
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.errors import TableRefused
+from spark_export.tables.filesystem import open_filesystem, store_errors
 from spark_export.tables.log import TableLog
 
+CATALOG_FILE = "catalog.sqlite"
 FORMATS: Final = ("parquet", "delta", "iceberg")
 
 
@@ -49,3 +53,23 @@ def open_table(
 
         return ParquetFolderLog(place, options or {})
     raise TableRefused(f"the format {table_format}: one of {', '.join(FORMATS)}")
+
+
+def find_format(place: StoreLocation, options: Mapping[str, str]) -> str | None:
+    """Returns the format of the table at an address, or None if there is no table. Raises ExportError."""
+    filesystem, root = open_filesystem(str(place), options)
+    delta, own, iceberg, parquet = "_delta_log", "messages/_delta_log", CATALOG_FILE, "generations"
+    with store_errors(str(place)):
+        found = filesystem.get_file_info([f"{root}/{name}" for name in (delta, own, iceberg, "_export.json", parquet)])
+        there = {each.path.removeprefix(f"{root}/") for each in found if each.type.name != "NotFound"}
+        if not place.is_local:
+            # A store has no folders, so the listing of one shows whether there is a file below it.
+            selectors = [FileSelector(f"{root}/{name}", allow_not_found=True) for name in (delta, own)]
+            there |= {
+                name for name, each in zip((delta, own), selectors, strict=True) if filesystem.get_file_info(each)
+            }
+    if there & {delta, own}:
+        return "delta"
+    if iceberg in there or ("_export.json" in there and parquet not in there):
+        return "iceberg"
+    return "parquet" if parquet in there else None

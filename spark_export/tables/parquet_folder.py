@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import without
 from spark_export.tables.errors import TableDamaged, TableRefused
-from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, rewrite_rows
+from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, hive_folder, rewrite_rows
 from spark_export.tables.log import (
     CommitConflict,
     OtherCommit,
@@ -40,7 +40,17 @@ from spark_export.tables.log import (
     ranges_from_json,
     ranges_to_json,
 )
-from spark_export.tables.model import Commit, DataFile, Incarnation, IndexRange, Position, TableState, Written, join
+from spark_export.tables.model import (
+    Commit,
+    DataFile,
+    Incarnation,
+    IndexRange,
+    Position,
+    Positions,
+    TableState,
+    Written,
+    join,
+)
 from stream_storage.durable_files import give_to_folder, make_folder, rename_durably, sync, write_durably
 
 TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
@@ -88,6 +98,15 @@ class ParquetFolderLog(TableLog):
             raise TableRefused(
                 f"{self.folder} has no {IDENTITY}: it is no export, or `stream-node export migrate` it"
             ) from error
+
+    def refusal_of(self, stream: str) -> str | None:
+        size_bytes = len(hive_folder({"stream": stream}).encode()) - 1
+        if size_bytes <= NAME_BYTES_MAX:
+            return None
+        return (
+            f"the name of the stream {stream[:40]!r}… makes a folder's name of {size_bytes} bytes, and file systems "
+            f"take {NAME_BYTES_MAX}: leave it out by --stream or --pattern, or export with --format delta or iceberg"
+        )
 
     def load(self) -> TableState:
         return _state_of(self._latest(self._generation()))
@@ -138,6 +157,25 @@ class ParquetFolderLog(TableLog):
         self.abandon(plan)
         rows = sum(each.rows for each in written.files)
         return Commit(run, run, ranges, rows, len(written.files), time_us=now_us)
+
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        return (self._generation() / f"run={run:06d}").is_dir()
+
+    def adopt(
+        self,
+        old_id: str,
+        runs: Mapping[int, Sequence[IndexRange]],
+        files: Mapping[int, Sequence[DataFile]],
+        positions: Positions,
+    ) -> None:
+        if not (self.folder / IDENTITY).exists():
+            write_durably(self.folder / IDENTITY, json.dumps({"format": "parquet", "id": old_id}).encode())
+        latest = max(runs, default=0)
+        # The latest run comes last: its positions are those of the table.
+        for run in sorted(runs):
+            after = TableState(run, run, positions if run == latest else {})
+            folder = self._generation() / f"run={run:06d}"
+            self._write_run(folder, run, folder.stat().st_mtime_ns // 1000, files.get(run, ()), runs[run], after)
 
     def commits(self, last: int | None = None) -> list[Commit | OtherCommit]:
         runs = [_run_file(folder) for folder in sorted(self._runs(self._generation()), reverse=True)[:last]]

@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from spark_export.errors import ConnectionBroken, NodeUnreachable, SourceError
-from spark_export.exporter.errors import DiskFull, ExportError, ExportInUse, ExportStopped, NodeFailed, TaskFailed
-from spark_export.exporter.runs.job import ExportSettings, open_exporter
-from spark_export.exporter.runs.run import Outcome, Progress
+from spark_export.exporter.errors import DiskFull, ExportStopped, NodeFailed, TaskFailed
+from spark_export.exporter.job import ExportSettings, open_exporter
+from spark_export.exporter.run import Outcome, Progress
+from spark_export.tables.errors import ExportError, PositionsMoved
 from stream_client.errors import ClientError
 
 DONE, FAILED, TRY_AGAIN, STOPPED = 0, 1, 75, 143
 """The results of `exit_code`. 75 is EX_TEMPFAIL of sysexits.h, and 143 is 128 plus the number of SIGTERM."""
-PASSING = (DiskFull, ExportInUse, NodeFailed, TaskFailed)
+PASSING = (DiskFull, NodeFailed, PositionsMoved, TaskFailed)
 """The errors after which the same export can succeed later, with the same settings."""
 STOP_POLL_S = 0.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

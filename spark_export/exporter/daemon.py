@@ -16,12 +16,12 @@ from pathlib import Path
 import structlog
 
 from spark_export.errors import SourceError
-from spark_export.exporter.errors import ExportError, StreamsLeftOut, TakenOver
+from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
-from spark_export.exporter.runs.run import Exporter, Outcome
-from spark_export.exporter.runs.schedule import next_start
-from spark_export.exporter.runs.step import ExportStep, log_step
-from spark_export.exporter.upkeep import ExportUpkeep
+from spark_export.exporter.run import Exporter, ExportStep, Outcome, log_step
+from spark_export.exporter.schedule import next_start
+from spark_export.exporter.upkeep import Upkeep
+from spark_export.tables.errors import ExportError
 from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ async def run_daemon(
     every_s: float,
     metrics_file: Path | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
-    upkeep: ExportUpkeep | None = None,
+    upkeep: Upkeep | None = None,
     chance: Callable[[], float] = random.random,
 ) -> ExporterStatistics:
     """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
@@ -64,7 +64,7 @@ async def run_daemon(
     with _stopping(stop):
         while not stop.is_set():
             started_s = time.monotonic()
-            outcome = await _run_once(exporter, stop, count, upkeep)
+            outcome = await _run_once(exporter, stop, count)
             if stop.is_set() and outcome is None:
                 break
             if outcome is None:
@@ -85,24 +85,16 @@ async def run_daemon(
                 await asyncio.wait_for(stop.wait(), following.delay_s)
             except TimeoutError:
                 continue
-    logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, failed=statistics.failed_runs)
+    failed = {"failed": statistics.failed_runs, "failed_upkeeps": statistics.failed_upkeeps}
+    logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, **failed)
     return statistics
 
 
 async def _run_once(
-    exporter: Exporter,
-    stop: asyncio.Event,
-    on_step: Callable[[ExportStep], Awaitable[None]],
-    upkeep: ExportUpkeep | None,
+    exporter: Exporter, stop: asyncio.Event, on_step: Callable[[ExportStep], Awaitable[None]]
 ) -> Outcome | None:
-    """Exports all new messages once. Returns None after an expected error, or if `stop` was set. Raises TakenOver."""
-
-    async def recover_and_run() -> Outcome:
-        if upkeep is not None:
-            await upkeep.recover()
-        return await exporter.run(on_step=on_step)
-
-    run = asyncio.create_task(recover_and_run())
+    """Exports all new messages once. Returns None after an expected error, or if `stop` was set."""
+    run = asyncio.create_task(exporter.run(on_step=on_step))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((run, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -114,9 +106,6 @@ async def _run_once(
             return None
         except StreamsLeftOut as error:
             outcome = error.outcome
-        except TakenOver:
-            # Another exporter has taken over the table. A new run would take the table back, so this daemon ends.
-            raise
         except (ExportError, SourceError, ClientError, OSError) as error:
             logger.error("run failed", error=" ".join(str(error).split()))
             return None
@@ -129,23 +118,20 @@ async def _run_once(
         "data_bytes": outcome.data_bytes,
         "files": outcome.files,
     }
-    fields |= {"lost": outcome.lost, "steps": outcome.steps, "engine": outcome.engine}
+    fields |= {"lost": outcome.lost, "steps": outcome.steps}
     logger.info("run ended", **fields, seconds=round(outcome.seconds, 3))
     return outcome
 
 
-async def _keep_table(upkeep: ExportUpkeep, statistics: ExporterStatistics) -> ExporterStatistics:
+async def _keep_table(upkeep: Upkeep, statistics: ExporterStatistics) -> ExporterStatistics:
     """Compacts the table or removes old files, if either is due. A failure is only logged and counted."""
     try:
-        done = await upkeep.run()
+        done = await asyncio.to_thread(upkeep.run)
     except (ExportError, OSError) as error:
         logger.error("upkeep failed", error=" ".join(str(error).split()))
         return statistics.after_upkeep(None)
-    if done is None:
-        return statistics
-    if done.generation is not None or done.expired:
-        fields = {"files_before": done.files_before, "files": done.files_after, "expired": done.expired}
-        logger.info("table kept", generation=done.generation, **fields)
+    if done.merged or done.expired:
+        logger.info("table kept", files_before=done.files_before, files=done.files_after, expired=done.expired)
     return statistics.after_upkeep(done)
 
 
