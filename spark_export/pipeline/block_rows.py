@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from spark_export.source.block_decoding import find_mark, find_root_before, read_block
+from spark_export.decode.block import find_mark, find_root_before, read_block
 
 STREAM_PREFIX = "block_node."
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES, SchemaOptions, schema_options
-from spark_export.decode.time_texts import find_zone
+from spark_export.decode.options import DECODE_OPTIONS, decode_options
 from spark_export.errors import OptionError
 from spark_export.source.kafka_options import advice, our_name
 from spark_export.source.node_tls import TLS_OPTIONS, NodeTls, tls_of
@@ -36,7 +35,7 @@ READ_OPTIONS = (
     *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeData", "decode"),
     *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
-    *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES),
+    *DECODE_OPTIONS,
     *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *(*TLS_OPTIONS, TOKEN_OPTION),
 )
@@ -68,8 +67,7 @@ class ReadOptions:
     starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None without the option.
     late_start_is_error: whether a partition without a message at `starting_time_us` or later raises an error.
     kafka_columns: whether the columns have the names and types of Spark's Kafka source.
-    corrupt_column, problem_column, time_zone: see `spark_export.decode.rows.RowRules`.
-    schemas: the options that describe Avro and Protobuf messages.
+    decode, decode_options: the kind of messages and the options of `spark_export.decode.decoding.decoder`.
     marks: whether to look for messages that stand for null data; `Projection` sets this.
     """
 
@@ -95,14 +93,11 @@ class ReadOptions:
     include_headers: bool = False
     include_data: bool = True
     decode: str | None = None
+    decode_options: Mapping[str, str] = field(default_factory=dict)
     fetch_bytes: int = FETCH_BYTES
     fetch_retries: int = FETCH_RETRIES
     request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
     verify_checksums: bool = False
-    corrupt_column: str = "_corrupt_record"
-    problem_column: str = "_problem"
-    time_zone: str = "UTC"
-    schemas: SchemaOptions = field(default_factory=SchemaOptions)
     marks: bool = False
 
 
@@ -181,14 +176,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         include_headers=taken.flag("includeHeaders", False),
         include_data=taken.flag("includeData", True),
         decode=taken.find("decode"),
+        decode_options={name: value for name in DECODE_OPTIONS if (value := taken.find(name)) is not None},
         fetch_bytes=taken.number("fetchBytes", 4096, FETCH_BYTES),
         fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
         request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
         verify_checksums=taken.flag("verifyChecksums", False),
-        corrupt_column=taken.find("columnNameOfCorruptRecord") or ReadOptions.corrupt_column,
-        problem_column=taken.find("columnNameOfProblem") or ReadOptions.problem_column,
-        time_zone=taken.parsed("timeZone", _zone, ReadOptions.time_zone),
-        schemas=schema_options(taken.find, taken.find("decode"), taken.number("fetchRetries", 0, FETCH_RETRIES)),
     )
     _check_together(options)
     return options
@@ -251,6 +243,7 @@ def _check_together(options: ReadOptions) -> None:
         raise OptionError("endingOffsets cannot be earliest (-2): nothing would be read")
     if not options.include_data and options.verify_checksums:
         raise OptionError("verifyChecksums needs the data that includeData=false leaves out")
+    decode_options((options.decode or "").lower(), options.decode_options)
     if not options.include_data and options.decode is not None:
         raise OptionError(f"decode={options.decode} needs the data that includeData=false leaves out")
 
@@ -330,9 +323,4 @@ def _names(value: str | None) -> tuple[str, ...]:
 
 def _pattern(value: str) -> str:
     compile_pattern(value)
-    return value
-
-
-def _zone(value: str) -> str:
-    find_zone(value)
     return value

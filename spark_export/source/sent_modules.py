@@ -28,14 +28,12 @@ _READING = (
         "source.sent_code",
         "source.sent_modules",
     ),
-    *("decode.schema_options", "decode.time_texts"),
+    *("decode.options", "decode.times"),
 )
 _SOURCE = (
     *(
         "source.attempts",
-        "source.block_decoding",
         "tables.catalog",
-        "source.decoding",
         "source.projection",
         "sink.pushes",
         "source.readers",
@@ -43,8 +41,8 @@ _SOURCE = (
         "sink.sink_record",
     ),
     *("source.source", "tables.table_options", "sink.write_rows", "sink.writer"),
-    *("decode.avro", "decode.json_page", "decode.json_text", "decode.objects", "decode.protobuf", "decode.registry"),
-    *("decode.rows", "decode.typed_values", "decode.value_text"),
+    *("decode.avro", "decode.block", "decode.cardinal", "decode.converters", "decode.ddl", "decode.decoding"),
+    *("decode.objects", "decode.protobuf", "decode.registry", "decode.values"),
 )
 _TASKS = (
     *(

@@ -77,8 +77,8 @@ class StreamNodeSource(Sendable, DataSource):
       message alone (docs/decoding.md).
       `json`, `cbor`: members of an object, as named by `.schema("index LONG, a INT")`.
       `avro`, `protobuf`: fields of a record or message, named in the same way.
-      `cardinal`: messages of Cardinal Streams (columns: `spark_export.source.decoding.CARDINAL`).
-      `block`: blocks and block items of the block node (columns: `spark_export.source.block_decoding.BLOCK`).
+      `cardinal`: messages of Cardinal Streams (columns: `spark_export.decode.cardinal.CARDINAL`).
+      `block`: blocks and block items of the block node (columns: `spark_export.decode.block.BLOCK`).
     - `columnNameOfCorruptRecord` (_corrupt_record), `columnNameOfProblem` (_problem): the names of two columns that
       `.schema(…)` can contain: the text of a JSON or CBOR message that could not be decoded whole, and why.
       `timeZone` (UTC): the time zone of times in messages whose text names none.

@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from ockam.identity.rules.tokens import create_token
-from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES
+from spark_export.decode.options import DECODE_OPTIONS
 from spark_export.source.kafka_options import SINK, SOURCE, KafkaOption
 from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS
 from stream_client import blocking
@@ -148,5 +148,5 @@ def test_the_tables_of_kafkas_options_are_those_of_the_errors(heading: str, opti
 def test_the_last_sentence_names_what_kafka_does_not_have() -> None:
     """Goal: an option is in a table of Kafka's, or among ours alone."""
     told = set(re.findall(r"`(\w+)`", PAGE[PAGE.index("Ours alone are") :]))
-    about_decoding = {"columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES}
+    about_decoding = set(DECODE_OPTIONS)
     assert {*READ_OPTIONS, *WRITE_OPTIONS} - {each.ours for each in (*SOURCE, *SINK)} == told | about_decoding

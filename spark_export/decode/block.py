@@ -7,43 +7,36 @@ messages of larger blocks. The block node verifies each block before storing it,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
+from spark_export.decode.decoding import Decoder
 from spark_export.errors import OptionError
 
-ITEM = StructType(
+ITEM = pa.struct(
     [
-        StructField("position", IntegerType(), False),
-        StructField("kind", StringType(), False),
-        StructField("data", BinaryType(), False),
+        pa.field("position", pa.int32(), False),
+        pa.field("kind", pa.string(), False),
+        pa.field("data", pa.binary(), False),
     ]
 )
-BLOCK = (
-    StructField("block_number", LongType()),
-    StructField("part", IntegerType()),
-    StructField("parts", IntegerType()),
-    StructField("item_count", IntegerType()),
-    StructField("block_bytes", LongType()),
-    StructField("block_root", BinaryType()),
-    StructField("hapi_version", StringType()),
-    StructField("produced", TimestampType()),
-    StructField("previous_root", BinaryType()),
-    StructField("items", ArrayType(ITEM, False)),
-    StructField("problem", StringType()),
+BLOCK = pa.schema(
+    {
+        "block_number": pa.int64(),
+        "part": pa.int32(),
+        "parts": pa.int32(),
+        "item_count": pa.int32(),
+        "block_bytes": pa.int64(),
+        "block_root": pa.binary(),
+        "hapi_version": pa.string(),
+        "produced": pa.timestamp("us", tz="UTC"),
+        "previous_root": pa.binary(),
+        "items": pa.list_(pa.field("element", ITEM, False)),
+        "problem": pa.string(),
+    }
 )
 """The columns of the option `decode=block`. Each row describes one message, which is a whole block or one part of it.
 
@@ -59,31 +52,22 @@ problem: why the message cannot be decoded, or null.
 """
 
 
-class BlockMessages:
+class BlockDecoder(Decoder):
     """The decoder of messages that contain a block of the block node or a part of a block."""
 
     needs_headers = True
 
-    def columns(self) -> list[StructField] | None:
-        return list(BLOCK)
-
-    def check(self, fields: Sequence[pa.Field]) -> None:
-        """Does nothing, because the columns of this decoder have fixed types."""
-
-    def decode(
-        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
-    ) -> list[pa.Array]:
+    def _rows(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[dict[str, Any]]:
         try:
             import block_node.persist.mark  # noqa: F401
         except ImportError as error:
             raise OptionError("decode=block needs stream-node installed on every worker") from error
         assert headers is not None, "asked for by `needs_headers`"
-        wanted = {field.name for field in fields}
+        wanted = {field.name for field in self.fields}
         with_items = not wanted.isdisjoint(("hapi_version", "produced", "previous_root", "items", "problem"))
-        rows = [
+        return [
             block_row(*each, with_items=with_items) for each in zip(headers.to_pylist(), data.to_pylist(), strict=True)
         ]
-        return [pa.array([row.get(field.name) for row in rows], field.type) for field in fields]
 
 
 def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:

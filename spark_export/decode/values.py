@@ -1,6 +1,7 @@
-"""Formats values of messages as JSON, in the form that Spark writes.
+"""The values of messages between their format and their column, and the text of a value in a STRING column.
 
-This module also creates the errors for values that do not fit their columns.
+A value is a str, int, float, bool, bytes, Decimal, list or None, a dict or `Pairs` (an object), or one of the classes
+of this module. This module parses no message and no column type.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from spark_export.decode.json_text import FloatText, Pairs
-from spark_export.decode.time_texts import DAY_US, INT64_MAX, clock_text, day_text
+import pyarrow as pa
+
+from spark_export.decode.times import DAY_US, INT64_MAX, clock_text, day_text
 
 TEXT_PARTS_MAX = 5_000_000
 """The largest number of parts of a value that is formatted as text; a CBOR value can contain itself."""
@@ -20,17 +22,33 @@ TEXT_BITS_MAX = 10_000
 """The largest number of bits of a whole number as text; Python refuses to format much larger numbers."""
 DECIMAL_DIGITS_MAX = 40
 """The largest power of ten in a decimal that is written out in full; DECIMAL has up to 38 digits."""
-QUOTED = re.compile(r'["\\\x00-\x1f]')
+ESCAPED = re.compile(r'["\\\x00-\x1f\ud800-\udfff\U00010000-\U0010ffff]')
 SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class Malformed(ValueError):
+    """A message does not have the expected format, such as JSON or Avro. The text gives the reason."""
 
 
 class Unfit(ValueError):
     """A value does not fit the type of its column. The text names the value and the type."""
 
 
-def scaled(number: int, exponent: int) -> Decimal:
-    sign, digits, _ = Decimal(number).as_tuple()
-    return Decimal((sign, digits, exponent))
+class Pairs(list[tuple[str, Any]]):
+    """A JSON object as a list of (name, value) pairs, in the order of the text. A name can occur twice."""
+
+
+class FloatText(str):
+    """A JSON number as text: a number with a fraction or an exponent, `NaN` or an infinity."""
+
+    __slots__ = ()
+
+
+class Float32(float):
+    """A floating-point number of 32 bits, whose text has only the digits that 32 bits hold: 0.1."""
+
+    def __repr__(self) -> str:
+        return repr(float(pa.scalar(float(self), pa.float32()).cast(pa.string()).as_py()))
 
 
 class Moment(int):
@@ -60,6 +78,11 @@ class Day(Moment):
     unit = "days after 1970"
 
 
+def scaled(number: int, exponent: int) -> Decimal:
+    sign, digits, _ = Decimal(number).as_tuple()
+    return Decimal((sign, digits, exponent))
+
+
 def moment_text(value: Moment) -> str | None:
     """Returns a time in the form of ISO 8601; None if it has none."""
     if isinstance(value, TimeOfDay):
@@ -73,15 +96,14 @@ def moment_text(value: Moment) -> str | None:
 
 
 def unfit(value: Any, wanted: str) -> Unfit:
-    shown = value_text(value)
+    shown = _shown(value)
     return Unfit(f"{shown if len(shown) <= 60 else shown[:57] + '...'} is no {wanted}")
 
 
-def value_text(value: Any) -> str:
-    """Returns a value as text for an error message; a large one is only "an object" or "an array"."""
-    if isinstance(value, list):
-        return "an object" if isinstance(value, Pairs) else "an array"
-    if isinstance(value, Mapping):
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and not isinstance(value, Pairs):
+        return "an array"
+    if isinstance(value, Mapping | Pairs):
         return "an object"
     if isinstance(value, int) and value.bit_length() > TEXT_BITS_MAX:
         return f"a number of {value.bit_length()} bits"
@@ -92,7 +114,8 @@ def value_text(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def members_of(value: Any, wanted: str) -> Iterable[tuple[Any, Any]]:
+def members_of(value: Any, wanted: str) -> Iterable[tuple[str, Any]]:
+    """Returns the members of an object with text keys. Raises Unfit."""
     if type(value) is Pairs:
         return value
     if isinstance(value, dict) and all(type(name) is str for name in value):
@@ -100,11 +123,15 @@ def members_of(value: Any, wanted: str) -> Iterable[tuple[Any, Any]]:
     raise unfit(value, wanted)
 
 
-def json_text(value: Any) -> str:
-    """Returns a value as JSON in the form that Spark writes. Raises Unfit. Without recursion, so that deep nesting
-    cannot exhaust the stack."""
+def text_of(value: Any) -> str:
+    """Returns a string as it is, and a number or any other value as JSON in the form that Spark writes. Raises Unfit.
+
+    Half of a surrogate pair is `?` in a string, which can hold no such half, and an escape in JSON, which can.
+    """
+    if type(value) is str:
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    # No recursion, so that deep nesting cannot exhaust the stack. In the stack of values, a tuple is a finished text.
     parts: list[str] = []
-    # A stack of the values to format. A tuple contains a finished text.
     waiting: list[Any] = [value]
     while waiting:
         if len(parts) > TEXT_PARTS_MAX:
@@ -131,26 +158,28 @@ def json_text(value: Any) -> str:
                 raise unfit(each, "STRING")
             parts.append(text if each is value else quoted(text))
         else:
-            parts.append(scalar_text(each))
+            parts.append(_scalar_text(each))
     return "".join(parts)
 
 
 def quoted(text: str) -> str:
-    text = text if text.isascii() else text.encode("utf-8", "replace").decode()
-    escaped = QUOTED.sub(lambda found: SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04X}", text)
-    return f'"{escaped}"'
+    return f'"{ESCAPED.sub(_escape, text)}"'
 
 
-def scalar_text(value: Any) -> str:
-    if value is None:
-        return "null"
-    if type(value) is bool:
-        return "true" if value else "false"
-    if type(value) is int and value.bit_length() <= TEXT_BITS_MAX:
+def _escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex().upper()
+    return SHORT_ESCAPES.get(found[0]) or "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _scalar_text(value: Any) -> str:
+    kind = type(value)
+    if value is None or kind is bool:
+        return {None: "null", True: "true", False: "false"}[value]
+    if kind is int and value.bit_length() <= TEXT_BITS_MAX:
         return str(value)
-    if type(value) is FloatText or type(value) is float:
-        return double_text(float(value))
-    if type(value) is Decimal and value.is_finite():
+    if kind in (FloatText, float, Float32):
+        return double_text(value if kind is Float32 else float(value))
+    if kind is Decimal and value.is_finite():
         # A CBOR decimal of a few bytes can have billions of digits.
         return format(value, "f") if -DECIMAL_DIGITS_MAX <= value.adjusted() <= DECIMAL_DIGITS_MAX else str(value)
     raise unfit(value, "STRING")
@@ -160,15 +189,15 @@ def double_text(value: float) -> str:
     """Formats a number as Java does: `1.5`, `100000.0`, `1.0E10`."""
     if value != value or value in (float("inf"), float("-inf")):
         return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
+    shortest = repr(value)
     if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(value) if "e" not in repr(value) else format(Decimal(repr(value)), "f")
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+        return shortest if "e" not in shortest else format(Decimal(shortest), "f")
+    sign, digits, exponent = Decimal(shortest).as_tuple()
     assert isinstance(exponent, int), "the number is finite"
     shown = "".join(map(str, digits)).rstrip("0") or "0"
     exponent += len(digits) - 1
-    if len(shown) == 1:
+    if len(shown) == 1 and not isinstance(value, Float32):
         # Java writes at least two digits: the two digits that are nearest to the number.
         near = f"{abs(value):.1e}"
-        shown, exponent = near[0] + near[2], int(near[4:])
-        shown = shown.rstrip("0") or "0"
+        shown, exponent = (near[0] + near[2]).rstrip("0"), int(near[4:])
     return f"{'-' * sign}{shown[0]}.{shown[1:] or '0'}E{exponent}"
