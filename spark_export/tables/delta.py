@@ -29,7 +29,7 @@ from spark_export.tables.address import FILE, StoreLocation, azure_names, comple
 from spark_export.tables.columns import DATE, fitting, without
 from spark_export.tables.errors import ExportError, ExtraMissing, TableRefused
 from spark_export.tables.files import FilesPlan, PartitionField, statistics
-from spark_export.tables.filesystem import one_line, open_filesystem, store_errors
+from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
 from spark_export.tables.log import (
     RANGES_KEY,
     RUN_KEY,
@@ -50,6 +50,7 @@ from spark_export.tables.model import (
     TableState,
     Written,
 )
+from stream_storage.durable_files import make_folder
 
 try:
     from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
@@ -98,7 +99,7 @@ class DeltaLog(TableLog):
         if self.exists():
             return
         if self.place.scheme == FILE:
-            Path(self.address).mkdir(parents=True, exist_ok=True)
+            make_folder(Path(self.address))
         with _delta_errors(f"the Delta table {self.address} cannot be made"):
             DeltaTable.create(
                 self.address,
@@ -109,6 +110,7 @@ class DeltaLog(TableLog):
                 description="Messages of stream-node, one row each: stream, partition, era and index name one message.",
                 storage_options=self._storage,
             )
+        self._sync(self._log, 0)
 
     def table_id(self) -> str:
         return str(self._open().metadata().id)
@@ -216,7 +218,9 @@ class DeltaLog(TableLog):
         if max(counts, default=0) < files_min:
             return 0
         with _delta_errors(f"the table {self.address} cannot be compacted"):
+            started_s = time.time()
             metrics = table.optimize.compact()
+            self._sync(self._root, started_s)
         return int(metrics["numFilesRemoved"])
 
     def expire(self, keep_s: float) -> int:
@@ -245,12 +249,15 @@ class DeltaLog(TableLog):
         if key is not None:
             predicate += f" AND key = X'{key.hex()}'"
         with _delta_errors(f"rows of {self.address} could not be deleted"):
+            started_s = time.time()
             metrics = table.delete(predicate)
+            self._sync(self._root, started_s)
         return int(metrics["num_deleted_rows"] or 0)
 
     def _transact(
         self, table: DeltaTable, actions: list[AddAction], applications: list[Transaction], said: Mapping[str, str]
     ) -> None:
+        started_s = time.time()
         try:
             table.create_write_transaction(
                 actions,
@@ -261,6 +268,12 @@ class DeltaLog(TableLog):
             )
         except (DeltaError, OSError) as error:
             raise CommitConflict(one_line(error)) from error
+        self._sync(self._log, started_s)
+
+    def _sync(self, folder: str, since_s: float) -> None:
+        if self.place.scheme == FILE:
+            # A file system may have coarse times.
+            sync_new(Path(folder), since_s - 2)
 
     def _open(self) -> DeltaTable:
         with _delta_errors(f"the Delta table {self.address} cannot be read"):

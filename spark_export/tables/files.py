@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +26,7 @@ from pyarrow import fs
 from spark_export.tables.errors import RangeIncomplete
 from spark_export.tables.filesystem import open_filesystem, store_errors
 from spark_export.tables.model import DataFile, IndexRange, LeftOutStream, Written
+from stream_storage.durable_files import sync
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
 """The size in bytes at which a Parquet file is closed. Spark reads this size in one task
@@ -155,7 +156,7 @@ class FilesWriter:
         partition = {each.name: value for each, value in zip(self.plan.partition_by, values, strict=True)}
         name = f"{hive_folder(partition) if self.plan.folders else ''}part-{self._attempt}-{self._count:05d}.parquet"
         file = DataFile(name, stream, era, partition, 0, 0, 0)
-        return _OpenFile(self._filesystem, f"{self._root}/{name}", file, self.plan)
+        return _OpenFile(self._filesystem, self._root, file, self.plan)
 
     def _arranged(self, batch: pa.RecordBatch, fixed: Mapping[str, Any]) -> pa.Table:
         """Returns the rows with exactly the columns of the files, in their order and with their types."""
@@ -174,9 +175,10 @@ class FilesWriter:
 class _OpenFile:
     """A file that is being written. On a store, it exists only after `close`."""
 
-    def __init__(self, filesystem: fs.FileSystem, path: str, file: DataFile, plan: FilesPlan) -> None:
+    def __init__(self, filesystem: fs.FileSystem, root: str, file: DataFile, plan: FilesPlan) -> None:
         self._filesystem = filesystem
-        self._path = path
+        self._root = Path(root)
+        self._path = path = f"{root}/{file.path}"
         self._file = file
         with store_errors(path):
             if isinstance(filesystem, fs.LocalFileSystem):
@@ -245,12 +247,12 @@ class _OpenFile:
             if self._filesystem.get_file_info(self._path).size != size:
                 raise
         if isinstance(self._filesystem, fs.LocalFileSystem):
-            for path in (self._path, self._path.rpartition("/")[0]):
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+            path = Path(self._path)
+            sync(path)
+            for folder in path.parents:
+                sync(folder)
+                if folder == self._root:
+                    break
 
 
 def write_ranges(

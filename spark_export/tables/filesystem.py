@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from pyarrow import fs
 
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set, parse_place
 from spark_export.tables.errors import ExportError
+from stream_storage.durable_files import sync
 
 CONNECT_S = 5.0
 """The longest time to open a connection, in seconds."""
@@ -48,6 +50,19 @@ def store_errors(what: str) -> Iterator[None]:
         if error.errno is not None:
             raise
         raise ExportError(f"{what} cannot be read or written: {one_line(error)}") from error
+
+
+def sync_new(folder: Path, since_s: float) -> None:
+    """Makes the files below a folder that were written since a time durable, and the names in all its folders.
+
+    The libraries of tables sync nothing, so that a power cut could lose a commit that was reported.
+    """
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                if (path := Path(root, name)).stat().st_mtime >= since_s:
+                    sync(path)
+        sync(Path(root))
 
 
 def _s3(options: Mapping[str, str]) -> fs.FileSystem:

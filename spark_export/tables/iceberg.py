@@ -21,11 +21,12 @@ import pyarrow as pa
 from pyarrow import fs
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from spark_export.tables.address import FILE, StoreLocation, complete_options
+from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place
 from spark_export.tables.columns import fitting
 from spark_export.tables.errors import ExportError, ExtraMissing, TableRefused
+from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, remove_files, rewrite_rows
-from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem
+from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
 from spark_export.tables.log import (
     RANGES_KEY,
     RUN_KEY,
@@ -46,6 +47,7 @@ from spark_export.tables.model import (
     TableState,
     Written,
 )
+from stream_storage.durable_files import make_folder
 
 try:
     from pyiceberg.catalog import load_catalog
@@ -162,6 +164,9 @@ class IcebergLog(TableLog):
         with change.update_sort_order() as order:
             order.asc("partition", IdentityTransform()).asc("index", IdentityTransform())
         change.commit_transaction()
+        if self.place.scheme == FILE:
+            make_folder(self.place.folder / "messages" / "data")
+            sync_new(self.place.folder / "messages" / "metadata", 0)
 
     def table_id(self) -> str:
         with iceberg_errors(f"the table {self.address} cannot be read"):
@@ -291,6 +296,7 @@ class IcebergLog(TableLog):
         with iceberg_errors(f"files of {self.address} cannot be read"):
             rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_record_batches(tasks)
             before, made = rewrite_rows(FilesWriter(plan), rows)
+        failpoint("rewrite_written")
         try:
             with self._changing(table) as change:
                 if forgotten:
@@ -306,6 +312,7 @@ class IcebergLog(TableLog):
             raise ExportError(
                 f"the table {self.address} was changed meanwhile, so nothing is rewritten: {error}"
             ) from error
+        failpoint("rewritten")
         return len(tasks), before - sum(each.rows for each in made)
 
     def expire(self, keep_s: float) -> int:
@@ -352,9 +359,13 @@ class IcebergLog(TableLog):
     def _changing(self, table: Any) -> Iterator[Any]:
         # pyiceberg would repeat a commit with positions that another exporter has moved meanwhile.
         table.metadata.properties["commit.retry.num-retries"] = "0"
+        started_s = time.time()
         try:
             with table.transaction() as change:
                 yield change
+            if (place := parse_place(_address_of(table))).is_local:
+                # A file system may have coarse times. The data files are durable already.
+                sync_new(place.folder / "metadata", started_s - 2)
         except (CommitFailedException, CommitStateUnknownException, ValidationException, RESTError, OSError) as error:
             raise CommitConflict(one_line(error)) from error
         except SQLAlchemyError as error:

@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +32,7 @@ import pyarrow.parquet as pq
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import without
 from spark_export.tables.errors import TableDamaged, TableRefused
+from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, hive_folder, rewrite_rows
 from spark_export.tables.log import (
     CommitConflict,
@@ -200,9 +202,13 @@ class ParquetFolderLog(TableLog):
         ]
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        # A reader of Parquet takes every file that it finds, also one that somebody has copied into the table.
         for folder in self._runs(self._generation()):
-            for each in _files_of(folder):
-                yield from read_file(folder / each.path, each.partition, columns)
+            known = {each.path: each.stream for each in _files_of(folder)}
+            for path in sorted({*map(str, folder.glob("stream=*/**/*.parquet")), *(f"{folder}/{name}" for name in known)}):
+                name = path.removeprefix(f"{folder}/")
+                stream = known.get(name, unquote(name.partition("/")[0].removeprefix("stream=")))
+                yield from read_file(Path(path), {"stream": stream}, columns)
 
     def compact(self, *, files_min: int = 2) -> int:
         def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
@@ -219,10 +225,10 @@ class ParquetFolderLog(TableLog):
 
     def expire(self, keep_s: float) -> int:
         """Removes generations that the link has left `keep_s` seconds ago, and what killed runs have left."""
-        removed, current = self._sweep(), self._generation().name
-        for folder in (self.folder / GENERATIONS).iterdir():
+        removed, current = self._sweep(), self._generation()
+        for folder in self._generations():
             # The folder of a generation is touched when the link leaves it.
-            if folder.name.isdigit() and folder.name < current and folder.stat().st_mtime <= time.time() - keep_s:
+            if folder != current and folder.stat().st_mtime <= time.time() - keep_s:
                 removed += sum(1 for _ in folder.rglob("*.parquet"))
                 shutil.rmtree(folder)
         return removed
@@ -273,10 +279,13 @@ class ParquetFolderLog(TableLog):
                 for folder in self._runs(generation):
                     if folder not in folders:
                         shutil.copytree(folder, tree.parent / folder.name, copy_function=os.link)
-                number = int(generation.name) + 1
+                # A killed compaction can have left a generation to which the link never led.
+                number = max(int(each.name) for each in self._generations()) + 1
                 rename_durably(tree.parent, self.folder / GENERATIONS / f"{number:06d}")
+                failpoint("rewrite_written")
                 self._turn(number)
                 os.utime(generation)
+            failpoint("rewritten")
         finally:
             self.abandon(plan)
         merged = sum(len(files) for files in merges.values())
@@ -331,13 +340,16 @@ class ParquetFolderLog(TableLog):
         except OSError as error:
             # A copy that follows links makes a folder of the link.
             said = "is not a link" if os.path.lexists(self.link) else "is missing"
-            newest = max((each.name for each in generations.glob("[0-9]*")), default="")
+            newest = max((each.name for each in self._generations()), default="")
             raise TableRefused(
                 f"{self.link} {said}: rename what is there, and `ln -s {GENERATIONS}/{newest} {self.link}`"
             ) from error
         if os.readlink(self.link) != f"{GENERATIONS}/{found.name}" or not found.is_dir():
             raise TableRefused(f"{self.link} leads to {os.readlink(self.link)}, which is no generation of this table")
         return found
+
+    def _generations(self) -> list[Path]:
+        return sorted(each for each in (self.folder / GENERATIONS).iterdir() if each.name.isdigit() and each.is_dir())
 
     def _runs(self, generation: Path) -> list[Path]:
         return sorted(each for each in generation.glob("run=*") if each.is_dir())
