@@ -138,10 +138,8 @@ def _in_time(rounds: int, rounds_min: int, ends_s: float) -> Iterator[int]:
 
 def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path], None]]:
     """Each way to get all messages into Parquet files below a folder."""
+    from spark_export.exporter.job import ExportSettings, open_exporter
     from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.runs.engine import InlineEngine
-    from spark_export.exporter.runs.job import ExportSettings, open_exporter
-    from spark_export.exporter.runs.spark_engine import SparkEngine
 
     spark.dataSource.register(_tuple_source())
     options = {"endpoint": node.address, "subscribe": STREAM}
@@ -153,7 +151,7 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
             spark.read.format(name).options(**options, **more).load().write.parquet(str(target / "table"))
         )
 
-    def export(data_dir: Path | None, *, inline: bool = False) -> Callable[[Path], None]:
+    def export(data_dir: Path | None) -> Callable[[Path], None]:
         async def run(target: Path) -> None:
             settings = ExportSettings(
                 target,
@@ -162,8 +160,7 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
                 selection=Selection((STREAM,)),
                 client_id=str(time.time_ns()),
             )
-            engine = InlineEngine(CORES) if inline else SparkEngine("", None, {}, session=spark)
-            async with open_exporter(settings, engine=engine) as exporter:
+            async with open_exporter(settings) as exporter:
                 await exporter.run()
 
         return lambda target: asyncio.run(run(target))
@@ -172,8 +169,7 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
         NATIVE: lambda target: spark.read.parquet(native).write.parquet(str(target / "table")),
         OVER_TCP: read("stream_node"),
         OF_FILE: read("stream_node", path=str(node.data_dir)),
-        EXPORTER: export(None),
-        INLINE_EXPORTER: export(None, inline=True),
+        INLINE_EXPORTER: export(None),
         EXPORTER_OF_FILE: export(node.data_dir),
         TUPLES: read("bench_tuples"),
     }
@@ -181,21 +177,19 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
 
 def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:
     """The inline exporter to a new address in the bucket of a server at each call."""
+    from spark_export.exporter.job import ExportSettings, open_exporter
     from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.runs.engine import InlineEngine
-    from spark_export.exporter.runs.job import ExportSettings, open_exporter
-    from spark_export.store.place import parse_place
 
     async def run() -> None:
         number = time.time_ns()
         settings = ExportSettings(
-            parse_place(f"s3://{s3.BUCKET}/{number}"),
+            f"s3://{s3.BUCKET}/{number}",
             node.address,
             selection=Selection((STREAM,)),
             client_id=str(number),
             store_options={"endpoint": endpoint},
         )
-        async with open_exporter(settings, engine=InlineEngine(CORES)) as exporter:
+        async with open_exporter(settings) as exporter:
             await exporter.run()
 
     def copy(target: Path) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from airflow.sdk import dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from spark_export.exporter.errors import ExportError
-from spark_export.exporter.runs.job import ExportSettings
-from spark_export.exporter.runs.scheduled import TRY_AGAIN, exit_code, run_export
+from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.scheduled import TRY_AGAIN, exit_code, run_export
+from spark_export.tables.errors import ExportError
 
 
 # One run at a time: a second exporter in the same folder would be refused.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import dagster
 
-from spark_export.exporter.errors import ExportError
-from spark_export.exporter.runs.job import ExportSettings
-from spark_export.exporter.runs.scheduled import TRY_AGAIN, exit_code, run_export
+from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.scheduled import TRY_AGAIN, exit_code, run_export
+from spark_export.tables.errors import ExportError
 
 
 @dagster.asset(pool="stream_node_export")

@@ -12,7 +12,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from spark_export import open_session
-from spark_export.exporter.runs.job import ExportSettings, open_exporter
+from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.pipeline import gold
 from spark_export.pipeline.bronze import read_bronze
 from spark_export.pipeline.silver_messages import silver_messages

@@ -41,10 +41,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_export.decode.decoding import decoder
+    from spark_export.exporter.job import table_files
     from spark_export.registration import register
     from spark_export.session import open_session
     from spark_export.source.ranges import read_range
-    from spark_export.exporter.job import table_files
 
 __all__ = ["decoder", "open_session", "read_range", "register", "table_files"]
 _HOMES = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,7 +33,6 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from spark_export.tables.address import StoreLocation
@@ -40,11 +40,15 @@ from spark_export.tables.errors import ExportError
 from spark_export.tables.model import Incarnation, IndexRange
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
     from spark_export.exporter.run import ExportStep
 
 FILE = "_history.sqlite"
 """The name of the file in the folder of an export. Names that begin with `_` are no data for readers of tables."""
 BUSY_MS = 5_000
+READ_S_MAX = 2.0
+"""The longest time of one reading, in seconds. It is less than the time for which an exporter waits."""
 
 logger = structlog.get_logger(__name__)
 metadata = MetaData()
@@ -249,6 +253,8 @@ class History:
             return Run(*run), [IndexRange(Incarnation(*row[1:5]), row[5], row[6], lost=row[7]) for row in found]
 
     async def _write(self, work: Any) -> None:
+        from sqlalchemy.ext.asyncio import create_async_engine
+
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}", poolclass=NullPool)
@@ -267,8 +273,7 @@ class History:
         # A node reads the history for its dashboard in a thread, and has no aiosqlite.
         if not self.path.is_file():
             raise ExportError(f"there is no history of exports at {self.path}, or this user may not see it")
-        # mode=ro: the file is neither created nor changed.
-        engine = create_engine(f"sqlite:///file:{self.path.absolute()}?mode=ro&uri=true", poolclass=NullPool)
+        engine = create_engine("sqlite://", creator=self._open, poolclass=NullPool)
         try:
             with engine.connect() as connection:
                 yield connection
@@ -276,6 +281,14 @@ class History:
             raise ExportError(f"the history {self.path} cannot be read: {' '.join(str(error).split())}") from error
         finally:
             engine.dispose()
+
+    def _open(self) -> sqlite3.Connection:
+        # mode=ro: the file is neither created nor changed.
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(address, uri=True, timeout=READ_S_MAX / 2)
+        end_s = time.monotonic() + READ_S_MAX
+        connection.set_progress_handler(lambda: time.monotonic() > end_s, 10_000)
+        return connection
 
 
 def history_of(place: StoreLocation, chosen: Path | None = None) -> History:

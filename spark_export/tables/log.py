@@ -116,6 +116,8 @@ class TableLog(ABC):
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             state = self.load()
             if is_committed(state, ranges):
+                # If the answer to the commit was lost, the table has these files, so they stay.
+                self.abandon(plan)
                 return Commit(state.version, state.run, ranges, already=True)
             if state.forgotten != plan.forgotten:
                 raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")

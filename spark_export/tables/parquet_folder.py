@@ -122,9 +122,10 @@ class ParquetFolderLog(TableLog):
         convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> FilesPlan:
         staged = self.folder / STAGING / uuid.uuid4().hex
-        make_folder(staged)
-        # The lock shows that the run is alive. Without it, another exporter removes the folder.
-        self._staged[str(staged)] = _lock(staged / "lock")
+        with self._locked():
+            make_folder(staged)
+            # The lock shows that the run is alive. Without it, another exporter removes the folder.
+            self._staged[str(staged)] = _lock(staged / "lock")
         schema = without(columns, [each.name for each in PARTITION_BY])
         return FilesPlan(str(staged), schema, PARTITION_BY, {}, codec, convert, state.forgotten)
 
@@ -205,7 +206,9 @@ class ParquetFolderLog(TableLog):
         # A reader of Parquet takes every file that it finds, also one that somebody has copied into the table.
         for folder in self._runs(self._generation()):
             known = {each.path: each.stream for each in _files_of(folder)}
-            for path in sorted({*map(str, folder.glob("stream=*/**/*.parquet")), *(f"{folder}/{name}" for name in known)}):
+            for path in sorted(
+                {*map(str, folder.glob("stream=*/**/*.parquet")), *(f"{folder}/{name}" for name in known)}
+            ):
                 name = path.removeprefix(f"{folder}/")
                 stream = known.get(name, unquote(name.partition("/")[0].removeprefix("stream=")))
                 yield from read_file(Path(path), {"stream": stream}, columns)
@@ -367,12 +370,18 @@ class ParquetFolderLog(TableLog):
     def _sweep(self) -> int:
         """Removes the staging folders of runs that no longer live. Returns the number of their data files."""
         removed = 0
-        for folder in (self.folder / STAGING).iterdir():
-            with suppress(BlockingIOError, FileNotFoundError, NotADirectoryError):
-                held = _lock(folder / "lock")
+        with self._locked():
+            for folder in (self.folder / STAGING).iterdir():
+                held = None
+                with suppress(FileNotFoundError):
+                    try:
+                        held = _lock(folder / "lock", os.O_RDWR)
+                    except BlockingIOError:
+                        continue
                 removed += sum(1 for _ in folder.rglob("*.parquet"))
                 shutil.rmtree(folder, ignore_errors=True)
-                os.close(held)
+                if held is not None:
+                    os.close(held)
         return removed
 
     @contextmanager
@@ -427,9 +436,9 @@ def _run_file(folder: Path) -> Any:
         raise TableDamaged(f"{folder / RUN_FILE} cannot be read: {error}") from error
 
 
-def _lock(path: Path, *, wait: bool = False) -> int:
+def _lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = False) -> int:
     """Takes a lock until the descriptor is closed or the process ends. Raises BlockingIOError if it is taken."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(path, flags, 0o644)
     try:
         give_to_folder(descriptor, path.parent)
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -23,8 +23,8 @@ import pyarrow.dataset as dataset
 
 from spark_export import register
 from spark_export.errors import NodeUnreachable, OptionError, SourceError, TlsFailed
+from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
 from spark_export.source.node_client import NodeConnection
 from spark_export.source.node_tls import NodeTls
 from spark_export.source.options import read_options, write_options
@@ -167,9 +167,7 @@ def test_spark_reads_and_writes_over_mutual_tls(keys: Keys, tls_node: NodeProces
 
 def test_the_exporter_runs_whole_over_mutual_tls(keys: Keys, tls_node: NodeProcess, tmp_path: Path) -> None:
     """List, read, and save positions: the second run finds nothing new."""
-    chosen = ExportSettings(
-        tmp_path / "lake", tls_node.address, master=INLINE, selection=Selection(("orders",)), tls=keys.tls()
-    )
+    chosen = ExportSettings(tmp_path / "lake", tls_node.address, selection=Selection(("orders",)), tls=keys.tls())
 
     async def run() -> int:
         async with open_exporter(chosen) as exporter:
@@ -193,9 +191,7 @@ def test_a_certificate_without_rules_gets_nothing(keys: Keys, tls_node: NodeProc
     reader = RangeReader(ReadRange("orders", 0, 0, 1), read_options({"subscribe": "orders", **options}))
     with pytest.raises(SourceError, match="certificate:bob"):
         list(reader.batches())
-    chosen = ExportSettings(
-        tmp_path / "lake", tls_node.address, master=INLINE, selection=Selection(("orders",)), tls=keys.tls(bob)
-    )
+    chosen = ExportSettings(tmp_path / "lake", tls_node.address, selection=Selection(("orders",)), tls=keys.tls(bob))
 
     async def run() -> None:
         async with open_exporter(chosen) as exporter:

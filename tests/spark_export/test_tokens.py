@@ -25,8 +25,8 @@ import pyarrow as pa
 from ockam.identity.rules.tokens import create_token
 from spark_export import register
 from spark_export.errors import ConnectionBroken, OptionError, RequestRefused, TokenRefused
+from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection, source_options
-from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
 from spark_export.source.node_client import NodeConnection
 from spark_export.source.node_token import NodeToken
 from spark_export.source.options import read_options, write_options
@@ -153,7 +153,6 @@ def test_the_exporter_runs_whole_with_a_token(place: Place, tmp_path: Path) -> N
     chosen = ExportSettings(
         tmp_path / "lake",
         place.node.address,
-        master=INLINE,
         selection=Selection(("orders",)),
         token=Token(file=place.file),
     )

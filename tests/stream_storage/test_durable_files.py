@@ -126,9 +126,11 @@ def _checkpoint(folder: Path, _taken: Path) -> None:
 
 
 def _export(folder: Path, _taken: Path) -> None:
-    from spark_export.exporter.tables.layout import Layout
+    from spark_export.tables.address import parse_place
+    from spark_export.tables.columns import ROWS
+    from spark_export.tables.parquet_folder import ParquetFolderLog
 
-    Layout(folder).make()
+    ParquetFolderLog(parse_place(folder), {}).create(ROWS)
 
 
 MAKERS: dict[str, Callable[[Path, Path], None]] = {

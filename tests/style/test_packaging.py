@@ -40,11 +40,8 @@ OPTIONAL = {
     "stream_storage/postgres/rows.py": "postgres",
     "stream_storage/postgres/session.py": "postgres",
     "cardinal_streams/transports/kafka_transport.py": "kafka",
-    "spark_export/exporter/tables/delta_table.py": "delta",
-    "spark_export/exporter/tables/iceberg_catalog.py": "iceberg",
-    "spark_export/exporter/tables/iceberg_table.py": "iceberg",
-    "spark_export/exporter/tables/iceberg_upkeep.py": "iceberg",
-    "spark_export/store/object_store.py": "store",
+    "spark_export/tables/delta.py": "delta",
+    "spark_export/tables/iceberg.py": "iceberg",
 }
 
 # What is not in the locks, and why.
@@ -61,7 +58,7 @@ LOCKS = {
 EXTRA_LOCKS = {
     "requirements-spark.lock": ("spark",),
     "requirements-extras.lock": (
-        *("spark", "spark-connect", "avro", "protobuf", "delta", "iceberg", "store", "postgres", "kafka", "otel"),
+        *("spark", "spark-connect", "avro", "protobuf", "delta", "iceberg", "postgres", "kafka", "otel"),
         "http-tests",
     ),
 }

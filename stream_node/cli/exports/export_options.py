@@ -135,6 +135,26 @@ SecondsMaxOption = Annotated[
         "run exports the rest.",
     ),
 ]
+DecodeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="Add columns with the contents of the messages: json, cbor, avro, protobuf, cardinal or block.",
+    ),
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMNS", help="The decoded columns, as in Spark: 'id INT, amount DECIMAL(10,2), _problem STRING'."
+    ),
+]
+DecodeOptionOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="An option of the decoder, such as avroSchema=FILE; may be repeated."),
+]
+WithoutDataOption = Annotated[
+    bool, typer.Option(help="Leave the column `data` out of a new table, which has the decoded columns in its place.")
+]
 NiceOption = Annotated[
     int,
     typer.Option(
@@ -207,6 +227,32 @@ class TableOptions(NamedTuple):
 PLAIN_TABLE = TableOptions()
 
 
+class DecodingOptions(NamedTuple):
+    """Which columns with the contents of messages a table has."""
+
+    decode: DecodeOption = None
+    schema: SchemaOption = None
+    decode_option: DecodeOptionOption = None
+    without_data: WithoutDataOption = False
+
+    def decoder(self) -> Any:
+        """Returns a `spark_export.decode.decoding.Decoder`, or None. Raises UsageError."""
+        if self.decode is None:
+            if self.schema or self.decode_option or self.without_data:
+                raise UsageError("--schema, --decode-option and --without-data need --decode")
+            return None
+        from spark_export.decode.decoding import decoder
+        from spark_export.errors import OptionError
+
+        try:
+            return decoder(self.decode, self.schema, dict(_pair(each) for each in self.decode_option or ()))
+        except OptionError as error:
+            raise UsageError(f"--decode {self.decode}: {error}") from error
+
+
+AS_IT_IS = DecodingOptions()
+
+
 class ExportOptions(NamedTuple):
     """What an export takes from where, and how."""
 
@@ -224,6 +270,7 @@ class ExportOptions(NamedTuple):
     rows_max: RowsMaxOption = None
     bytes_max: BytesMaxOption = None
     seconds_max: SecondsMaxOption = None
+    decoding: DecodingOptions = AS_IT_IS
 
     def settings(self) -> Any:
         """Returns `spark_export.exporter.job.ExportSettings`. Raises UsageError, ContextError."""
@@ -269,6 +316,8 @@ class ExportOptions(NamedTuple):
             rows_max=self.rows_max,
             bytes_max=bytes_most,
             seconds_max=self.seconds_max,
+            decoder=self.decoding.decoder(),
+            without_data=self.decoding.without_data,
             store_options=self.table.store_options(self.folder),
             catalog=choice,
             history=self.table.history,

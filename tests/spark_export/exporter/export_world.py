@@ -19,6 +19,7 @@ from spark_export.exporter.reading import NodeReader
 from spark_export.exporter.run import Exporter, Outcome, Progress
 from spark_export.exporter.upkeep import Kept, Upkeep
 from spark_export.exporter.verify import VerificationResult, verify
+from spark_export.tables.columns import ROWS
 from spark_export.tables.log import TableLog
 from stream_client import blocking
 from stream_client.blocking import SavedIndexes
@@ -95,6 +96,9 @@ class World:
         if self.format == "iceberg":
             return read_iceberg(self.folder, columns)
         folder = (self.folder / "messages").resolve()
+        if not any(folder.rglob("*.parquet")):
+            # Without files pyarrow knows no columns.
+            return ROWS.empty_table().select(list(columns))
         return dataset.dataset(folder, partitioning="hive").to_table(list(columns))
 
     def stored(self, streams: Sequence[str] = ()) -> list[Row]:

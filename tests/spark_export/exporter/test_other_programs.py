@@ -7,7 +7,9 @@ restore, expire. A model says which rows must be there after each step. Two expo
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -157,8 +159,8 @@ class DeltaTable(Table):
         self.open().optimize.compact()
 
     def restore(self) -> None:
-        if self.then:
-            version = self.seeded.choice(list(self.then))
+        if earlier := [each for each in self.then if each < self.open().version()]:
+            version = self.seeded.choice(earlier)
             self.open().restore(version)
             # Rows of an earlier version that were forgotten since come back by this, and `verify` tells it.
             self.now = dict(self.then[version])
@@ -178,9 +180,14 @@ class IcebergTable(Table):
         table.catalog.close()
 
     def delete(self) -> None:
-        pytest.importorskip("pyiceberg_core", reason="pyiceberg-core is not installed")
+        if importlib.util.find_spec("pyiceberg_core") is None:
+            # Without it, pyiceberg rewrites no file of a table that is partitioned by days.
+            return
         table, border = open_iceberg(self.world.folder), self.seeded.randint(0, 10)
-        table.delete(f"index < {border}")
+        with warnings.catch_warnings():
+            # pyiceberg warns if no row matches.
+            warnings.simplefilter("ignore")
+            table.delete(f"index < {border}")
         table.catalog.close()
         self.remove(lambda place: place[1] < border)
 
@@ -196,8 +203,9 @@ class IcebergTable(Table):
         there = {each.snapshot_id for each in table.snapshots()}
         if known := [each for each in self.then if each in there]:
             snapshot = self.seeded.choice(known)
-            table.manage_snapshots().rollback_to_snapshot(snapshot).commit() if _is_ancestor(table, snapshot) else None
-            self.now = dict(self.then[snapshot]) if _is_ancestor(table, snapshot) else self.now
+            if _is_ancestor(table, snapshot):
+                table.manage_snapshots().rollback_to_snapshot(snapshot).commit()
+                self.now = dict(self.then[snapshot])
         table.catalog.close()
 
     def expire(self) -> None:

@@ -195,10 +195,10 @@ async def check_connections(client: httpx.AsyncClient, asks: tuple[str, ...]) ->
 async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(tmp_path: Path) -> None:
     """Two runs of a real exporter, and messages after them. The consumer of the export is behind by what waits."""
     dataset = pytest.importorskip("pyarrow.dataset", reason="the extra `spark` is not installed")
+    from spark_export.exporter.job import ExportSettings, open_exporter
     from spark_export.exporter.metrics import ExporterStatistics, to_prometheus
     from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
-    from spark_export.exporter.runs.step import ExportStep
+    from spark_export.exporter.run import ExportStep
 
     lake, statistics = tmp_path / "lake", ExporterStatistics()
 
@@ -207,7 +207,7 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
         statistics = statistics.after_step(step)
 
     async def export(address: str) -> None:
-        settings = ExportSettings(lake, address, master=INLINE, selection=Selection(("orders",)), accept_lost=True)
+        settings = ExportSettings(lake, address, selection=Selection(("orders",)), accept_lost=True)
         async with open_exporter(settings) as exporter:
             await exporter.run(on_step=count)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_export.store.errors import PlaceRefused
-from spark_export.store.place import StoreLocation, parse_place
+from spark_export.tables.address import StoreLocation, parse_place
+from spark_export.tables.errors import TableRefused
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_relative_folder_is_made_absolute() -> None:
     "text", ["ftp://host/lake", "s3x://bucket/lake", "http://host/lake", "dbfs:/lake", "oss://b/x"]
 )
 def test_a_scheme_that_is_not_served_is_refused(text: str) -> None:
-    with pytest.raises(PlaceRefused, match=r"nothing serves .*s3://.*gs://.*abfs://.*hdfs:// are served"):
+    with pytest.raises(TableRefused, match=r"nothing serves .*s3://.*gs://.*abfs://.*hdfs:// are served"):
         parse_place(text)
 
 
@@ -64,7 +64,7 @@ def test_a_scheme_that_is_not_served_is_refused(text: str) -> None:
     ],
 )
 def test_an_incomplete_address_is_refused(text: str, said: str) -> None:
-    with pytest.raises(PlaceRefused, match=said):
+    with pytest.raises(TableRefused, match=said):
         parse_place(text)
 
 
