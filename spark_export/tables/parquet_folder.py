@@ -33,7 +33,15 @@ from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import without
 from spark_export.tables.errors import TableDamaged, TableRefused
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, hive_folder, rewrite_rows
+from spark_export.tables.files import (
+    FILE_BYTES_MAX,
+    NO_NAME,
+    FilesPlan,
+    FilesWriter,
+    PartitionField,
+    hive_folder,
+    rewrite_rows,
+)
 from spark_export.tables.log import (
     CommitConflict,
     OtherCommit,
@@ -102,13 +110,16 @@ class ParquetFolderLog(TableLog):
             ) from error
 
     def refusal_of(self, stream: str) -> str | None:
+        instead = "leave it out by --stream or --pattern, or export with --format delta or iceberg"
         size_bytes = len(hive_folder({"stream": stream}).encode()) - 1
-        if size_bytes <= NAME_BYTES_MAX:
-            return None
-        return (
-            f"the name of the stream {stream[:40]!r}… makes a folder's name of {size_bytes} bytes, and file systems "
-            f"take {NAME_BYTES_MAX}: leave it out by --stream or --pattern, or export with --format delta or iceberg"
-        )
+        if size_bytes > NAME_BYTES_MAX:
+            return (
+                f"the name of the stream {stream[:40]!r}… makes a folder's name of {size_bytes} bytes, and file "
+                f"systems take {NAME_BYTES_MAX}: {instead}"
+            )
+        if stream == NO_NAME:
+            return f"readers of folders take the name of the stream {stream!r} for NULL: {instead}"
+        return None
 
     def load(self) -> TableState:
         return _state_of(self._latest(self._generation()))

@@ -28,6 +28,7 @@ OPTIONAL = {
     "ockam/tracing/spans.py": "otel",
     "spark_export/decode/avro.py": "avro",
     "spark_export/decode/protobuf.py": "protobuf",
+    "stream_client/arrow.py": "spark",
     "stream_storage/sqlite/bulk/arrow_pages.py": "spark",
     "stream_storage/postgres/commands.py": "postgres",
     "stream_storage/postgres/copy.py": "postgres",
