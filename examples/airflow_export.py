@@ -18,7 +18,7 @@ from spark_export.exporter.scheduled import TRY_AGAIN, exit_code, run_export
 from spark_export.tables.errors import ExportError
 
 
-# One run at a time: a second exporter in the same folder would be refused.
+# One run at a time: a second exporter of the same table would write what this one writes, and give up.
 @dag(dag_id="stream_node_export", schedule="*/15 * * * *", catchup=False, max_active_runs=1)
 def export_dag() -> None:
     @task(retries=3, retry_delay=timedelta(minutes=1))

@@ -25,7 +25,7 @@ with blocking.connect(address) as client, client.create("plots").publisher() as 
 
 
 async def export(folder: str) -> None:
-    async with open_exporter(ExportSettings(Path(folder), address, master="inline")) as exporter:
+    async with open_exporter(ExportSettings(Path(folder), address)) as exporter:
         await exporter.run()
 
 

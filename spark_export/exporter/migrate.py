@@ -185,7 +185,7 @@ def _prove(log: TableLog, old: OldExport, runs: Mapping[int, list[IndexRange]], 
         wanted[each.of.stream, each.of.partition, each.of.era].append((each.begin, each.end))
     there: dict[Place, list[Interval]] = defaultdict(list)
     rows = 0
-    for batch in _old_rows(log, old, runs, place):
+    for batch in _old_rows(log, old, place):
         rows += batch.num_rows
         for found, part in split_places(batch):
             there[found] += batch_intervals(part.column("index"))
@@ -204,21 +204,26 @@ def _prove(log: TableLog, old: OldExport, runs: Mapping[int, list[IndexRange]], 
     return rows
 
 
-def _old_rows(
-    log: TableLog, old: OldExport, runs: Mapping[int, list[IndexRange]], place: StoreLocation
-) -> Iterable[pa.RecordBatch]:
+def _old_rows(log: TableLog, old: OldExport, place: StoreLocation) -> Iterable[pa.RecordBatch]:
     if old.format != "parquet":
         yield from log.read(["stream", "partition", "era", "index"])
         return
     filesystem, root = open_filesystem(str(place), log.options)
     data = f"{root}/generations/{old.generation:06d}" if place.is_local else f"{root}/data"
-    for run in runs:
-        for each in old.files.get(run, ()):
-            path = f"{data}/run={run:06d}/{each.path}"
-            try:
-                with filesystem.open_input_file(path) as opened:
-                    rows = pq.ParquetFile(opened).read(columns=["partition", "index"])
-            except (OSError, pa.ArrowException) as error:
-                raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
-            rows = rows.append_column("stream", pa.repeat(pa.scalar(each.stream), rows.num_rows))
-            yield from rows.append_column("era", pa.repeat(pa.scalar(each.era), rows.num_rows)).to_batches()
+    files = {
+        f"{data}/run={run:06d}/{each.path}": each
+        for run in old.files
+        if _is_published(log, old, run)
+        for each in old.files[run]
+    }
+    there = filesystem.get_file_info(fs.FileSelector(data, recursive=True)) if place.is_local else ()
+    for path in {*files, *(each.path for each in there if each.path.endswith(".parquet"))}:
+        if path not in files:
+            raise TableRefused(f"{path} is in the table, and no run of the ledger wrote it: take it out")
+        try:
+            with filesystem.open_input_file(path) as opened:
+                rows = pq.ParquetFile(opened).read(columns=["partition", "index"])
+        except (OSError, pa.ArrowException) as error:
+            raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
+        rows = rows.append_column("stream", pa.repeat(pa.scalar(files[path].stream), rows.num_rows))
+        yield from rows.append_column("era", pa.repeat(pa.scalar(files[path].era), rows.num_rows)).to_batches()

@@ -94,21 +94,27 @@ class NodeSide:
         than that of the table. The saved position of a run that was killed after its commit is so, too; but then the
         node has the table's last message, stored at the same time.
         """
+        latest, doubtful = state.latest(), list[tuple[Incarnation, Position]]()
+        for end in ends:
+            of, position = latest.get((end.stream, end.partition), (None, Position(0)))
+            if of is None or of.created_us != end.created_us or not position.last_us:
+                continue
+            # What retention has deleted cannot be compared any more.
+            is_there = end.first_index <= position.end - 1 < end.next_index
+            if is_there and saved.get(of.place, 0) < position.end:
+                doubtful.append((of, position))
+        return self._find_others(doubtful) if doubtful else {}
+
+    def _find_others(self, known: Iterable[tuple[Incarnation, Position]]) -> dict[str, str]:
         found: dict[str, str] = {}
-        latest = state.latest()
         with self._connect() as client:
-            for end in ends:
-                of, position = latest.get((end.stream, end.partition), (None, Position(0)))
-                if of is None or of.created_us != end.created_us or not position.last_us:
-                    continue
+            for of, position in known:
                 last = position.end - 1
-                if saved.get(of.place, 0) >= position.end or not end.first_index <= last < end.next_index:
-                    continue
-                page = client.get_stream(end.stream).get_partition(end.partition).pull_page(last, 1)
+                page = client.get_stream(of.stream).get_partition(of.partition).pull_page(last, 1)
                 # Delta's log has milliseconds.
                 if page.messages and page.messages[0].time_us // 1000 != position.last_us // 1000:
-                    found[end.stream] = (
-                        f"{end.stream}/{end.partition} was exported up to {position.end}, and the node has another "
+                    found[of.stream] = (
+                        f"{of.stream}/{of.partition} was exported up to {position.end}, and the node has another "
                         f"message at index {last}: it was put back to an earlier state; export into a new table"
                     )
         return found

@@ -63,8 +63,12 @@ RUN, FORGOTTEN = "stream-node", "stream-node.forgotten"
 PARTITIONS = ("stream", "date")
 SOURCES = {"stream": ("stream", ""), "partition": ("partition", ""), "era": ("era", ""), "date": ("timestamp", "day")}
 """The columns by which a table can be partitioned, each with the column and the unit of time it is made from."""
-FORGETFUL = "delta.setTransactionRetentionDuration"
-"""The table property with which Delta forgets application ids, and with them the positions."""
+REFUSED = {
+    "delta.setTransactionRetentionDuration": "the table would forget what was exported; remove the property",
+    "delta.columnMapping": "deltalake cannot write the files of a table whose columns have other names in the files",
+    "delta.constraints": "an export does not check constraints of others; remove them, or export into another table",
+}
+"""The beginnings of the names of table properties with which an export cannot write into a table, and why."""
 SMALL_BYTES = 64 * 1024 * 1024
 VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 ORPHANS_S = 24 * 3600
@@ -280,11 +284,9 @@ class DeltaLog(TableLog):
             return DeltaTable(self.address, storage_options=self._storage)
 
     def _state_of(self, table: DeltaTable) -> TableState:
-        if FORGETFUL in table.metadata().configuration:
-            raise TableRefused(
-                f"the table {self.address} has the property {FORGETFUL}, with which it would forget what was "
-                "exported: remove the property"
-            )
+        for name in table.metadata().configuration:
+            if reason := next((said for start, said in REFUSED.items() if name.startswith(start)), None):
+                raise TableRefused(f"the table {self.address} has the property {name}: {reason}")
         positions, forgotten = {}, dict[str, dict[str, int]]()
         for name, (number, time_ms) in self._load_applications(table.version()).items():
             kind, *parts = name.split("/")

@@ -21,6 +21,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -273,16 +274,18 @@ class ParquetFolderLog(TableLog):
         plan = self.files_plan(TableState(0, forgotten=forgotten), columns or pa.schema([]))
         tree = Path(plan.root) / "generation" / f"run={state.run:06d}"
         try:
-            made, before = (
-                self._merge(plan, tree, merges),
-                sum(each.rows for files in merges.values() for _, each in files),
-            )
+            made = self._merge(plan, tree, merges)
+            gone = sum(each.rows for files in merges.values() for _, each in files) - sum(each.rows for each in made)
             for files in groups.values():
                 for folder, each in files:
                     if (folder, each) not in merges.get((each.stream, each.era, each.partition["date"]), ()):
-                        (tree / each.path).parent.mkdir(parents=True, exist_ok=True)
-                        os.link(folder / each.path, tree / each.path)
-                        made.append(each)
+                        target = tree / each.path
+                        if target.exists():
+                            # Earlier versions gave the files of each run the same names.
+                            target = target.with_name(f"{folder.name.removeprefix('run=')}-{target.name}")
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        os.link(folder / each.path, target)
+                        made.append(replace(each, path=str(target.relative_to(tree))))
             ranges = [part for folder in folders for part in ranges_from_json(json.dumps(_run_file(folder)["ranges"]))]
             after = TableState(state.run, state.run, state.positions, forgotten)
             self._write_run(tree, state.run, time.time_ns() // 1000, made, join(ranges), after)
@@ -302,8 +305,7 @@ class ParquetFolderLog(TableLog):
             failpoint("rewritten")
         finally:
             self.abandon(plan)
-        merged = sum(len(files) for files in merges.values())
-        return merged, before - sum(each.rows for each in made if not (generation / each.path).exists())
+        return sum(len(files) for files in merges.values()), gone
 
     def _merge(
         self, plan: FilesPlan, tree: Path, merges: Mapping[tuple[str, int, str], Sequence[tuple[Path, DataFile]]]
