@@ -240,12 +240,16 @@ class DeltaLog(TableLog):
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
         digest = "" if key is None else sha256(key).hexdigest()
-        table = self._open()
         application = f"{FORGOTTEN}/{quote(stream, safe='')}/{digest}"
-        # The record comes first. It sets the number of the latest run, too, so that the commit of a run that does not
-        # know the record fails.
-        numbers = [Transaction(RUN, self._state_of(table).run), Transaction(application, until_us)]
-        self._transact(table, [], numbers, {"stream-node.forget": application})
+
+        def note() -> None:
+            # The record comes first. It sets the number of the latest run, too, so that the commit of a run that does
+            # not know the record fails.
+            table = self._open()
+            numbers = [Transaction(RUN, self._state_of(table).run), Transaction(application, until_us)]
+            self._transact(table, [], numbers, {"stream-node.forget": application})
+
+        self._repeat("nothing is forgotten", note)
         table, text = self._open(), stream.replace("'", "''")
         predicate = (
             f"stream = '{text}' AND timestamp <= arrow_cast({until_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"

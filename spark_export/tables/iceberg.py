@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -25,7 +26,7 @@ from spark_export.tables.address import FILE, StoreLocation, complete_options, p
 from spark_export.tables.columns import fitting
 from spark_export.tables.errors import ExportError, ExtraMissing, TableRefused
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, remove_files, rewrite_rows
+from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, rewrite_rows
 from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
 from spark_export.tables.log import (
     RANGES_KEY,
@@ -61,7 +62,7 @@ try:
         TableAlreadyExistsError,
         ValidationException,
     )
-    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.expressions import AlwaysTrue, EqualTo
     from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files
     from pyiceberg.transforms import DayTransform, IdentityTransform
 except ModuleNotFoundError as error:
@@ -268,28 +269,31 @@ class IcebergLog(TableLog):
             yield from self._open().scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
 
     def compact(self, *, files_min: int = 2) -> int:
-        groups: dict[Any, list[Any]] = defaultdict(list)
-        state = self.load()
-        with iceberg_errors(f"the manifests of {self.address} cannot be read"):
-            for task in self._table.scan().plan_files():
-                if task.file.file_size_in_bytes < SMALL_BYTES:
-                    groups[str(task.file.partition)].append(task)
-        return self._rewrite(
-            state, [task for tasks in groups.values() if len(tasks) >= files_min for task in tasks], {}
-        )[0]
+        def work() -> int:
+            groups: dict[Any, list[Any]] = defaultdict(list)
+            state = self.load()
+            with iceberg_errors(f"the manifests of {self.address} cannot be read"):
+                for task in self._table.scan().plan_files():
+                    if task.file.file_size_in_bytes < SMALL_BYTES:
+                        groups[str(task.file.partition)].append(task)
+            small = [task for tasks in groups.values() if len(tasks) >= files_min for task in tasks]
+            return self._rewrite(state, small, {})[0] if small else 0
+
+        return self._repeat("nothing is merged", work)
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        state = self.load()
-        forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
-        forgotten.setdefault(stream, {})["" if key is None else sha256(key).hexdigest()] = until_us
-        with iceberg_errors(f"the manifests of {self.address} cannot be read"):
-            tasks = [*self._table.scan(row_filter=f"stream = '{_quoted(stream)}'").plan_files()]
-        return self._rewrite(TableState(state.version, state.run, state.positions, forgotten), tasks, forgotten)[1]
+        def work() -> int:
+            state = self.load()
+            forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
+            forgotten.setdefault(stream, {})["" if key is None else sha256(key).hexdigest()] = until_us
+            with iceberg_errors(f"the manifests of {self.address} cannot be read"):
+                tasks = [*self._table.scan(row_filter=EqualTo("stream", stream)).plan_files()]
+            return self._rewrite(replace(state, forgotten=forgotten), tasks, forgotten)[1]
+
+        return self._repeat("nothing is forgotten", work)
 
     def _rewrite(self, state: TableState, tasks: Sequence[Any], forgotten: Mapping[str, Any]) -> tuple[int, int]:
         """Replaces files by others with the same rows, except forgotten ones. Returns the numbers of files and rows."""
-        if not tasks and not forgotten:
-            return 0, 0
         table = self._table
         every = pa.schema([pa.field(each.name, _bare(each.type), each.nullable) for each in table.schema().as_arrow()])
         plan = self.files_plan(state, every)
@@ -297,21 +301,16 @@ class IcebergLog(TableLog):
             rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_record_batches(tasks)
             before, made = rewrite_rows(FilesWriter(plan), rows)
         failpoint("rewrite_written")
-        try:
-            with self._changing(table) as change:
-                if forgotten:
-                    change.set_properties({FORGOTTEN_KEY: json.dumps(forgotten, ensure_ascii=False)})
-                with change.update_snapshot().overwrite() as snapshot:
-                    for task in tasks:
-                        snapshot.delete_data_file(task.file)
-                    paths = (f"{table.location().rstrip('/')}/data/{each.path}" for each in made)
-                    for each in parquet_files_to_data_files(table.io, change.table_metadata, paths):
-                        snapshot.append_data_file(each)
-        except CommitConflict as error:
-            remove_files(plan, made)
-            raise ExportError(
-                f"the table {self.address} was changed meanwhile, so nothing is rewritten: {error}"
-            ) from error
+        # If this fails, the new files stay, because nobody knows whether the catalog has the commit.
+        with self._changing(table) as change:
+            if forgotten:
+                change.set_properties({FORGOTTEN_KEY: json.dumps(forgotten, ensure_ascii=False)})
+            with change.update_snapshot().overwrite() as snapshot:
+                for task in tasks:
+                    snapshot.delete_data_file(task.file)
+                paths = (f"{_address_of(table)}/data/{each.path}" for each in made)
+                for each in parquet_files_to_data_files(table.io, change.table_metadata, paths):
+                    snapshot.append_data_file(each)
         failpoint("rewritten")
         return len(tasks), before - sum(each.rows for each in made)
 
@@ -422,10 +421,6 @@ def _files_of_snapshots(table: Any) -> set[str]:
         entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         found |= {path, *(entry.data_file.file_path for entry in entries)}
     return {each.rpartition("/")[2] for each in found}
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''")
 
 
 def _bare(kind: pa.DataType) -> pa.DataType:

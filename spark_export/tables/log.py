@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -31,6 +31,8 @@ from spark_export.tables.model import (
     is_committed,
     join,
 )
+
+T = TypeVar("T")
 
 COMMIT_ATTEMPTS_MAX = 10
 """How often a commit is tried when other programs change the table at the same time."""
@@ -113,7 +115,8 @@ class TableLog(ABC):
         ranges = join(written.ranges)
         if not ranges:
             raise ExportError("nothing was written, so there is nothing to add to the table")
-        for attempt in range(COMMIT_ATTEMPTS_MAX):
+
+        def commit() -> Commit:
             state = self.load()
             if is_committed(state, ranges):
                 # If the answer to the commit was lost, the table has these files, so they stay.
@@ -121,14 +124,19 @@ class TableLog(ABC):
                 return Commit(state.version, state.run, ranges, already=True)
             if state.forgotten != plan.forgotten:
                 raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")
+            return self._commit(plan, state, written, ranges)
+
+        return self._repeat("the run was not added", commit)
+
+    def _repeat(self, failure: str, work: Callable[[], T]) -> T:
+        """Does work that ends with a commit, again after each CommitConflict. Raises ExportError in the end."""
+        for attempt in range(COMMIT_ATTEMPTS_MAX):
             try:
-                return self._commit(plan, state, written, ranges)
+                return work()
             except CommitConflict as error:
                 conflict = error
             time.sleep(random.uniform(0, 0.02 * 2**attempt))
-        raise ExportError(
-            f"run {state.run + 1} could not be added to {self.address}: {conflict}; the next run tries again"
-        )
+        raise ExportError(f"{self.address}: {failure}: {conflict}; try again")
 
     def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
         """Removes the files of a run that is not in the table. What remains is removed with the table's old files."""

@@ -19,7 +19,7 @@ import shutil
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_export.tables.address import StoreLocation
-from spark_export.tables.columns import without
+from spark_export.tables.columns import ROWS, without
 from spark_export.tables.errors import TableDamaged, TableRefused
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import (
@@ -230,13 +230,15 @@ class ParquetFolderLog(TableLog):
             small = [each for each in files if each[1].file_bytes < SMALL_BYTES]
             return small if len(small) >= files_min else []
 
-        return self._rewrite(chosen, None)[0]
+        return self._repeat("nothing is merged", lambda: self._rewrite(chosen, None)[0])
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
         digest = "" if key is None else sha256(key).hexdigest()
-        return self._rewrite(
-            lambda files: [each for each in files if each[1].stream == stream], (stream, digest, until_us)
-        )[1]
+
+        def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
+            return [each for each in files if each[1].stream == stream]
+
+        return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, digest, until_us))[1])
 
     def expire(self, keep_s: float) -> int:
         """Removes generations that the link has left `keep_s` seconds ago, and what killed runs have left."""
@@ -258,20 +260,20 @@ class ParquetFolderLog(TableLog):
         record: what is forgotten (a stream, the SHA-256 of a key, and a time), or None. Returns the number of rewritten
         files and of rows that are gone.
         """
-        generation, state = self._generation(), self.load()
+        generation = self._generation()
+        folders = self._runs(generation)
+        state = _state_of(_run_file(folders[-1]) if folders else None)
         forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
         if record is not None:
             forgotten.setdefault(record[0], {})[record[1]] = record[2]
-        folders = self._runs(generation)
         groups: dict[tuple[str, int, str], list[tuple[Path, DataFile]]] = defaultdict(list)
         for folder in folders:
             for each in _files_of(folder):
                 groups[each.stream, each.era, each.partition["date"]].append((folder, each))
         merges = {place: found for place, files in groups.items() if (found := chosen(files))}
-        if not folders or (not merges and record is None):
+        if not merges and record is None:
             return 0, 0
-        columns = pq.read_schema(folders[-1] / _files_of(folders[-1])[0].path) if _files_of(folders[-1]) else None
-        plan = self.files_plan(TableState(0, forgotten=forgotten), columns or pa.schema([]))
+        plan = self.files_plan(TableState(0, forgotten=forgotten), _columns_of(merges.values()))
         tree = Path(plan.root) / "generation" / f"run={state.run:06d}"
         try:
             made = self._merge(plan, tree, merges)
@@ -292,10 +294,11 @@ class ParquetFolderLog(TableLog):
             with self._locked():
                 if self._generation() != generation:
                     raise CommitConflict("another program has compacted the table meanwhile")
-                # Runs that were published meanwhile are taken over as they are.
-                for folder in self._runs(generation):
-                    if folder not in folders:
-                        shutil.copytree(folder, tree.parent / folder.name, copy_function=os.link)
+                later = [folder for folder in self._runs(generation) if folder not in folders]
+                if later and record is not None:
+                    raise CommitConflict("another exporter has published a run meanwhile")
+                for folder in later:
+                    shutil.copytree(folder, tree.parent / folder.name, copy_function=os.link)
                 # A killed compaction can have left a generation to which the link never led.
                 number = max(int(each.name) for each in self._generations()) + 1
                 rename_durably(tree.parent, self.folder / GENERATIONS / f"{number:06d}")
@@ -422,6 +425,15 @@ def read_file(path: Path, partition: Mapping[str, str], columns: Sequence[str]) 
                 yield pa.RecordBatch.from_arrays(values, names)
     except (pa.ArrowException, OSError) as error:
         raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
+
+
+def _columns_of(merges: Iterable[Sequence[tuple[Path, DataFile]]]) -> pa.Schema:
+    """Returns the columns of all files that are merged. Files of earlier versions lack the column `era`."""
+    try:
+        found = [pq.read_schema(folder / each.path) for files in merges for folder, each in files]
+    except (pa.ArrowException, OSError) as error:
+        raise TableDamaged(f"a file is missing or damaged: {' '.join(str(error).split())}") from error
+    return pa.unify_schemas([*(each.remove_metadata() for each in found), pa.schema([ROWS.field("era")])])
 
 
 def _state_of(run: Mapping[str, Any] | None) -> TableState:
