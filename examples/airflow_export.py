@@ -1,6 +1,6 @@
 """An Airflow DAG that exports everything new from a node, every 15 minutes.
 
-Put the file into Airflow's folder of DAGs; the workers need `stream-node[spark]`. Or run the task once, without a
+Put the file into Airflow's folder of DAGs; the workers need the extra `export`. Or run the task once, without a
 scheduler:
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/airflow_export.py

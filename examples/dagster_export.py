@@ -1,6 +1,6 @@
 """A Dagster asset: a table of everything in a node, brought up to date every 15 minutes.
 
-Load it with `dagster dev -f examples/dagster_export.py`; the workers need `stream-node[spark]`. Or materialize the
+Load it with `dagster dev -f examples/dagster_export.py`; the workers need the extra `export`. Or materialize the
 asset once:
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/dagster_export.py

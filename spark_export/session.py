@@ -162,7 +162,8 @@ def _require_connect(remote: str) -> None:
     missing = [name for name in CONNECT_PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkUnavailable(
-            f"Spark Connect needs {', '.join(missing)}: pip install 'stream-node[spark,spark-connect]'"
+            f"Spark Connect needs {', '.join(missing)}: install the extra `spark-connect` (in a checkout: "
+            "pip install '.[spark,spark-connect]')"
         )
     try:
         place = urlsplit(remote)

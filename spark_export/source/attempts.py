@@ -97,8 +97,8 @@ def find_messages(node: NodeConnection, wanted: ReadRange, attempt: Attempt, fet
                     found.own[number] = digest_of(push_body(0, data, key, headers))
     except RequestRefused as error:
         raise SourceError(
-            f"{node.endpoint} refuses the bulk read with which a writer finds what it has stored: {error}; install "
-            "stream-node[spark] where the node runs, or write with delivery=atLeastOnce"
+            f"{node.endpoint} refuses the bulk read with which a writer finds what it has stored: {error}; install the "
+            "extra `export` where the node runs, or write with delivery=atLeastOnce"
         ) from error
     return found
 

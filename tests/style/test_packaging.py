@@ -181,6 +181,18 @@ def test_what_is_imported_is_declared() -> None:
     assert import_problems(ROOT) == []
 
 
+def test_no_text_names_an_installation_from_an_index() -> None:
+    """Goal: what an error or a page says works. Method: no index has the package, so no text asks one for an extra."""
+    asked = re.compile(r"stream-node\[")
+    texts = [
+        path
+        for folder in (*packages(ROOT), "docs", "examples", "tools", "deploy")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".toml", ".yml", ".sh"}
+    ]
+    assert [str(path) for path in [*texts, ROOT / "README.md"] if asked.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_the_locks_are_what_is_asked_for() -> None:
     assert lock_problems(ROOT) == []
 
