@@ -61,6 +61,10 @@ CONNECT_PORT = 15002
 """The default port of a Spark Connect server."""
 CONNECT_TIMEOUT_S = 10.0
 
+WORKER_LATE = "failed to connect back"
+"""What Spark says if a Python process takes more than ten seconds to start, as on a busy machine. Spark repeats tasks
+for it, and no queries."""
+
 
 class SparkUnavailable(SourceError):
     """Spark could not be started, or a Connect server could not be reached."""

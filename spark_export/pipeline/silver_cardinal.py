@@ -1,7 +1,6 @@
 """Builds the silver tables of Cardinal Streams with Spark: the blocks, and the keys that each block changes.
 
-The module `assembly` assembles blocks from messages, and `canon` finds the canonical chain. The command in `jobs.py`
-uses the same two modules without Spark.
+The module `assembly` assembles blocks from messages, and `canon` finds the canonical chain.
 """
 
 from __future__ import annotations
@@ -29,11 +28,27 @@ BLOCK_KINDS = ("00", "01", "02", "03", "04")
 BATCH = "00"
 
 
+MESSAGES = (
+    "chain string, feed string, hash binary, kind string, timestamp timestamp, partition int, index bigint, "
+    "key binary, data binary"
+)
+BLOCKS = (
+    "chain string, hash binary, timestamp timestamp, number bigint, parent binary, weight string, "
+    "sets array<struct<key: string, value: binary>>, deletes array<string>, missing string"
+)
+MARKS = "chain string, hash binary, state string, fork_number bigint"
+BATCHES = (
+    "chain string, hash binary, number bigint, parent binary, weight string, timestamp timestamp, state string, "
+    "reorged boolean, fork_number bigint, updates bigint, deletes bigint, missing string"
+)
+UPDATES = "chain string, hash binary, number bigint, canonical boolean, reorged boolean, key string, value binary"
+
+
 def cardinal_messages(bronze: Any, topics: Topics) -> Any:
     """Returns one row for each message on these topics that belongs to a block.
 
     Columns: chain, feed ("" for normal topics; for a reorg channel, the end of its name), hash (of the block), kind
-    (the first byte of the key, in hex), stream, partition, index, timestamp, key, data.
+    (the first byte of the key, in hex), timestamp, partition, index, key, data.
     """
     from pyspark.sql import functions as f
 
@@ -49,13 +64,21 @@ def cardinal_messages(bronze: Any, topics: Topics) -> Any:
         feed.alias("feed"),
         f.substring("key", 2, HASH_BYTES).alias("hash"),
         kind.alias("kind"),
-        "stream",
+        "timestamp",
         "partition",
         "index",
-        "timestamp",
         "key",
         "data",
     )
+
+
+def batch_times(messages: Any) -> Any:
+    """Returns when the first readable Batch message of each block was stored: chain, hash, timestamp."""
+    from pyspark.sql import functions as f
+
+    readable = f.udf(is_batch, BOOLEAN, useArrow=False)
+    batches = messages.where(f.col("kind") == BATCH).where(readable("key", "data"))
+    return batches.groupBy("chain", "hash").agg(f.min("timestamp").alias("timestamp"))
 
 
 def assembled_blocks(messages: Any) -> Any:
@@ -65,31 +88,18 @@ def assembled_blocks(messages: Any) -> Any:
     """
     from pyspark.sql import functions as f
 
-    readable = f.udf(is_batch, BOOLEAN, useArrow=False)
     put_together = f.udf(assemble_rows, BLOCK_SCHEMA, useArrow=False)
-    batch_time = f.when((f.col("kind") == BATCH) & readable("key", "data"), f.col("timestamp"))
-    blocks = (
-        messages.select("*", batch_time.alias("batch_time"))
-        .groupBy("chain", "hash")
-        .agg(
-            f.min("batch_time").alias("timestamp"),
-            f.collect_list(
-                f.struct("feed", f.unix_micros("timestamp").alias("stored_us"), "partition", "index", "key", "data")
-            ).alias("found"),
-        )
-        .where("timestamp IS NOT NULL")
-    )
-    return blocks.select("chain", "hash", "timestamp", put_together("found").alias("block")).select(
-        "chain", "hash", "timestamp", "block.*"
+    row = f.struct("feed", f.unix_micros("timestamp").alias("stored_us"), "partition", "index", "key", "data")
+    blocks = messages.groupBy("chain", "hash").agg(f.collect_list(row).alias("found"))
+    return (
+        blocks.join(batch_times(messages), ["chain", "hash"])
+        .select("chain", "hash", "timestamp", put_together("found").alias("block"))
+        .select("chain", "hash", "timestamp", "block.*")
     )
 
 
-def silver_batches(blocks: Any, starts: Mapping[str, bytes] | None = None) -> Any:
-    """Returns one row for each block in `blocks`, with its state on the chain.
-
-    Columns: chain, hash, number, parent (hash), weight (decimal digits), timestamp (when its first Batch message was
-    stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged, fork_number (see `CanonState`), updates
-    and deletes (the numbers of keys; null while the block is incomplete), missing (the messages that it lacks).
+def chain_marks(blocks: Any, starts: Mapping[str, bytes] | None = None) -> Any:
+    """Returns the state of each complete block on its chain, with the columns MARKS; see `CanonState`.
 
     One Spark task processes all blocks of a chain, with about 0.5 KiB of memory for each.
     """
@@ -101,21 +111,36 @@ def silver_batches(blocks: Any, starts: Mapping[str, bytes] | None = None) -> An
     link = f.struct("hash", "parent", "number", "weight", f.unix_micros("timestamp").alias("stored_us"))
     links = blocks.where("missing IS NULL").groupBy("chain").agg(f.collect_list(link).alias("links"))
     marks = links.select("chain", f.explode(f.udf(find, MARKS_SCHEMA, useArrow=False)("chain", "links")).alias("mark"))
-    joined = blocks.join(marks.select("chain", "mark.*"), ["chain", "hash"], "left")
-    return joined.select(
-        "chain",
-        "hash",
-        "number",
-        "parent",
-        "weight",
-        "timestamp",
-        f.coalesce("state", f.lit(INCOMPLETE)).alias("state"),
-        f.coalesce(f.col("state") == REORGED, f.lit(False)).alias("reorged"),
-        "fork_number",
-        f.when(f.col("missing").isNull(), f.size("sets").cast("bigint")).alias("updates"),
-        f.when(f.col("missing").isNull(), f.size("deletes").cast("bigint")).alias("deletes"),
+    return marks.select("chain", "mark.*")
+
+
+def silver_batches(blocks: Any, marks: Any) -> Any:
+    """Returns one row for each block in `blocks`, with its state on the chain.
+
+    Columns: chain, hash, number, parent (hash), weight (decimal digits), timestamp (when its first Batch message was
+    stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged, fork_number (see `CanonState`), updates
+    and deletes (the numbers of keys; null while the block is incomplete), missing (the messages that it lacks).
+    """
+    from pyspark.sql import functions as f
+
+    is_complete = f.col("missing").isNull()
+    counted = blocks.select(
+        *("chain", "hash", "number", "parent", "weight", "timestamp"),
+        f.when(is_complete, f.size("sets").cast("bigint")).alias("updates"),
+        f.when(is_complete, f.size("deletes").cast("bigint")).alias("deletes"),
         "missing",
     )
+    return marked(counted, marks)
+
+
+def marked(batches: Any, marks: Any) -> Any:
+    """Returns the rows of silver/batches with the states of `marks`."""
+    from pyspark.sql import functions as f
+
+    joined = batches.drop("state", "reorged", "fork_number").join(marks, ["chain", "hash"], "left")
+    state = f.coalesce("state", f.lit(INCOMPLETE))
+    columns = {"state": state, "reorged": state == REORGED}
+    return joined.withColumns(columns).select(*(name.split()[0] for name in BATCHES.split(", ")))
 
 
 def silver_updates(blocks: Any, batches: Any) -> Any:
@@ -129,8 +154,16 @@ def silver_updates(blocks: Any, batches: Any) -> Any:
     nothing = f.lit(None).cast("binary").alias("value")
     sets = blocks.select("chain", "hash", f.explode("sets").alias("u")).select("chain", "hash", "u.key", "u.value")
     deletes = blocks.select("chain", "hash", f.explode("deletes").alias("key"), nothing)
+    return flagged(sets.unionByName(deletes), batches)
+
+
+def flagged(updates: Any, batches: Any) -> Any:
+    """Returns the rows of silver/updates with the states of their blocks in `batches`."""
+    from pyspark.sql import functions as f
+
     states = batches.select("chain", "hash", "number", (f.col("state") == CANONICAL).alias("canonical"), "reorged")
-    return sets.unionByName(deletes).join(states, ["chain", "hash"])
+    keys = updates.select("chain", "hash", "key", "value")
+    return keys.join(states, ["chain", "hash"]).select("chain", "hash", *states.columns[2:], "key", "value")
 
 
 def find_marks(links: Any, start: bytes | None) -> list[tuple[bytes, str, int | None]]:

@@ -198,11 +198,23 @@ class DeltaLog(TableLog):
         return found
 
     def list_files(self) -> list[TableFile]:
-        actions = pa.table(self._open().get_add_actions())
-        columns = (actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records"))
-        return [
-            TableFile(f"{self.address}/{unquote(path)}", size, rows) for path, size, rows in zip(*columns, strict=True)
-        ]
+        table = self._open()
+        has_removed_rows = "deletionVectors" in (table.protocol().reader_features or ())
+        found = []
+        for each in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+            least, greatest = each.get("min.index"), each.get("max.index")
+            marked = ((name.partition("."), value) for name, value in each.items())
+            found.append(
+                TableFile(
+                    f"{self.address}/{unquote(each['path'])}",
+                    each["size_bytes"],
+                    each["num_records"],
+                    {name: _plain(value) for (kind, _, name), value in marked if kind == "partition"},
+                    None if least is None or greatest is None else (least, greatest),
+                    has_removed_rows,
+                )
+            )
+        return found
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = ", ".join(f'"{name}"' for name in columns)
@@ -396,6 +408,11 @@ def delta_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, s
         if endpoint:
             found["azure_storage_endpoint"] = endpoint
     return found
+
+
+def _plain(value: Any) -> Any:
+    """Returns the value of a partition as JSON has it; a date as a text."""
+    return value if value is None or isinstance(value, int) else str(value)
 
 
 @contextmanager

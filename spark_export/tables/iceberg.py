@@ -52,6 +52,7 @@ from stream_storage.durable_files import make_folder
 
 try:
     from pyiceberg.catalog import load_catalog
+    from pyiceberg.conversions import from_bytes
     from pyiceberg.exceptions import (
         CommitFailedException,
         CommitStateUnknownException,
@@ -262,7 +263,22 @@ class IcebergLog(TableLog):
     def list_files(self) -> list[TableFile]:
         with iceberg_errors(f"the manifests of {self.address} cannot be read"):
             tasks = [*self._open().scan().plan_files()]
-        return [TableFile(each.file.file_path, each.file.file_size_in_bytes, each.file.record_count) for each in tasks]
+            index = self._open().schema().find_field("index")
+        found = []
+        for task in tasks:
+            file = task.file
+            bounds = [each.get(index.field_id) for each in (file.lower_bounds or {}, file.upper_bounds or {})]
+            indexes = [from_bytes(index.field_type, each) for each in bounds if each is not None]
+            found.append(
+                TableFile(
+                    file.file_path,
+                    file.file_size_in_bytes,
+                    file.record_count,
+                    indexes=(indexes[0], indexes[1]) if len(indexes) == 2 else None,
+                    has_removed_rows=bool(task.delete_files),
+                )
+            )
+        return found
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         with iceberg_errors(f"the table {self.address} cannot be read"):

@@ -12,7 +12,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -55,11 +55,19 @@ class OtherCommit:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A data file of the table at one moment. address: as the table's log names it. rows: None if that is unknown."""
+    """A data file of the table at one moment. address: as the table's log names it. rows: None if that is unknown.
+
+    partition: the values of the columns that are in the log only. indexes: the lowest and the highest index of the
+        rows; None if the log does not have them.
+    has_removed_rows: whether rows of the file may be marked as removed, which only the table's library can tell.
+    """
 
     address: str
     file_bytes: int
     rows: int | None
+    partition: Mapping[str, Any] = field(default_factory=dict)
+    indexes: tuple[int, int] | None = None
+    has_removed_rows: bool = False
 
 
 class TableLog(ABC):

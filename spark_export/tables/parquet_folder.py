@@ -207,12 +207,17 @@ class ParquetFolderLog(TableLog):
         ]
 
     def list_files(self) -> list[TableFile]:
-        generation = self._generation()
-        return [
-            TableFile(str(folder / file["path"]), file["file_bytes"], file["rows"])
-            for folder in self._runs(generation)
-            for file in _run_file(folder)["files"]
-        ]
+        found = []
+        for folder in self._runs(self._generation()):
+            run = _run_file(folder)
+            indexes: dict[str, tuple[int, int]] = {}
+            for each in ranges_from_json(json.dumps(run["ranges"])):
+                first, last = indexes.get(each.of.stream, (each.begin, each.begin))
+                indexes[each.of.stream] = min(first, each.begin), max(last, each.end - 1)
+            for file in run["files"]:
+                path, bounds = str(folder / file["path"]), indexes.get(file["stream"])
+                found.append(TableFile(path, file["file_bytes"], file["rows"], file["partition"], bounds))
+        return found
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         # A reader of Parquet takes every file that it finds, also one that somebody has copied into the table.

@@ -17,9 +17,12 @@ TIMEOUT_S = 300.0
 
 
 class DemoExport(msgspec.Struct, frozen=True):
-    """The result of the export. columns, answer: the result of `query`, in SQL, on the table."""
+    """The result of the export. columns, answer: the result of `query`, in SQL, on the table.
+
+    rows_before_kill: the rows that the table had when the exporter was killed; another one exported the rest."""
 
     rows: int
+    rows_before_kill: int
     data_bytes: int
     file_bytes: int
     seconds: float

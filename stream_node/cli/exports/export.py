@@ -7,21 +7,26 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from stream_node.cli.exports.export_options import (
+    EMBEDDED,
+    INLINE,
     NICE,
     PLAIN_TABLE,
+    ConfOption,
     ExportOptions,
     FolderArgument,
     KeepOption,
     LogLevelOption,
     NiceOption,
     TableOptions,
+    pair,
 )
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
 from stream_node.cli.output import columns, say, say_each
@@ -30,11 +35,16 @@ from stream_node.cli.request_options import proof_for
 from stream_node.cli.values import CommandFailed, UsageError, parse_duration, time_text
 
 T = TypeVar("T")
+AUTO = "auto"
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
-EXPORT_PARTS = {"pyarrow", "aiosqlite", "greenlet", "adbc_driver_sqlite"}
-"""The modules that the optional extra `export` installs."""
+EXTRAS = {
+    "export": {"pyarrow", "aiosqlite", "greenlet", "adbc_driver_sqlite"},
+    "spark": {"pyspark", "py4j"},
+    "delta": {"deltalake"},
+}
+"""The modules that the optional extras install."""
 
 
 def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOption = "warning") -> None:
@@ -48,13 +58,13 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
 
     For at most ten minutes: stream-node export run ./lake --seconds-max 600
     """
-    with _errors_told(), _progress() as on_progress:
+    with errors_told(), _progress() as on_progress:
         from spark_export.exporter.errors import StreamsLeftOut
         from spark_export.exporter.job import open_exporter
         from spark_export.exporter.report import outcome_lines, outcome_row
         from spark_export.exporter.run import Outcome, log_step
 
-        _configure_logs(log_level)
+        choose_log_level(log_level)
         os.nice(nice)
         chosen = export.settings()
 
@@ -76,6 +86,26 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
 
 def daemon(
     export: ExportOptions,
+    master: Annotated[
+        str,
+        typer.Option(
+            metavar="MASTER",
+            help="What writes the files. inline: threads of this process. local[*,4], spark://HOST:PORT, yarn, "
+            "k8s://…: Spark. auto: Spark on this machine if the extra `spark` is installed, otherwise inline.",
+        ),
+    ] = AUTO,
+    remote: Annotated[
+        str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
+    ] = None,
+    conf: ConfOption = None,
+    aot_cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first start writes it, "
+            "and later ones take half the time.",
+        ),
+    ] = None,
     every: Annotated[
         str,
         typer.Option(metavar="TIME", help="The time from the start of one run to the start of the next: 60s, 15m, 1h."),
@@ -94,22 +124,22 @@ def daemon(
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "info",
 ) -> None:
-    """Export new messages at intervals, until SIGTERM or Ctrl-C.
+    """Export new messages at intervals, until SIGTERM or Ctrl-C. With Spark, the daemon is a PySpark application.
 
     If a run is still in progress when the next one is due, the next one is skipped. A run that fails is logged and
     repeated. Between runs, the daemon compacts the table and removes files that readers no longer need.
 
     Example: stream-node export daemon ./lake --every 60s --metrics-file ./export.prom
     """
-    with _errors_told():
+    with errors_told():
         from spark_export.exporter.daemon import run_daemon
         from spark_export.exporter.job import open_exporter
         from spark_export.exporter.report import outcome_row
-        from spark_export.exporter.run import Outcome
+        from spark_export.exporter.run import Exporter, Outcome
         from spark_export.exporter.upkeep import Upkeep
 
         every_s = max(1, parse_duration(every))
-        _configure_logs(log_level)
+        choose_log_level(log_level)
         os.nice(nice)
         chosen = export.settings()
         keep_s = None if keep is None else parse_duration(keep)
@@ -118,8 +148,20 @@ def daemon(
             say_each([outcome_row(outcome, str(chosen.place()))], ())
             sys.stdout.flush()
 
+        if master == AUTO:
+            master = EMBEDDED if find_spec("pyspark") is not None else INLINE
+        on_spark = remote is not None or master != INLINE
+
+        def opened() -> AbstractAsyncContextManager[Exporter]:
+            if not on_spark:
+                return open_exporter(chosen)
+            from spark_export.exporter.application import SparkChoice, open_spark_exporter
+
+            choice = SparkChoice(master, remote, dict(pair(each) for each in conf or ()), aot_cache)
+            return open_spark_exporter(chosen, choice)
+
         async def main() -> None:
-            async with open_exporter(chosen) as exporter:
+            async with opened() as exporter:
                 upkeep = Upkeep(chosen.open_log(), files_min=compact_files, keep_s=keep_s)
                 await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told, upkeep=upkeep)
 
@@ -135,7 +177,7 @@ def history(
 
     Example: stream-node export history ./lake --last 5
     """
-    with _errors_told():
+    with errors_told():
         from spark_export.exporter.report import run_row
 
         rows = [run_row(each) for each in table.history_of(folder).load_runs(last)]
@@ -156,7 +198,7 @@ def verify(
 
     Example: stream-node export verify ./lake --contents
     """
-    with _errors_told(), progress_shown() as progress:
+    with errors_told(), progress_shown() as progress:
         from dataclasses import asdict
 
         from spark_export.exporter.job import ExportSettings
@@ -197,12 +239,12 @@ def compact(
 
     Example: stream-node export compact ./lake
     """
-    with _errors_told():
+    with errors_told():
         from spark_export.exporter.report import kept_line, kept_row
         from spark_export.exporter.upkeep import Upkeep
 
         keep_s = None if keep is None else parse_duration(keep)
-        _configure_logs(log_level)
+        choose_log_level(log_level)
         done = Upkeep(table.open(folder), files_min=2, keep_s=keep_s).run()
         row, line = kept_row(done), kept_line(done)
     say(row, line)
@@ -227,7 +269,7 @@ def forget(
 
     Example: stream-node export forget ./lake --stream orders --key customer-17
     """
-    with _errors_told():
+    with errors_told():
         from spark_export.exporter.forgetting import forget as erase
 
         if key is not None and key_hex is not None:
@@ -236,7 +278,7 @@ def forget(
             wanted = bytes.fromhex(key_hex) if key_hex is not None else None if key is None else key.encode()
         except ValueError as error:
             raise UsageError(f"--key-hex {key_hex}: {error}") from error
-        _configure_logs(log_level)
+        choose_log_level(log_level)
         keep_s = 0 if keep is None else parse_duration(keep)
         row = _run(erase(table.open(folder), table.history_of(folder), stream, wanted, keep_s=keep_s))
     say(row, f"{row['rows']:,} rows erased; {row['expired']:,} old files and versions removed")
@@ -256,10 +298,10 @@ def migrate(
 
     Example: stream-node export migrate ./lake
     """
-    with _errors_told():
+    with errors_told():
         from spark_export.exporter.migrate import migrate as take_over
 
-        _configure_logs(log_level)
+        choose_log_level(log_level)
         options = table.store_options(folder)
         row = _run(take_over(folder, options, table.choice(), table.history_of(folder), ledger))
     say(row, f"{row['rows']:,} rows of {row['partitions']:,} partitions taken over; run the export as before")
@@ -270,7 +312,7 @@ def files(folder: FolderArgument, table: TableOptions = PLAIN_TABLE) -> None:
 
     Example: stream-node export files s3://bucket/lake
     """
-    with _errors_told():
+    with errors_told():
         from dataclasses import asdict
 
         rows = [asdict(each) for each in table.open(folder).list_files()]
@@ -315,7 +357,7 @@ def _run_until_told(main: Coroutine[Any, Any, T]) -> T:
         raise typer.Exit(128 + signal.SIGTERM) from None
 
 
-def _configure_logs(level: str) -> None:
+def choose_log_level(level: str) -> None:
     from stream_node.node.logs import LEVELS, configure_logs
 
     if level not in LEVELS:
@@ -336,8 +378,8 @@ def _progress() -> Iterator[Callable[[Any], None]]:
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
-    """Turns errors of the exporter, and a missing extra `export`, into CommandFailed."""
+def errors_told() -> Iterator[None]:
+    """Turns errors of the exporter, and a missing extra, into CommandFailed."""
     from spark_export.errors import SourceError
     from spark_export.tables.errors import ExportError
 
@@ -346,10 +388,11 @@ def _errors_told() -> Iterator[None]:
     except (ExportError, SourceError) as error:
         raise CommandFailed(str(error)) from error
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXPORT_PARTS:
+        extra = next((extra for extra, parts in EXTRAS.items() if (error.name or "").partition(".")[0] in parts), None)
+        if extra is None:
             raise
         raise CommandFailed(
-            f"an export needs the extra `export`, and {error.name} is not installed in {sys.prefix}: "
-            f"{os.path.relpath(sys.executable)} -m pip install -e '.[export]' in a checkout, or the "
-            "same extra of the wheel"
+            f"this command needs the extra `{extra}`, and {error.name} is not installed in {sys.prefix}: "
+            f"{os.path.relpath(sys.executable)} -m pip install -e '.[{extra}]' in a checkout, or the same extra of the "
+            "wheel"
         ) from error

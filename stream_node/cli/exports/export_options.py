@@ -155,6 +155,15 @@ DecodeOptionOption = Annotated[
 WithoutDataOption = Annotated[
     bool, typer.Option(help="Leave the column `data` out of a new table, which has the decoded columns in its place.")
 ]
+EMBEDDED = "local[*,4]"
+INLINE = "inline"
+MasterOption = Annotated[
+    str,
+    typer.Option(metavar="MASTER", help="The master of Spark: local[*,4], spark://HOST:PORT, yarn, k8s://…"),
+]
+ConfOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+]
 NiceOption = Annotated[
     int,
     typer.Option(
@@ -195,7 +204,7 @@ class TableOptions(NamedTuple):
         from spark_export.tables.address import complete_options
         from spark_export.tables.errors import TableRefused
 
-        options = dict(_pair(each) for each in self.store_option or ())
+        options = dict(pair(each) for each in self.store_option or ())
         try:
             complete_options(place, options)
         except TableRefused as error:
@@ -210,7 +219,7 @@ class TableOptions(NamedTuple):
             if self.catalog_option or self.catalog_table:
                 raise UsageError("--catalog-option and --catalog-table need --catalog")
             return None
-        return CatalogChoice(self.catalog, dict(_pair(each) for each in self.catalog_option or ()), self.catalog_table)
+        return CatalogChoice(self.catalog, dict(pair(each) for each in self.catalog_option or ()), self.catalog_table)
 
     def open(self, place: Any) -> Any:
         """Returns the `spark_export.tables.log.TableLog` of an export that exists. Raises ExportError, UsageError."""
@@ -245,7 +254,7 @@ class DecodingOptions(NamedTuple):
         from spark_export.errors import OptionError
 
         try:
-            return decoder(self.decode, self.schema, dict(_pair(each) for each in self.decode_option or ()))
+            return decoder(self.decode, self.schema, dict(pair(each) for each in self.decode_option or ()))
         except OptionError as error:
             raise UsageError(f"--decode {self.decode}: {error}") from error
 
@@ -326,7 +335,7 @@ class ExportOptions(NamedTuple):
         )
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(f"{text!r} is not a setting: NAME=VALUE")
