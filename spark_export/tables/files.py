@@ -388,14 +388,11 @@ def _data_bytes(rows: pa.RecordBatch | pa.Table) -> int:
 
 def hive_folder(partition: Mapping[str, str]) -> str:
     """Returns the folders `stream=…/date=…/`, escaped as in Hive and Spark. Only ASCII is escaped, because Spark
-    decodes each escaped byte as one character. The name that stands for an
-    empty value is escaped, too."""
+    decodes each escaped byte as one character."""
     return "".join(f"{name}={_escaped(value)}/" for name, value in partition.items())
 
 
 def _escaped(value: str) -> str:
-    if value == NO_NAME:
-        return value.replace("_", "%5F", 1)
     return "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in value) or NO_NAME
 
 
