@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from spark_export.exporter.reading import NodeReader
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import FilesPlan, write_ranges
+from spark_export.tables.files import FilesPlan, remove_files, write_ranges
 from spark_export.tables.model import IndexRange, Written
 
 GIVE_UP_S = 1.0
@@ -62,6 +62,8 @@ class TaskThreads:
         except BaseException:
             stop.set()
             await asyncio.wait(workers, timeout=GIVE_UP_S)
+            # A task that is still at work removes its files itself.
+            await asyncio.to_thread(remove_files, plan, [each for written in done for each in written.files])
             raise
         without = {each.stream: each for written in done for each in written.left_out}
         return Written(
