@@ -25,7 +25,7 @@
 A program that does not use the format, such as an exporter whose tasks write files, calls these functions:
 
 - `spark_export.source.options.read_options` checks the options.
-- `spark_export.tables.catalog.find_catalog` and `spark_export.tables.catalog.selected` list the existing streams.
+- `spark_export.source.catalog.find_catalog` and `spark_export.source.catalog.selected` list the existing streams.
 - `spark_export.source.plan.split` cuts the index ranges into tasks.
 - `spark_export.source.range_reader.RangeReader(range, options).batches()` yields record batches with the schema
   `spark_export.source.schema.arrow_schema(options)`. At the end of a range it checks that the range is complete.

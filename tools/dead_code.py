@@ -34,7 +34,6 @@ USED = {
         *("streamReader", "streamWriter", "onQueryProgress", "onQueryStarted", "onQueryTerminated"),
     ),
     "Spark, as the tables of a pipeline": ("block_gaps", "index_gaps"),
-    "spark_export/source/sent_code.py, which sends it as text": ("load_bundle",),
     "bench/peer_clients/client.py, which imports a work by its name": ("NatsBatchWork", "PostgresWork", "RedisWork"),
     "the tests that stop the PostgreSQL server of bench": ("thaw",),
     "readers: the methods of a worker that others may reach, which no class has to inherit": ("Guarded",),

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from spark_export.errors import OptionError
 from spark_export.exporter.planning import PartitionEnd
-from spark_export.source.node_tls import SYSTEM
-from spark_export.source.node_token import TOKEN_OPTION
+from spark_export.source.node import SYSTEM, TOKEN_OPTION
 from spark_export.source.patterns import compile_pattern
 from spark_export.tables.model import Incarnation, Position, TableState
 from stream_client import StreamNotFound, Tls, Token, blocking

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
-from spark_export.errors import ConnectionBroken, NodeUnreachable, OptionError, SourceError
+from spark_export.errors import NodeUnreachable, OptionError, SourceError
 from spark_export.source.options import read_options
 from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
@@ -42,7 +42,7 @@ class NodeReader:
         """
         if not isinstance(error, (SourceError, RangeIncomplete)) or isinstance(error, OptionError):
             return False
-        if "path" not in self._source and isinstance(error, (NodeUnreachable, ConnectionBroken)):
+        if "path" not in self._source and isinstance(error, NodeUnreachable):
             try:
                 self._answers()
             except Exception:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from spark_export.errors import ConnectionBroken, NodeUnreachable, SourceError
+from spark_export.errors import NodeUnreachable, SourceError
 from spark_export.exporter.errors import DiskFull, ExportStopped, NodeFailed, TaskFailed
 from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.run import Outcome, Progress
@@ -43,7 +43,7 @@ def run_export(
         try:
             outcome = asyncio.run(_run_until(settings, stop, on_progress))
         except (SourceError, ClientError, OSError) as error:
-            failure = NodeFailed if isinstance(error, ConnectionBroken | NodeUnreachable | ClientError) else ExportError
+            failure = NodeFailed if isinstance(error, NodeUnreachable | ClientError) else ExportError
             raise failure(" ".join(str(error).split())) from error
     if outcome is None:
         _report_to_scheduler(received)

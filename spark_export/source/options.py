@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ockam.identity.tls import Tls
+from ockam.identity.token import Token
 from spark_export.decode.options import DECODE_OPTIONS, decode_options
 from spark_export.errors import OptionError
-from spark_export.source.kafka_options import advice, our_name
-from spark_export.source.node_tls import TLS_OPTIONS, NodeTls, tls_of
-from spark_export.source.node_token import TOKEN_OPTION, NodeToken, token_of
+from spark_export.source.kafka_options import OTHER_NAMES, without_kafkas_names
+from spark_export.source.node import TLS_OPTIONS, TOKEN_OPTION, tls_of, token_of
 from spark_export.source.option_values import (
     EARLIEST,
     LATEST,
@@ -34,13 +35,13 @@ READ_OPTIONS = (
     *("endpoint", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
     *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeData", "decode"),
-    *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
+    *("fetchBytes", "requestTimeoutMs", "verifyChecksums"),
     *DECODE_OPTIONS,
     *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *(*TLS_OPTIONS, TOKEN_OPTION),
 )
 WRITE_OPTIONS = (
-    *("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs"),
+    *("endpoint", "stream", "topic", "partitions", "window", "requestTimeoutMs"),
     *("nulls", "ifExists", "writeId", "writeVersion", "delivery", *TLS_OPTIONS, TOKEN_OPTION),
 )
 
@@ -51,7 +52,6 @@ RECORDS_PER_PARTITION = 2_000_000
 """The default of `maxRecordsPerPartition`. A task costs about 0.15 s of a core, so it should read a million rows."""
 FETCH_BYTES = 4 * 1024 * 1024
 REQUEST_TIMEOUT_MS = 120_000
-FETCH_RETRIES = 3
 WINDOW = 1_000
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 """The default of `maxTriggerDelay`, as in Spark's Kafka source."""
@@ -72,8 +72,8 @@ class ReadOptions:
     """
 
     endpoint: str = "127.0.0.1:4000"
-    tls: NodeTls | None = None
-    token: NodeToken | None = None
+    tls: Tls | None = None
+    token: Token | None = None
     path: str | None = None
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
@@ -86,7 +86,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_s: float = MAX_TRIGGER_DELAY_MS / 1000
-    kafka_columns: bool = False
+    kafka_columns: bool = True
     min_partitions: int | None = None
     max_records_per_partition: int = RECORDS_PER_PARTITION
     fail_on_data_loss: bool = True
@@ -95,7 +95,6 @@ class ReadOptions:
     decode: str | None = None
     decode_options: Mapping[str, str] = field(default_factory=dict)
     fetch_bytes: int = FETCH_BYTES
-    fetch_retries: int = FETCH_RETRIES
     request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
     verify_checksums: bool = False
     marks: bool = False
@@ -106,6 +105,7 @@ class WriteOptions:
     """The checked options of a write.
 
     stream: the stream for rows without a value in the column `stream`.
+    is_for_all: whether `stream` is the stream of all rows, whatever the column says, as with Kafka's sink.
     partitions: the number of partitions that `stream` gets.
     window: the largest number of unconfirmed pushes.
     nulls: what a write does with rows whose data is null: `error`, `empty`, `skip` or `mark`.
@@ -117,12 +117,12 @@ class WriteOptions:
     """
 
     endpoint: str = "127.0.0.1:4000"
-    tls: NodeTls | None = None
-    token: NodeToken | None = None
+    tls: Tls | None = None
+    token: Token | None = None
     stream: str | None = None
+    is_for_all: bool = False
     partitions: int | None = None
     window: int = WINDOW
-    fetch_retries: int = FETCH_RETRIES
     request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
     nulls: str = "error"
     if_exists: str = "append"
@@ -135,15 +135,12 @@ class WriteOptions:
 def check_names(given: Mapping[str, str]) -> None:
     """Raises OptionError for an unknown option."""
     known = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
-    for name in given:
+    for name in without_kafkas_names(given):
         lower = name.lower()
         if lower in known or lower in SPARKS_OWN:
             continue
         near = difflib.get_close_matches(lower, known, 1, 0.5)
-        instead = None if our_name(name) else advice(name)
-        if instead:
-            raise OptionError(f"there is no option {name!r}: {instead}")
-        meant = our_name(name) or (known[near[0]] if near else None)
+        meant = OTHER_NAMES.get(lower) or (known[near[0]] if near else None)
         hint = f"did you mean {meant}?" if meant else f"there are: {', '.join(sorted(known.values()))}"
         raise OptionError(f"there is no option {name!r}; {hint}")
 
@@ -152,7 +149,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Checks the options of a read, given as text. Raises OptionError."""
     check_names(given)
     taken = _Taken(given, READ_OPTIONS, "reading")
-    _check_single(taken)
+    # As with Kafka, a time has precedence over an index.
+    starting_time_us = taken.time_us("startingTimestamp", "startingOffsetsByTimestamp")
     options = ReadOptions(
         endpoint=taken.find("endpoint") or ReadOptions.endpoint,
         tls=tls_of(taken.find),
@@ -161,15 +159,15 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         subscribe=_names(taken.find("subscribe")),
         pattern=taken.parsed("subscribePattern", _pattern, None),
         assign=taken.parsed("assign", parse_assign, None),
-        starting=taken.parsed("startingOffsets", parse_offsets, None),
+        starting=None if starting_time_us is not None else taken.parsed("startingOffsets", parse_offsets, None),
         ending=taken.parsed("endingOffsets", parse_offsets, LATEST),
-        starting_time_us=taken.time_us("startingTimestamp", "startingOffsetsByTimestamp"),
+        starting_time_us=starting_time_us,
         ending_time_us=taken.time_us("endingTimestamp", "endingOffsetsByTimestamp"),
         late_start_is_error=taken.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "error",
         max_offsets_per_trigger=taken.optional_number("maxOffsetsPerTrigger", 1),
         min_offsets_per_trigger=taken.optional_number("minOffsetsPerTrigger", 1),
         max_trigger_delay_s=taken.parsed("maxTriggerDelay", parse_duration_ms, MAX_TRIGGER_DELAY_MS) / 1000,
-        kafka_columns=taken.choice("columns", ("stream_node", "kafka"), "stream_node") == "kafka",
+        kafka_columns=taken.choice("columns", ("kafka", "stream"), "kafka") == "kafka",
         min_partitions=taken.optional_number("minPartitions", 1),
         max_records_per_partition=taken.number("maxRecordsPerPartition", 1, RECORDS_PER_PARTITION),
         fail_on_data_loss=taken.flag("failOnDataLoss", True),
@@ -178,7 +176,6 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         decode=taken.find("decode"),
         decode_options={name: value for name in DECODE_OPTIONS if (value := taken.find(name)) is not None},
         fetch_bytes=taken.number("fetchBytes", 4096, FETCH_BYTES),
-        fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
         request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
         verify_checksums=taken.flag("verifyChecksums", False),
     )
@@ -195,6 +192,8 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
     Spark passes the argument of `save` and of `start` as the option `path`.
     """
     check_names(given)
+    # A DataFrame's column `headers` is always written.
+    given = {name: value for name, value in given.items() if name.lower() != "includeheaders"}
     taken = _Taken(given, WRITE_OPTIONS, "writing")
     if taken.find("path") is not None:
         raise OptionError(
@@ -211,10 +210,10 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
         endpoint=taken.find("endpoint") or WriteOptions.endpoint,
         tls=tls_of(taken.find),
         token=token_of(taken.find),
-        stream=taken.find("stream"),
+        stream=taken.find("topic") or taken.find("stream"),
+        is_for_all=taken.find("topic") is not None,
         partitions=taken.optional_number("partitions", 1),
         window=taken.number("window", 1, WINDOW),
-        fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
         request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
         nulls=taken.choice("nulls", ("error", "empty", "skip", "mark"), "error"),
         if_exists=taken.choice("ifExists", ("append", "ignore", "error"), "append"),
@@ -248,28 +247,16 @@ def _check_together(options: ReadOptions) -> None:
         raise OptionError(f"decode={options.decode} needs the data that includeData=false leaves out")
 
 
-def _check_single(taken: _Taken) -> None:
-    """Raises OptionError for two starts, two ends, or `maxTriggerDelay` without `minOffsetsPerTrigger`."""
-    for verb, names in (
-        ("start", ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")),
-        ("end", ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")),
-    ):
-        given = [name for name in names if taken.find(name) is not None]
-        if len(given) > 1:
-            raise OptionError(f"{' and '.join(given[:2])} both say where to {verb}; give one of them")
-    if taken.find("maxTriggerDelay") is not None and taken.find("minOffsetsPerTrigger") is None:
-        raise OptionError("maxTriggerDelay ends the wait for minOffsetsPerTrigger; give that option too")
-
-
 def _has(offsets: int | Offsets | None, mark: int) -> bool:
     return isinstance(offsets, dict) and any(mark in each.values() for each in offsets.values())
 
 
 class _Taken:
     def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
+        own = without_kafkas_names(given)
+        self._given = {name.lower(): value for name, value in own.items()}
         allowed_lower = {name.lower() for name in (*allowed, *SPARKS_OWN, "path")}
-        for name in given:
+        for name in own:
             if name.lower() not in allowed_lower:
                 raise OptionError(f"the option {name!r} has no meaning when {doing}; leave it out")
 

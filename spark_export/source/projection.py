@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from spark_export.decode.decoding import OWN_COLUMNS, decoder
 from spark_export.errors import OptionError
 from spark_export.source.options import ReadOptions
 from spark_export.source.schema import spark_schema, with_kafka_names
+from spark_export.source.spark_versions import arrow_schema_of
 
 
 def full_schema(options: ReadOptions) -> StructType:
@@ -29,8 +30,7 @@ def _own_columns(options: ReadOptions) -> list[StructField]:
     twice = {field.name for field in own} & set(spark_schema(options).fieldNames())
     if twice:
         raise OptionError(
-            f"decode={options.decode} has a column {min(twice)!r} of its own, and so has columns=kafka; "
-            "leave columns=kafka out"
+            f"decode={options.decode} has a column {min(twice)!r}, and Kafka's columns have one too; set columns=stream"
         )
     return list(own)
 
@@ -72,7 +72,7 @@ class Projection:
             if (not field.nullable and (known is None or known.nullable)) or (known is None and _has_required(field)):
                 raise OptionError(f"the column {field.name!r} can be null in some message; leave out NOT NULL")
         names = schema.fieldNames()
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema_of(schema)
         asked = [field for field in self._schema if field.name not in whole]
         self._decoder = None if options.decode is None else decoder(options.decode, asked, options.decode_options)
         self.options = replace(

@@ -23,8 +23,9 @@ from pyspark.sql.types import (
 )
 
 from spark_export.errors import BadAnswer
-from spark_export.source.node_wire import BareReader, StoredMessage, read_headers
 from spark_export.source.options import ReadOptions
+from stream_service.extensions import Header, RichMessage
+from stream_service.extras import decode_extras
 from stream_storage.checksum import checksum_full, seed_base
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -96,7 +97,7 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
 
 
 def batch_of_messages(
-    messages: Sequence[StoredMessage], stream: str, partition: int, options: ReadOptions
+    messages: Sequence[RichMessage], stream: str, partition: int, options: ReadOptions
 ) -> pa.RecordBatch:
     """Returns the messages of a pull as a record batch with the schema of `arrow_schema`."""
     columns = {
@@ -125,15 +126,15 @@ def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options:
         columns["data"] = page.column("data")
     if options.include_headers:
         beside = page.column("beside").to_pylist() if "beside" in names else []
-        stored = [[] if each is None else read_headers(BareReader(memoryview(each))) for each in beside]
+        stored = [decode_extras(each).headers for each in beside]
         columns["headers"] = headers_column(stored) if stored else pa.nulls(rows, ARROW_HEADERS)
     if options.marks:
         columns[MARKED] = _marks(page.column("beside")) if "beside" in names else pa.repeat(False, rows)
     return with_place(columns, rows, stream, partition, arrow_schema(options))
 
 
-def is_marked(headers: Sequence[tuple[str, bytes]]) -> bool:
-    return any(name == NULL_HEADER for name, _ in headers)
+def is_marked(headers: Sequence[Header]) -> bool:
+    return any(each.name == NULL_HEADER for each in headers)
 
 
 def _marks(beside: pa.Array) -> pa.Array:
@@ -142,7 +143,7 @@ def _marks(beside: pa.Array) -> pa.Array:
     may_be = pc.fill_null(pc.match_substring(beside, NULL_HEADER.encode()), False)
     found = may_be.to_pylist() if pc.any(may_be).as_py() else []
     for at in [at for at, is_possible in enumerate(found) if is_possible]:
-        found[at] = is_marked(read_headers(BareReader(memoryview(beside[at].as_py()))))
+        found[at] = is_marked(decode_extras(beside[at].as_py()).headers)
     return pa.array(found, pa.bool_()) if found else pa.repeat(False, len(beside))
 
 
@@ -157,9 +158,9 @@ def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
             raise BadAnswer(f"message {index} is not what was written (its checksum differs); run `stream-node verify`")
 
 
-def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
+def headers_column(headers: Sequence[Sequence[Header]]) -> pa.Array:
     """Returns the column `headers`. A message without headers has null, as in Spark's Kafka source."""
-    listed = [[{"key": name, "value": value} for name, value in each] or None for each in headers]
+    listed = [[{"key": header.name, "value": header.value} for header in each] or None for each in headers]
     return pa.array(listed, ARROW_HEADERS)
 
 

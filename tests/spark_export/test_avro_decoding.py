@@ -237,7 +237,7 @@ def test_spark_reads_records_of_a_registry(spark: Any, node: NodeProcess, regist
         publisher.push_many(messages)
     options = {"endpoint": node.address, "subscribe": "avro_rows", "decode": "avro", "schemaRegistry": registry.address}
     columns = "index LONG, a INT, s STRING, _corrupt_record BINARY"
-    frame = spark.read.format("stream_node").options(**options).schema(columns).load()
+    frame = spark.read.format("stream_node").options(columns="stream", **options).schema(columns).load()
     rows = [tuple(row) for row in frame.orderBy("index").collect()]
     assert rows.pop(99) == (99, None, None, bytearray(messages[99]))
     assert rows == [(at, at, f"é{at}", None) for at in range(2000) if at != 99]

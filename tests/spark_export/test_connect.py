@@ -42,7 +42,7 @@ if way == "register":
     spark = open_session(remote=server)
 else:
     spark = SparkSession.builder.remote(server).getOrCreate()
-options = {"endpoint": node, "subscribe": "c_rows"}
+options = {"endpoint": node, "subscribe": "c_rows", "columns": "stream"}
 read = spark.read.format("stream_node").options(**options).load()
 more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}
 streamed = spark.readStream.format("stream_node").options(**options, **more).load()

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from stream_client import Header
+from stream_service.extensions import RichMessage
 from tests.support.blocks import join_block
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
@@ -43,7 +45,6 @@ from cardinal_streams.message.types import Batch, BatchMsg, Message, Reorg, SubB
 from spark_export.decode.ddl import parse_ddl
 from spark_export.decode.decoding import decoder
 from spark_export.errors import OptionError
-from spark_export.source.node_wire import StoredMessage
 from spark_export.source.options import read_options
 from spark_export.source.projection import Projection, full_schema
 from spark_export.source.schema import ARROW_HEADERS, batch_of_messages
@@ -229,9 +230,9 @@ def test_cardinal_messages_become_rows() -> None:
         Reorg(two, 6),
     ]
     messages = [
-        StoredMessage(index, 1, record.key, [], record.value) for index, record in enumerate(map(encode, sent))
-    ] + [StoredMessage(4, 1, None, [], b"x")]
-    options = read_options({"subscribe": "s", "decode": "cardinal"})
+        RichMessage(index, 1, record.key, [], record.value) for index, record in enumerate(map(encode, sent))
+    ] + [RichMessage(4, 1, None, [], b"x")]
+    options = read_options({"subscribe": "s", "decode": "cardinal", "columns": "stream"})
     schema = full_schema(options)
     projection = Projection(options, schema)
     rows = projection.apply(batch_of_messages(messages, "s", 0, projection.options)).to_pylist()
@@ -250,19 +251,21 @@ def test_blocks_become_rows_with_their_items() -> None:
     """
     whole, large = ChainGenerator(SigningKeys.generate(), shape=BlockShape(item_count=5)).blocks(2)
 
-    def message(index: int, block: Any, data: bytes, part: int = 0, parts: int = 1) -> StoredMessage:
+    def message(index: int, block: Any, data: bytes, part: int = 0, parts: int = 1) -> RichMessage:
         mark = BlockMark(block.number, part, parts, len(block.items), len(join_block(block.items)), block.root)
-        return StoredMessage(index, 1, key_of(block.number), [("other", b""), (MARK_HEADER, bare.encode(mark))], data)
+        return RichMessage(
+            index, 1, key_of(block.number), [Header("other", b""), Header(MARK_HEADER, bare.encode(mark))], data
+        )
 
     data, second = join_block(whole.items), join_block(large.items)
     messages = [
         message(0, whole, data),
         message(1, large, second[:50], 0, 2),
         message(2, large, second[50:], 1, 2),
-        StoredMessage(3, 1, None, [], data),
+        RichMessage(3, 1, None, [], data),
         message(4, whole, data[:-1]),
     ]
-    options = read_options({"subscribe": "s", "decode": "block"})
+    options = read_options({"subscribe": "s", "decode": "block", "columns": "stream"})
     projection = Projection(options, full_schema(options))
     rows = projection.apply(batch_of_messages(messages, "s", 0, projection.options)).to_pylist()
     assert [(row["block_number"], row["part"], row["parts"], row["item_count"]) for row in rows] == [
@@ -289,7 +292,7 @@ def test_only_what_is_asked_of_a_block_is_decoded() -> None:
 
 def test_columns_that_cannot_be_had_are_refused() -> None:
     """Goal: a wrong name or type in a schema fails before anything is read."""
-    options = read_options({"subscribe": "s"})
+    options = read_options({"subscribe": "s", "columns": "stream"})
     with pytest.raises(OptionError, match="there is no column 'offset'; there are key"):
         Projection(options, StructType([StructField("offset", LongType())]))
     with pytest.raises(OptionError, match="the column 'partition' is int; ask for it as that"):

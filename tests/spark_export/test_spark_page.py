@@ -126,7 +126,7 @@ def test_each_option_has_an_example(name: str) -> None:
     assert re.search(rf'\b{name}=|"{name}"', EXAMPLES), "docs/spark.md has no example with this option"
 
 
-def table_rows(heading: str) -> list[tuple[str, str | None, str]]:
+def table_rows(heading: str) -> list[tuple[str, str | None, str, bool]]:
     """The rows of the table whose first column has this heading."""
     lines = PAGE.split(f"| {heading} |", 1)[1].splitlines()[2:]
     rows = []
@@ -134,7 +134,8 @@ def table_rows(heading: str) -> list[tuple[str, str | None, str]]:
         if not line.startswith("|"):
             break
         name, ours, note = (cell.strip() for cell in line.strip("|").split("|"))
-        rows.append((name.strip("`"), None if ours == "none" else ours.strip("`"), note))
+        known = None if ours in ("ignored", "refused") else ours.strip("`")
+        rows.append((name.strip("`"), known, note, ours == "refused"))
     return rows
 
 

@@ -23,7 +23,7 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.errors import OptionError
-from spark_export.sink.sink import StreamSink, read_attempt
+from spark_export.sink.writer import StreamSink, read_attempt
 from spark_export.source.options import write_options
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
@@ -50,7 +50,7 @@ def fill(node: NodeProcess, stream: str, partitions: int, rows: int) -> list[byt
 
 def copy(spark: Any, node: NodeProcess, source: str, folder: Path, **more: str) -> Any:
     """Copies all that is new in a stream into the stream `SOURCE-copy`. Returns the ended query."""
-    options = {"endpoint": node.address, "subscribe": source, "startingOffsets": "earliest"}
+    options = {"endpoint": node.address, "subscribe": source, "startingOffsets": "earliest", "columns": "stream"}
     frame = spark.readStream.format("stream_node").options(**options, maxOffsetsPerTrigger="100").load()
     writer = frame.select("key", "data").writeStream.format("stream_node").options(endpoint=node.address, **more)
     writer = writer.options(stream=f"{source}-copy", checkpointLocation=str(folder / "checkpoint"))
@@ -87,7 +87,7 @@ def test_a_batch_whose_first_attempt_failed(spark: Any, node: NodeProcess, tmp_p
     """
     with blocking.connect(node.address) as client:
         client.create("halves")
-    options = {"endpoint": node.address, "subscribe": "halves-in", "startingOffsets": "earliest"}
+    options = {"endpoint": node.address, "subscribe": "halves-in", "startingOffsets": "earliest", "columns": "stream"}
     wanted = fill(node, "halves-in", 1, 300)
 
     def start() -> None:

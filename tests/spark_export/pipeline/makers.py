@@ -10,7 +10,7 @@ from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import BlockMark, headers_of, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchHeader, SubBatchMsg
-from stream_service.stored import decode_extras
+from stream_service.extras import decode_extras
 from tests.spark_export.pipeline.lake import Headers
 from tests.support.blocks import join_block
 

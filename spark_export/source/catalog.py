@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from spark_export.errors import OptionError, StreamMissing
-from spark_export.source.node_client import NodeConnection, require_partitions
-from spark_export.source.node_wire import StreamEnds
+from spark_export.source.file_catalog import FileCatalog
+from spark_export.source.node import asked, list_streams
 from spark_export.source.option_values import LATEST
 from spark_export.source.options import ReadOptions
 from spark_export.source.patterns import compile_pattern
-from spark_export.source.plan import Place, by_place, for_each, resolve
-from spark_export.tables.file_catalog import FileCatalog
+from spark_export.source.plan import Place, StreamEnds, by_place, for_each, resolve
+from stream_client import FromTime
 
 
 class Catalog(Protocol):
@@ -27,24 +27,21 @@ class Catalog(Protocol):
 
 
 class NodeCatalog:
-    """A catalog that asks a node. Each request opens its own connection, because the driver sends few requests."""
+    """A catalog that asks a node. Each request opens its own client, because the driver sends few requests."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def list_streams(self, prefix: str = "") -> list[StreamEnds]:
-        with NodeConnection.to(self._options) as node:
-            return list(node.list_streams(prefix))
+        return asked(self._options, lambda client: list(list_streams(client, prefix)))
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        def check() -> None:
-            with NodeConnection.to(self._options) as asked:
-                if end.partition not in [each.partition for each in asked.list_partitions(end.stream)]:
-                    raise StreamMissing(f"{end.stream}/{end.partition} was deleted while the query was planned")
-
-        with NodeConnection.to(self._options) as node:
-            node.when_quiet = check
-            return node.index_at(end.stream, end.partition, time_us)
+        return asked(
+            self._options,
+            lambda client: (
+                client.get_stream(end.stream).get_partition(end.partition).find_index(FromTime(max(0, time_us)))
+            ),
+        )
 
 
 def find_catalog(options: ReadOptions) -> Catalog:
@@ -60,8 +57,8 @@ def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True)
     found: list[StreamEnds] = []
     for stream in options.subscribe or options.assign or ():
         partitions = [each for each in catalog.list_streams(stream) if each.stream == stream]
-        if must_exist:
-            require_partitions(partitions, stream)
+        if must_exist and not partitions:
+            raise StreamMissing(f"the node has no stream {stream!r}; create it, or subscribe to another")
         if options.assign is not None:
             wanted = set(options.assign[stream])
             partitions = [each for each in partitions if each.partition in wanted]

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 
 import pyarrow.compute as compute
 
-from spark_export.errors import RequestRefused, RowsDiffer, SourceError
-from spark_export.sink.write_rows import digest_of
+from spark_export.errors import RowsDiffer, SourceError
+from spark_export.sink.write_rows import content_of, digest_of
 from spark_export.source.bulk_pages import BulkPages
-from spark_export.source.node_client import NodeConnection, push_body
-from spark_export.source.node_wire import BareReader, read_headers
 from spark_export.source.options import ReadOptions
-from spark_export.source.plan import ReadRange
+from spark_export.source.plan import Place, ReadRange
+from stream_client import AccessDenied, RequestRefused
+from stream_client.blocking import StreamClient
+from stream_service.extras import decode_extras
 
 DOUBTED_MAX = 10_000
 """The largest number of pushes of a partition that are compared together (see `Doubts`)."""
@@ -68,37 +69,34 @@ class BatchMessages:
     tasks: set[int]
 
 
-def find_messages(node: NodeConnection, wanted: ReadRange, attempt: Attempt, fetch_bytes: int) -> BatchMessages:
+def find_messages(client: StreamClient, wanted: ReadRange, attempt: Attempt) -> BatchMessages:
     """Reads a range of one partition and returns the messages of the batch to which `attempt` belongs.
 
-    Raises SourceError if the node does not support bulk reads, and the errors of a connection.
+    Raises SourceError if the node does not support bulk reads, and ClientErrors.
     """
     found = BatchMessages({}, set())
-    options = ReadOptions(fetch_bytes=fetch_bytes)
     try:
-        for page in BulkPages(node, wanted, options).pages():
+        for page in BulkPages(client, wanted, ReadOptions()).pages():
             if page.batch is None or "beside" not in page.batch.schema.names:
                 continue
             # Most messages of a range belong to other publishers. These messages are not decoded.
             may_be_own = compute.match_substring(page.batch.column("beside"), attempt.batch_id)
             for row in compute.indices_nonzero(may_be_own).to_pylist():
-                reader = BareReader(memoryview(page.batch.column("beside")[row].as_py()))
-                headers = read_headers(reader)
-                if not reader.is_there():
+                extras = decode_extras(page.batch.column("beside")[row].as_py())
+                if extras.sequence is None or not extras.sequence.publisher_id.startswith(attempt.batch_id):
                     continue
-                publisher_id, number = bytes(reader.data()), reader.uint()
-                if not publisher_id.startswith(attempt.batch_id):
-                    continue
+                publisher_id = extras.sequence.publisher_id
                 found.tasks.add(int.from_bytes(publisher_id[len(attempt.batch_id) :], "big"))
                 if publisher_id == attempt.publisher_id:
-                    names = page.batch.schema.names
-                    key = page.batch.column("key")[row].as_py() if "key" in names else None
-                    data = page.batch.column("data")[row].as_py()
-                    found.own[number] = digest_of(push_body(0, data, key, headers))
+                    key = page.batch.column("key")[row].as_py() if "key" in page.batch.schema.names else None
+                    content = content_of(page.batch.column("data")[row].as_py(), key, extras.headers)
+                    found.own[extras.sequence.sequence] = digest_of(content)
+    except AccessDenied:
+        raise
     except RequestRefused as error:
         raise SourceError(
-            f"{node.endpoint} refuses the bulk read with which a writer finds what it has stored: {error}; install the "
-            "extra `export` where the node runs, or write with delivery=atLeastOnce"
+            f"{client.address} refuses the bulk read with which a writer finds what it has stored: {error}; install "
+            "the extra `export` where the node runs, or write with delivery=atLeastOnce"
         ) from error
     return found
 
@@ -138,23 +136,23 @@ class Doubts:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[str, int], dict[int, tuple[int, bytes]]] = {}
-        self._limits: dict[tuple[str, int], int] = {}
+        self._waiting: dict[Place, dict[int, tuple[int, bytes]]] = {}
+        self._limits: dict[Place, int] = {}
 
-    def add(self, place: tuple[str, int], number: int, index: int, digest: bytes) -> bool:
-        """Adds a push. Returns whether the pushes are to be compared now. Index 0: the node does not say it."""
+    def add(self, place: Place, number: int, index: int, digest: bytes) -> bool:
+        """Adds a push. Returns whether the pushes are to be compared now. Index -1: the node does not say it."""
         waiting = self._waiting.setdefault(place, {})
         waiting[number] = (index, digest)
         return len(waiting) >= self._limits.get(place, 1)
 
-    def take(self) -> dict[tuple[str, int], dict[int, tuple[int, bytes]]]:
+    def take(self) -> dict[Place, dict[int, tuple[int, bytes]]]:
         taken, self._waiting = self._waiting, {}
         for place in taken:
             self._limits[place] = min(10 * self._limits.get(place, 1), DOUBTED_MAX)
         return taken
 
 
-def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:
+def consecutive(found: dict[int, bytes], place: Place) -> list[bytes]:
     """Returns the digests of the stored rows in order. Raises RowsDiffer unless their numbers are 0, 1, 2, …"""
     if list(found) != list(range(len(found))):
         raise RowsDiffer(

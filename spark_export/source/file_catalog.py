@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from spark_export.errors import OptionError, SourceError
-from spark_export.source.node_wire import StreamEnds
+from spark_export.source.plan import StreamEnds
 
 FILE_NAME = "streams.sqlite"
 BUSY_TIMEOUT_S = 5.0
@@ -31,7 +31,7 @@ def database_path(path: str) -> str:
 def _refuse_damaged(database: Path) -> None:
     """Raises SourceError if the write-ahead log (WAL) is damaged, so that confirmed messages are perhaps lost.
 
-    Workers and Connect servers can lack the package `stream_storage`; then nothing is checked.
+    Nothing is checked where the packages of the node (structlog) are not installed, as on executors.
     """
     try:
         from stream_storage.errors import StorageError
@@ -45,7 +45,7 @@ def _refuse_damaged(database: Path) -> None:
 
 
 class FileCatalog:
-    """A catalog that reads a data directory (see `spark_export.tables.catalog.Catalog`).
+    """A catalog that reads a data directory (see `spark_export.source.catalog.Catalog`).
 
     Raises OptionError if the directory has no database.
     """
