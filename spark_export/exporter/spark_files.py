@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from spark_export.tables.files import FilesPlan, FilesWriter, check_complete
+from spark_export.tables.files import FilesPlan, FilesWriter, check_complete, remove_files
 from spark_export.tables.model import IndexRange, Written
 
 FORMAT = "stream_node_files"
@@ -93,7 +93,8 @@ class _Writer(DataSourceArrowWriter):
         Path(self._result).write_bytes(pickle.dumps([each.written for each in messages if each is not None]))
 
     def abort(self, messages: list[Any]) -> None:
-        """Does nothing: the driver abandons the run, and with it the files of all tasks."""
+        # The tasks that failed have removed their own files.
+        remove_files(self._plan, [file for each in messages if each is not None for file in each.written.files])
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Starts) -> Written:

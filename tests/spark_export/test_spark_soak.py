@@ -25,6 +25,7 @@ from bench.export import PARTITIONS, SIZE_BYTES, STREAM, fill
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
+from tests.spark_export.exporter.test_application import on_spark
 from tests.spark_export.test_bulk import push
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -96,11 +97,14 @@ def test_five_million_rows_are_written_by_spark(
     shutil.rmtree(tmp_path / "table")
 
 
-@pytest.mark.parametrize("of_the_file", [False, True])
-def test_five_million_rows_are_exported(many: NodeProcess, tmp_path: Path, of_the_file: bool) -> None:
-    """Goal: by each path of the small engine each row is in the table once: the proof, and a reader's own count."""
+@pytest.mark.parametrize("way", ["Spark's tasks over TCP", "Spark's tasks of the file", "without Spark"])
+def test_five_million_rows_are_exported(spark: Any, many: NodeProcess, tmp_path: Path, way: str) -> None:
+    """Goal: by each path of the exporter each row is in the table once: the proof, and a reader's own count."""
     world = World(tmp_path / "lake", many, STREAM)
-    outcome = world.run(data_dir=many.data_dir if of_the_file else None)
+    if way == "without Spark":
+        outcome = world.run()
+    else:
+        outcome = on_spark(world, spark, data_dir=many.data_dir if way == "Spark's tasks of the file" else None)
     assert (outcome.rows, outcome.data_bytes) == (MANY, MANY * SIZE_BYTES)
     verdict = world.verify()
     assert (verdict.problems, verdict.rows) == ((), MANY)
