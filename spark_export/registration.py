@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_export.shipping import Shipped
 
 
 def register(spark: Any) -> None:
@@ -14,12 +17,18 @@ def register(spark: Any) -> None:
     only pyarrow and msgspec. A repeated call has no further effect. If this project is installed on the driver and on
     the workers, Spark finds the format without this call.
     """
-    from spark_export.shipping import ship, shipped
     from spark_export.source.source import StreamNodeSource
 
     _use_this_python(spark)
+    register_format(spark, StreamNodeSource)
+
+
+def register_format(spark: Any, source: type[Shipped]) -> None:
+    """Registers another format of this project with a session. A repeated call has no further effect."""
+    from spark_export.shipping import ship, shipped
+
     ship(spark)
-    spark.dataSource.register(shipped(StreamNodeSource))
+    spark.dataSource.register(shipped(source))
 
 
 def _use_this_python(spark: Any) -> None:

@@ -8,19 +8,22 @@ Spark repeats, or a checkpoint that is older than the table, changes nothing.
 from __future__ import annotations
 
 import base64
+import json
 import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from spark_export.registration import register_format
+from spark_export.shipping import Shipped
 from spark_export.tables.files import FilesPlan, FilesWriter, check_complete, remove_files
-from spark_export.tables.model import IndexRange, Written
+from spark_export.tables.model import DataFile, Incarnation, IndexRange, Written
 
 FORMAT = "stream_node_files"
 Starts = Mapping[tuple[str, int], IndexRange]
@@ -36,18 +39,27 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
     """
     if is_remote:
         # `mapInArrow` needs pandas, which a client of Spark Connect has anyway.
-        found = rows.mapInArrow(_Mapped(plan, dict(starts)), "part binary").collect()
-        return _together([pickle.loads(row["part"]) for row in found])
-    rows.sparkSession.dataSource.register(FilesSink)
+        found = rows.mapInArrow(_Mapped(plan, dict(starts)), "part string").collect()
+        return _decoded([row["part"] for row in found])
+    register_format(rows.sparkSession, FilesSink)
     with tempfile.TemporaryDirectory(prefix="stream-node-export-") as folder:
         result = Path(folder) / "written"
         job = base64.b64encode(pickle.dumps((plan, dict(starts)))).decode()
         rows.write.format(FORMAT).mode("append").option("job", job).option("result", str(result)).save()
-        return _together(pickle.loads(result.read_bytes()))
+        return _decoded(json.loads(result.read_bytes()))
 
 
-def _together(parts: list[Written]) -> Written:
-    return Written([each for part in parts for each in part.files], [each for part in parts for each in part.ranges])
+def _encoded(written: Written) -> str:
+    return json.dumps(asdict(written))
+
+
+def _decoded(parts: list[str]) -> Written:
+    """Returns what all tasks have written together."""
+    files, ranges = list[DataFile](), list[IndexRange]()
+    for part in map(json.loads, parts):
+        files += [DataFile(**each) for each in part["files"]]
+        ranges += [IndexRange(**{**each, "of": Incarnation(*each["of"])}) for each in part["ranges"]]
+    return Written(files, ranges)
 
 
 @dataclass
@@ -58,11 +70,11 @@ class _Mapped:
     starts: Starts
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part = pickle.dumps(write_rows(batches, self.plan, self.starts))
-        yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], ["part"])
+        part = _encoded(write_rows(batches, self.plan, self.starts))
+        yield pa.RecordBatch.from_arrays([pa.array([part], pa.string())], ["part"])
 
 
-class FilesSink(DataSource):
+class FilesSink(Shipped):
     """The data source behind `write_files`."""
 
     @classmethod
@@ -76,7 +88,7 @@ class FilesSink(DataSource):
 
 @dataclass
 class _Part(WriterCommitMessage):
-    written: Written
+    part: str
 
 
 class _Writer(DataSourceArrowWriter):
@@ -86,15 +98,15 @@ class _Writer(DataSourceArrowWriter):
         self._result = result
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _Part(write_rows(iterator, self._plan, self._starts))
+        return _Part(_encoded(write_rows(iterator, self._plan, self._starts)))
 
     def commit(self, messages: list[Any]) -> None:
         # Spark calls this method in a process of its own, on the machine of the driver.
-        Path(self._result).write_bytes(pickle.dumps([each.written for each in messages if each is not None]))
+        Path(self._result).write_text(json.dumps([each.part for each in messages if each is not None]))
 
     def abort(self, messages: list[Any]) -> None:
         # The tasks that failed have removed their own files.
-        remove_files(self._plan, [file for each in messages if each is not None for file in each.written.files])
+        remove_files(self._plan, _decoded([each.part for each in messages if each is not None]).files)
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Starts) -> Written:

@@ -17,9 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from spark_export.exporter.planning import take_step
+from spark_export.registration import register_format
+from spark_export.shipping import Shipped
+from spark_export.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableDamaged
@@ -27,12 +30,6 @@ from spark_export.tables.filesystem import open_filesystem
 from spark_export.tables.log import TableFile, TableLog
 from spark_export.tables.model import Incarnation, IndexRange
 from spark_export.tables.open import CatalogChoice, open_table
-
-try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-except ModuleNotFoundError:
-    # Spark 4.0 and 4.1 have neither limits nor a fixed end: a query takes everything that is new in one batch.
-    ReadAllAvailable = ReadLimit = ReadMaxRows = SupportsTriggerAvailableNow = type("Unlimited", (), {})
 
 FORMAT = "stream_node_table"
 SCHEMA = (
@@ -76,7 +73,7 @@ class BronzeTable:
 
 def read_bronze(spark: Any, table: BronzeTable) -> Any:
     """Returns the rows of the bronze table at this moment as a DataFrame."""
-    spark.dataSource.register(TableSource)
+    register_format(spark, TableSource)
     return spark.read.format(FORMAT).options(**table.options()).load()
 
 
@@ -86,7 +83,7 @@ def find_header(name: str) -> Any:
     return f.get(f.filter("headers", lambda each: each["key"] == name), f.lit(0))["value"]
 
 
-class TableSource(DataSource):
+class TableSource(Shipped):
     """The format `stream_node_table`, for batch and streaming queries.
 
     - `path`, `tableFormat` (parquet), `storeOptions` (a JSON object), `catalog` (a JSON array: the name of the catalog,

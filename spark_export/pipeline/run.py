@@ -24,6 +24,7 @@ from spark_export.errors import SourceError
 from spark_export.pipeline.bronze import FORMAT, BronzeTable, Ends, TableSource, read_bronze
 from spark_export.pipeline.outputs import Manifest, load_manifest, table_at
 from spark_export.pipeline.step import TAKEN, Settings, Step
+from spark_export.registration import register_format
 from spark_export.session import WORKER_LATE, first_line, is_sparks
 from spark_export.tables.errors import ExportError, TableRefused
 from stream_storage.durable_files import make_folder
@@ -166,7 +167,7 @@ def _query(
         if new:
             on_step(published, new)
 
-    spark.dataSource.register(TableSource)
+    register_format(spark, TableSource)
     start = json.dumps([[*key, end] for key, end in sorted(_taken(out).items())])
     options = {**bronze.options(), "startingEnds": start, "maxRowsPerTrigger": str(step_rows)}
     checkpoint = tempfile.mkdtemp(prefix="stream-node-pipeline-")
