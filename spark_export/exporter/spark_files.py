@@ -83,7 +83,7 @@ class FilesSink(Shipped):
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
         plan, starts = pickle.loads(base64.b64decode(self.options["job"]))
-        return _Writer(plan, starts, self.options["result"])
+        return FilesTaskWriter(plan, starts, self.options["result"])
 
 
 @dataclass
@@ -91,7 +91,7 @@ class _Part(WriterCommitMessage):
     part: str
 
 
-class _Writer(DataSourceArrowWriter):
+class FilesTaskWriter(DataSourceArrowWriter):
     def __init__(self, plan: FilesPlan, starts: Starts, result: str) -> None:
         self._plan = plan
         self._starts = starts

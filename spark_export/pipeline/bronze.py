@@ -101,15 +101,15 @@ class TableSource(Shipped):
         return SCHEMA
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Reader(BronzeTable.of(self.options))
+        return TableReader(BronzeTable.of(self.options))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         most = self.options.get("maxRowsPerTrigger")
         start = _from_json(json.loads(self.options.get("startingEnds", "[]")))
-        return _StreamReader(BronzeTable.of(self.options), start, None if most is None else int(most))
+        return TableStreamReader(BronzeTable.of(self.options), start, None if most is None else int(most))
 
 
-class _Reader(DataSourceReader):
+class TableReader(DataSourceReader):
     def __init__(self, table: BronzeTable) -> None:
         self._table = table
 
@@ -120,7 +120,7 @@ class _Reader(DataSourceReader):
         return read_part(self._table, partition.value)
 
 
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, table: BronzeTable, start: Ends, rows_max: int | None) -> None:
         self._table = table
         self._start = start
