@@ -33,8 +33,9 @@ from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.pace import STEP_ROWS_MAX
 from spark_export.exporter.planning import take_step
 from spark_export.exporter.reading import NodeReader
-from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportStep, Outcome
+from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, Outcome
 from spark_export.exporter.spark_files import write_files
+from spark_export.exporter.step import ExportStep
 from spark_export.session import EMBEDDED, WORKER_LATE, close_session, is_sparks, open_session
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint

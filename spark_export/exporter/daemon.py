@@ -18,8 +18,9 @@ import structlog
 from spark_export.errors import SourceError
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
-from spark_export.exporter.run import Exporter, ExportStep, Outcome, log_step
+from spark_export.exporter.run import Exporter, Outcome
 from spark_export.exporter.schedule import next_start
+from spark_export.exporter.step import ExportStep, log_step
 from spark_export.exporter.upkeep import Upkeep
 from spark_export.tables.errors import ExportError
 from stream_client.errors import ClientError

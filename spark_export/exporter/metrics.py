@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from spark_export.exporter.run import ExportStep, Outcome
+from spark_export.exporter.run import Outcome
+from spark_export.exporter.step import ExportStep
 from spark_export.exporter.upkeep import Kept
 from stream_storage.durable_files import write_durably
 

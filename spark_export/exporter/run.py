@@ -25,6 +25,7 @@ from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.exporter.pace import Bounds, Pace
 from spark_export.exporter.planning import cut_at, plan_ranges, plan_tasks, take_step
 from spark_export.exporter.reading import NodeReader
+from spark_export.exporter.step import ExportStep
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, remove_files
@@ -54,27 +55,6 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class ExportStep:
-    """A step of an export, which is one commit of the table.
-
-    run: the number of the run. rows: the number of exported messages, also of those whose key is forgotten.
-    data_bytes, file_bytes: the size of the messages' data, and of the files.
-    """
-
-    run: int
-    ranges: tuple[IndexRange, ...]
-    rows: int
-    data_bytes: int
-    file_bytes: int
-    files: int
-    seconds: float
-
-    @property
-    def lost(self) -> int:
-        return sum(each.lost for each in self.ranges)
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The result of an export of all new messages.
 
@@ -99,11 +79,6 @@ class Outcome:
     left_out: tuple[LeftOutStream, ...] = ()
     rows_left: int = 0
     data_bytes_left: int = 0
-
-
-async def log_step(step: ExportStep) -> None:
-    """Logs a committed step. Programs pass this function to `Exporter.run`, which otherwise logs no steps."""
-    logger.info("step published", run=step.run, rows=step.rows, files=step.files, seconds=round(step.seconds, 3))
 
 
 class Exporter:

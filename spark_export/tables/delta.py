@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
 from spark_export.tables.columns import DATE, fitting, without
-from spark_export.tables.errors import ExportError, ExtraMissing, TableRefused
+from spark_export.tables.errors import ExportError, ExtraMissing, TableDamaged, TableRefused
 from spark_export.tables.files import FilesPlan, PartitionField, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
 from spark_export.tables.log import (
@@ -218,12 +218,16 @@ class DeltaLog(TableLog):
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = ", ".join(f'"{name}"' for name in columns)
-        with _delta_errors(f"the table {self.address} cannot be read"):
-            for batch in QueryBuilder().register("t", self._open()).execute(f"SELECT {names} FROM t"):
+        table = self._open()
+        try:
+            for batch in QueryBuilder().register("t", table).execute(f"SELECT {names} FROM t"):
                 # Arrow has no kernels for views of texts.
                 rows = pa.record_batch(batch)
                 plain = [pa.field(each.name, VIEWS.get(each.type, each.type)) for each in rows.schema]
                 yield rows.cast(pa.schema(plain))
+        except Exception as error:
+            # deltalake has no class of its own for the errors of files.
+            raise TableDamaged(f"the table {self.address} cannot be read: {one_line(error)}") from error
 
     def compact(self, *, files_min: int = 2) -> int:
         table = self._open()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-import time
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,7 +143,7 @@ class TableLog(ABC):
                 return work()
             except CommitConflict as error:
                 conflict = error
-            time.sleep(random.uniform(0, 0.02 * 2**attempt))
+            threading.Event().wait(random.uniform(0, 0.02 * 2**attempt))
         raise ExportError(f"{self.address}: {failure}: {conflict}; try again")
 
     def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:

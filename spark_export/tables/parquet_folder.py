@@ -434,10 +434,12 @@ def read_file(path: Path, partition: Mapping[str, str], columns: Sequence[str]) 
 
 def _columns_of(merges: Iterable[Sequence[tuple[Path, DataFile]]]) -> pa.Schema:
     """Returns the columns of all files that are merged. Files of earlier versions lack the column `era`."""
-    try:
-        found = [pq.read_schema(folder / each.path) for files in merges for folder, each in files]
-    except (pa.ArrowException, OSError) as error:
-        raise TableDamaged(f"a file is missing or damaged: {' '.join(str(error).split())}") from error
+    found = []
+    for path in (folder / each.path for files in merges for folder, each in files):
+        try:
+            found.append(pq.read_schema(path))
+        except (pa.ArrowException, OSError) as error:
+            raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
     return pa.unify_schemas([*(each.remove_metadata() for each in found), pa.schema([ROWS.field("era")])])
 
 

@@ -62,7 +62,8 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
         from spark_export.exporter.errors import StreamsLeftOut
         from spark_export.exporter.job import open_exporter
         from spark_export.exporter.report import outcome_lines, outcome_row
-        from spark_export.exporter.run import Outcome, log_step
+        from spark_export.exporter.run import Outcome
+        from spark_export.exporter.step import log_step
 
         choose_log_level(log_level)
         os.nice(nice)
@@ -313,9 +314,8 @@ def files(folder: FolderArgument, table: TableOptions = PLAIN_TABLE) -> None:
     Example: stream-node export files s3://bucket/lake
     """
     with errors_told():
-        from dataclasses import asdict
-
-        rows = [asdict(each) for each in table.open(folder).list_files()]
+        found = table.open(folder).list_files()
+        rows = [{"address": each.address, "file_bytes": each.file_bytes, "rows": each.rows} for each in found]
     say_each(rows, [each["address"] for each in rows])
 
 

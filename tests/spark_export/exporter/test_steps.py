@@ -20,7 +20,8 @@ from spark_export.errors import NodeUnreachable
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.reading import NodeReader
-from spark_export.exporter.run import Exporter, ExportStep, Progress
+from spark_export.exporter.run import Exporter, Progress
+from spark_export.exporter.step import ExportStep
 from spark_export.tables.files import write_ranges
 from spark_export.tables.model import Incarnation, IndexRange
 from stream_node.node.process import NodeProcess

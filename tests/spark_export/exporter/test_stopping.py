@@ -73,7 +73,7 @@ def test_told_to_end_during_the_commit(world: World, again: bool) -> None:
             assert go_on.wait(PATIENCE_S)
             return genuine(*arguments)
 
-        exporter._log.append = held  # type: ignore[method-assign]
+        exporter._log.append = held  # type: ignore[method-assign, assignment]
         run = asyncio.create_task(exporter.run())
         await asyncio.to_thread(begun.wait, PATIENCE_S)
         run.cancel()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,8 +47,8 @@ def test_runs_compactions_and_forgetting_add_up(stored: StoreWorld) -> None:
     before = stored.rows()
     done = asyncio.run(forget(stored.log(), history_of(stored.settings.place()), stored.stream, b"k", keep_s=0.0))
     assert done["rows"] == 10
-    assert stored.rows() == [row for row in before if row in stored.rows()]
-    assert len(stored.rows()) == 341
+    left = stored.rows()
+    assert (len(left), set(left) < set(before)) == (341, True)
     assert stored.verify().problems == ()
     assert [each.rows for each in history_of(stored.settings.place()).load_runs(9)] == [10, 40, 1, 300]
 
@@ -85,10 +84,8 @@ def test_a_slower_exporter_changes_nothing(stored: StoreWorld) -> None:
 def test_a_table_needs_no_options_again_but_those_of_the_store(stored: StoreWorld) -> None:
     stored.push(5)
     stored.run()
-    stored.settings = replace(stored.settings, format=None, catalog=None)
     stored.push(5)
-    assert stored.run().rows == 5
-    stored.settings = replace(stored.settings, format="delta" if stored.format == "delta" else "iceberg")
+    assert stored.run(format=None, catalog=None).rows == 5
     stored.assert_whole()
 
 
