@@ -45,7 +45,7 @@ WRITE_OPTIONS = (
     *("nulls", "ifExists", "writeId", "writeVersion", "delivery", *TLS_OPTIONS, TOKEN_OPTION),
 )
 
-SPARKS_OWN = ("checkpointlocation",)
+SPARKS_OWN = ("checkpointlocation", "queryname")
 """Options, in lower case, that Spark passes to every source and that the format `stream_node` ignores."""
 
 RECORDS_PER_PARTITION = 2_000_000

@@ -114,6 +114,7 @@ SINK = """
     )
     query = (
         enriched.writeStream.format("kafka")
+        .queryName("copy")
         .option("kafka.bootstrap.servers", servers)
         .option("topic", target)
         .option("kafka.acks", "all")

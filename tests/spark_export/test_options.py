@@ -41,6 +41,13 @@ def test_case_does_not_matter() -> None:
     assert read_options({"SUBSCRIBE": "a, b,a", "INCLUDEheaders": "TRUE"}).subscribe == ("a", "b")
 
 
+def test_what_spark_adds_to_the_options_is_no_slip() -> None:
+    """Goal: a query with a name and a checkpoint may read and write. Method: the options that Spark 4.3 adds."""
+    added = {"checkpointLocation": "/tmp/c", "queryname": "copy"}
+    assert read_options(READ | added) == read_options(READ)
+    assert write_options({"topic": "t"} | added, streaming=True) == write_options({"topic": "t"}, streaming=True)
+
+
 def test_defaults_are_those_of_kafkas_source() -> None:
     """Goal: nobody is surprised. Method: what an empty set of options means."""
     options = read_options(READ)
