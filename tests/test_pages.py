@@ -21,6 +21,7 @@ NOT_HERE = {
     "docs/block-manager.md": "tests/test_examples.py runs its example",
     "docs/commands.md": "its commands stand alone; tests/cli/test_documented.py parses them",
     "docs/consumer-groups.md": "its program waits for jobs without end; the guide docs/how-to/work-queue.md is run",
+    "docs/reading.md": "tests/spark_export/test_reading_page.py runs it",
     "docs/decoding.md": "it continues docs/spark.md, which tests/spark_export/test_spark_page.py runs",
     "docs/litestream.md": "it needs another program; tests/black_box/test_litestream.py runs it where that is",
     "docs/performance.md": "its command takes minutes; fleet/mirror/test_rounds.py runs with fewer rounds",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import struct
 from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, TypeAlias
@@ -174,15 +173,11 @@ def _to_double(value: Any) -> float:
 def _to_float(value: Any) -> float:
     """Converts to a 32-bit float, with a single rounding. Raises Unfit."""
     double = _to_double(value)
-    bits = struct.unpack("<q", struct.pack("<d", double))[0]
-    # The intermediate 64-bit value can give a wrong result only if it is halfway between two 32-bit floats.
-    if (bits & 0x1FFFFFFF == 0x10000000 or abs(double) < 1.2e-38) and type(value) in (int, FloatText):
-        found: float = pa.scalar(str(value)).cast(pa.float32()).as_py()
-        return found
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", double))[0])
-    except OverflowError:
-        return float("inf") if double > 0 else float("-inf")
+    # A whole number of more bits is an infinity, and Python refuses to write much larger ones.
+    is_exact = type(value) is FloatText or (type(value) is int and value.bit_length() < 200)
+    text = str(value) if is_exact else repr(double)
+    found: float = pa.scalar(text).cast(pa.float32()).as_py()
+    return found
 
 
 def _decimal_of(precision: int, scale: int) -> Convert:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_export.decode.converters import Convert, Converters, converted_together
 from spark_export.decode.ddl import parse_ddl
 from spark_export.decode.options import DecodeOptions, decode_options
-from spark_export.decode.values import Malformed, Pairs, Unfit
+from spark_export.decode.values import Malformed, Unfit
 from spark_export.errors import OptionError
 
 OWN_COLUMNS = ("cardinal", "block")
@@ -26,8 +26,8 @@ KINDS = ("json", "cbor", "avro", "protobuf", *OWN_COLUMNS)
 PROBLEMS_MAX = 8
 """The largest number of problems of one message that are listed in the column for problems."""
 
-Load: TypeAlias = Callable[[bytes], Pairs | Mapping[Any, Any] | None]
-"""A function that parses one message. It returns None for an empty message, and raises Malformed for a wrong one."""
+Load: TypeAlias = Callable[[bytes], Mapping[Any, Any]]
+"""A function that parses one message into members by name, and raises Malformed for a wrong one."""
 Problems: TypeAlias = defaultdict[int, list[str]]
 """By row, the problems of its message. A message without problems has no entry."""
 
@@ -114,8 +114,7 @@ class ObjectDecoder(Decoder):
         for at, message in enumerate(messages):
             members: Mapping[Any, Any] = {}
             try:
-                found = load(message) or {}
-                members = self._members(found, problems, at) if isinstance(found, Pairs) else found
+                members = load(message)
             except Malformed as error:
                 problems[at].append(str(error))
             # Of a message only the values for columns stay, so that Python's garbage collector has little to look at.
@@ -131,17 +130,6 @@ class ObjectDecoder(Decoder):
                 kept = {at: messages[at] if is_binary else messages[at].decode(errors="replace") for at in problems}
                 made[field.name] = pa.array([kept.get(at) for at in range(len(messages))], field.type)
         return [made[field.name] for field in self.fields]
-
-    def _members(self, pairs: Pairs, problems: Problems, at: int) -> dict[str, Any]:
-        """Returns the members of an object by name. Of a repeated name, the last value that fits counts."""
-        members = dict(pairs)
-        if len(members) == len(pairs):
-            return members
-        members = {}
-        for name, value in pairs:
-            if value is None or name not in self._converts or self._convert(name, value, problems, at) is not None:
-                members[name] = value
-        return members
 
     def _column(self, name: str, values: list[Any], problems: Problems) -> pa.Array:
         together = converted_together(values, self._types[name])

@@ -11,27 +11,28 @@ from typing import Any
 from uuid import UUID
 
 from spark_export.decode.converters import DECIMALS
-from spark_export.decode.values import Day, FloatText, Instant, Malformed, Pairs, scaled
+from spark_export.decode.values import Day, FloatText, Instant, Malformed, scaled
 from spark_export.errors import OptionError
 
 BLANK = " \t\n\r"
 
 
-def json_reader() -> Callable[[bytes], Pairs | None]:
-    """Returns a function that parses one message into `Pairs`; None for a blank message. It raises Malformed.
+def json_reader() -> Callable[[bytes], Mapping[Any, Any]]:
+    """Returns a function that parses one message; a blank one has no members. It raises Malformed.
 
-    Bytes that are not UTF-8 become U+FFFD. What follows the object is ignored.
+    Bytes that are not UTF-8 become U+FFFD. Of members with one name, the last one counts. What follows the object is
+    ignored.
     """
-    decoder = json.JSONDecoder(object_pairs_hook=Pairs, parse_float=FloatText, parse_constant=FloatText)
+    decoder = json.JSONDecoder(parse_float=FloatText, parse_constant=FloatText)
 
-    def read(data: bytes) -> Pairs | None:
+    def read(data: bytes) -> Mapping[Any, Any]:
         text = data.decode(errors="replace").lstrip(BLANK)
         if not text:
-            return None
+            return {}
         if text[0] != "{":
             raise Malformed("the message is not one JSON object")
         try:
-            found: Pairs = decoder.raw_decode(text)[0]
+            found: dict[str, Any] = decoder.raw_decode(text)[0]
         except (ValueError, RecursionError) as error:
             raise Malformed(f"the message is not JSON: {error}") from error
         return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -21,8 +21,8 @@ from spark_export.decode.registry import Registry, RegistryFailed, split_header
 from spark_export.decode.values import Float32, Instant, Malformed
 from spark_export.errors import OptionError
 
-WELL_KNOWN = "google/protobuf/"
-"""The folder of the schema files that every Protobuf library contains."""
+WELL_KNOWN = "any api descriptor duration empty field_mask source_context struct timestamp type wrappers"
+"""The schema files of `google/protobuf/` that every Protobuf library contains."""
 DEPTH_MAX = 100
 """The largest number of positions in a message's header."""
 
@@ -133,48 +133,34 @@ def _described_type(descriptor: bytes, name: str) -> Any:
     """Returns the Protobuf class of a type in a serialized FileDescriptorSet. Raises OptionError."""
     try:
         listed = _library("descriptor_pb2").FileDescriptorSet.FromString(descriptor).file
-        found = _pool_of({each.name: each for each in listed}).FindMessageTypeByName(name)
+        found = _pool_of(listed).FindMessageTypeByName(name)
     except KeyError as error:
         raise OptionError(
             f"protobufMessage={name}: protobufDescriptor describes no message of this full name"
         ) from error
     except (_library("message").DecodeError, TypeError, ValueError, RecursionError) as error:
-        raise OptionError(f"protobufDescriptor is no complete set of file descriptors: {error}") from error
+        raise OptionError(
+            "protobufDescriptor is no complete set of file descriptors (was it written with --include_imports?): "
+            f"{error}"
+        ) from error
     return _library("message_factory").GetMessageClass(found)
 
 
-def _pool_of(files: Mapping[str, Any]) -> Any:
+def _pool_of(files: Iterable[Any]) -> Any:
     """Returns a descriptor pool with these files and the library's. Raises TypeError, ValueError, RecursionError."""
-    pool, added = _library("descriptor_pool").DescriptorPool(), set[str]()
-
-    def add(name: str) -> None:
-        if name in added:
-            return
-        added.add(name)
-        file = files[name] if name in files else _own_file(name)
-        # The pool refuses a file before the files that it imports, and so the files of a circle, too.
-        for each in file.dependency:
-            add(each)
-        pool.Add(file)
-
-    for name in files:
-        add(name)
+    pool, given = _library("descriptor_pool").DescriptorPool(), {each.name: each for each in files}
+    for name in WELL_KNOWN.split():
+        own = _library("descriptor_pb2").FileDescriptorProto()
+        _library(f"{name}_pb2").DESCRIPTOR.CopyToProto(own)
+        given.setdefault(own.name, own)
+    # It adds the files in the order of their imports.
+    _library("message_factory").GetMessages(list(given.values()), pool)
     return pool
-
-
-def _own_file(name: str) -> Any:
-    if not name.startswith(WELL_KNOWN):
-        raise ValueError(f"the file {name} is missing; was the descriptor written with --include_imports?")
-    try:
-        own = _library(f"{name[len(WELL_KNOWN) : -len('.proto')].replace('/', '.')}_pb2")
-    except ImportError as error:
-        raise ValueError(f"the file {name} is missing, and not one of Protobuf's own") from error
-    return _library("descriptor_pb2").FileDescriptorProto.FromString(own.DESCRIPTOR.serialized_pb)
 
 
 def _registered_file(registry: Registry, number: int) -> Any:
     """Fetches the schema file with this number, and all files that it imports. Raises Malformed, RegistryFailed."""
-    files, main = dict[str, Any](), ""
+    files, main = list[Any](), ""
     for name, text in registry.schemas(number):
         try:
             file = _library("descriptor_pb2").FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
@@ -184,7 +170,7 @@ def _registered_file(registry: Registry, number: int) -> Any:
             ) from error
         # Other files import a file by the name in the reference, so the file gets this name.
         main = file.name = name or file.name or f"schema-{number}.proto"
-        files[main] = file
+        files.append(file)
     try:
         return _pool_of(files).FindFileByName(main)
     except (TypeError, ValueError, KeyError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """The values of messages between their format and their column, and the text of a value in a STRING column.
 
-A value is a str, int, float, bool, bytes, Decimal, list or None, a dict or `Pairs` (an object), or one of the classes
-of this module. This module parses no message and no column type.
+A value is a str, int, float, bool, bytes, Decimal, list, dict or None, or one of the classes of this module. This
+module parses no message and no column type.
 """
 
 from __future__ import annotations
@@ -32,10 +32,6 @@ class Malformed(ValueError):
 
 class Unfit(ValueError):
     """A value does not fit the type of its column. The text names the value and the type."""
-
-
-class Pairs(list[tuple[str, Any]]):
-    """A JSON object as a list of (name, value) pairs, in the order of the text. A name can occur twice."""
 
 
 class FloatText(str):
@@ -101,10 +97,8 @@ def unfit(value: Any, wanted: str) -> Unfit:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, list) and not isinstance(value, Pairs):
-        return "an array"
-    if isinstance(value, Mapping | Pairs):
-        return "an object"
+    if isinstance(value, list | Mapping):
+        return "an array" if isinstance(value, list) else "an object"
     if isinstance(value, int) and value.bit_length() > TEXT_BITS_MAX:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, Moment):
@@ -116,8 +110,6 @@ def _shown(value: Any) -> str:
 
 def members_of(value: Any, wanted: str) -> Iterable[tuple[str, Any]]:
     """Returns the members of an object with text keys. Raises Unfit."""
-    if type(value) is Pairs:
-        return value
     if isinstance(value, dict) and all(type(name) is str for name in value):
         return value.items()
     raise unfit(value, wanted)
@@ -147,7 +139,7 @@ def text_of(value: Any) -> str:
             for at, item in enumerate(each):
                 ahead += [(",",), item] if at else [item]
             waiting += reversed([*ahead, ("]",)])
-        elif kind is Pairs or kind is dict:
+        elif kind is dict:
             ahead = [("{",)]
             for at, (name, item) in enumerate(members_of(each, "STRING")):
                 ahead += [("," * bool(at) + quoted(name) + ":",), item]

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
 from spark_export.tables.columns import DATE, fitting, without
 from spark_export.tables.errors import ExportError, ExtraMissing, TableDamaged, TableRefused
-from spark_export.tables.files import FilesPlan, PartitionField, statistics
+from spark_export.tables.files import FilesPlan, PartitionField, count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
 from spark_export.tables.log import (
     RANGES_KEY,
@@ -152,7 +152,11 @@ class DeltaLog(TableLog):
         run, now_ms = state.run + 1, time.time_ns() // 1_000_000
         applications = [Transaction(RUN, run, now_ms)]
         applications += [Transaction(_application(each.of), each.end, each.last_us // 1000) for each in ranges]
-        actions = [_add(each, now_ms) for each in written.files]
+        known = {*plan.schema.names, *table.metadata().partition_columns}
+        # A column that the files lack has no minimum either, see `statistics`.
+        lacks = any(field.name not in known for field in table.schema().fields)
+        files = [replace(each, stats=count_only(each.rows)) if lacks else each for each in written.files]
+        actions = [_add(each, now_ms) for each in files]
         self._transact(table, actions, applications, {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)})
         rows = sum(each.rows for each in written.files)
         return Commit(state.version + 1, run, ranges, rows, len(actions), time_us=now_ms * 1000)

@@ -405,6 +405,9 @@ def statistics(
 ) -> str:
     """Returns the row count, minima, maxima and numbers of nulls of a file, as the JSON text of Delta's log.
 
+    If a column other than bytes has no minimum, such as a decoded one, only the row count is returned: deltalake's
+    datasets compare the missing minimum of such a column as null, and a filter on the column then finds no row.
+
     bounded, counted: the columns with minimum and maximum, and those with the number of nulls.
     """
     least: dict[str, Any] = {}
@@ -418,7 +421,15 @@ def statistics(
         if name in bounded and found and all(each is not None and each.has_min_max for each in found):
             least[name] = _bound(min(each.min for each in found), up=False)
             greatest[name] = _bound(max(each.max for each in found), up=True)
+        column = metadata.schema.column(number)
+        is_bytes = column.physical_type == "BYTE_ARRAY" and column.logical_type.type == "NONE"
+        if name not in least and "." not in name and not is_bytes:
+            return count_only(metadata.num_rows)
     return json.dumps({"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+
+
+def count_only(rows: int) -> str:
+    return json.dumps({"numRecords": rows})
 
 
 def _bound(value: int | datetime, *, up: bool) -> int | str:
