@@ -14,7 +14,8 @@ from spark_export.tables.files import FilesPlan, remove_files, write_ranges
 from spark_export.tables.model import IndexRange, Written
 
 GIVE_UP_S = 1.0
-"""How long `TaskThreads.run` waits for its threads after a failure. A task that still waits for the node delays nobody."""
+"""How long `TaskThreads.run` waits for its threads after a failure, in seconds. A task that still waits for the node
+delays nobody."""
 
 
 class _Stopped(Exception):

@@ -93,7 +93,8 @@ PROPERTIES = {
 class IcebergLog(TableLog):
     """The Iceberg table of an export.
 
-    catalog: the name of a catalog, as in pyiceberg's configuration file and environment variables; None: the one chosen before, or an SQLite file in the folder.
+    catalog: the name of a catalog, as in pyiceberg's configuration file and environment variables; None: the one that
+        was chosen before, or an SQLite file in the folder.
     catalog_options: properties of the catalog for pyiceberg, such as `uri`. table: NAMESPACE.NAME in the catalog.
     """
 
