@@ -15,7 +15,7 @@ from spark_export.pipeline.outputs import load_manifest
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import HEADERS, ROWS
 from spark_export.tables.files import write_ranges
-from spark_export.tables.model import Incarnation, IndexRange, Written
+from spark_export.tables.model import Incarnation, IndexRange
 from spark_export.tables.open import open_table
 
 BASE_US = 1_750_000_000_000_000
@@ -34,23 +34,25 @@ class Lake:
         self.log.create(ROWS)
 
     def add_run(self, streams: Mapping[str, Sequence[Row]], eras: Mapping[str, int] | None = None) -> None:
-        ranges: list[IndexRange] = []
-        rows: dict[tuple[str, int], list[Row]] = defaultdict(list)
-        latest = self.log.load().latest()
+        """A range of a run has no gap, so that what follows a gap comes in a run of its own."""
+        rows: dict[Incarnation, list[Row]] = defaultdict(list)
         for stream, found in streams.items():
+            era = (eras or {}).get(stream, 0)
             for row in sorted(found, key=lambda row: row[:2]):
-                of = Incarnation(stream, row[0], (eras or {}).get(stream, 0), (eras or {}).get(stream, 0))
-                before = rows[of.place][-1] if rows[of.place] else None
-                rows[of.place].append(row)
-                if before is not None and before[1] + 1 == row[1]:
-                    ranges[-1] = IndexRange(of, ranges[-1].begin, row[1] + 1, lost=ranges[-1].lost)
-                    continue
-                known = latest.get(of.place)
-                end = before[1] + 1 if before else known[1].end if known and known[0] == of else 0
-                ranges.append(IndexRange(of, row[1], row[1] + 1, lost=row[1] - end))
-        plan = self.log.files_plan(self.log.load(), ROWS)
-        written = write_ranges(ranges, lambda each: [_batch(rows[each.of.place], each)], plan)
-        self.log.append(plan, Written(written.files, written.ranges))
+                rows[Incarnation(stream, row[0], era, era)].append(row)
+        while rows:
+            state = self.log.load()
+            ranges = []
+            for of, left in rows.items():
+                begin, count = left[0][1], 1
+                while count < len(left) and left[count][1] == begin + count:
+                    count += 1
+                end = state.positions[of].end if of in state.positions else 0
+                ranges.append(IndexRange(of, begin, begin + count, lost=begin - end))
+            plan = self.log.files_plan(state, ROWS)
+            batches = {each: [_batch(rows[each.of], each)] for each in ranges}
+            self.log.append(plan, write_ranges(ranges, batches.__getitem__, plan))
+            rows = {each.of: left for each in ranges if (left := rows[each.of][each.rows :])}
 
 
 def _batch(rows: Sequence[Row], wanted: IndexRange) -> pa.RecordBatch:
