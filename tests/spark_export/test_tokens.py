@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow as pa
 
 from ockam.identity.rules.tokens import create_token
+from ockam.transport.wire_head import HEAD
 from spark_export import register
 from spark_export.errors import NodeUnreachable, OptionError, RequestRefused, TokenRefused
 from spark_export.exporter.job import ExportSettings, open_exporter
@@ -129,13 +131,24 @@ def test_the_token_itself_is_refused_as_an_option(place: Place) -> None:
 
 
 def test_a_token_stays_on_this_machine_without_tls(place: Place) -> None:
-    """A server at the real address of the machine sees nothing of it, and one that is no node sees one byte."""
-    with socket.create_server((own_address(), 0)) as server:
-        with pytest.raises(TokenRefused, match=r"nothing was sent.*the options token and tlsCa"):
-            ask("{}:{}".format(*server.getsockname()), f"file:{place.file}")
+    """A server at the real address of the machine that greets as a node sees one byte, and so does one that is no
+    node."""
+    seen: list[bytes] = []
+
+    def greet() -> None:
         connection, _ = server.accept()
         with connection:
-            assert connection.recv(100) == b""
+            connection.sendall(HEAD.hello)
+            while data := connection.recv(100):
+                seen.append(data)
+
+    with socket.create_server((own_address(), 0)) as server:
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        with pytest.raises(TokenRefused, match=r"nothing was sent.*the options token and tlsCa"):
+            ask("{}:{}".format(*server.getsockname()), f"file:{place.file}")
+        greeting.join()
+    assert b"".join(seen) == HEAD.hello
     with answering(redis) as address, pytest.raises(NodeUnreachable):
         ask(address, f"file:{place.file}", "500")
 
