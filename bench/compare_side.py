@@ -163,11 +163,13 @@ async def _pull(address: str, *, messages: int, page_messages: int) -> None:
 
 
 def _part(name: str) -> Any:
-    """A module of the checkout's own bench, which stands in one of two places."""
-    try:
-        return import_module(f"bench.{name}")
-    except ModuleNotFoundError:
-        return import_module(f"stream_node.bench.{name}")
+    """A module of the checkout's own bench, which stands in one of several places."""
+    for place in ("bench", "bench.works", "bench.servers", "stream_node.bench"):
+        try:
+            return import_module(f"{place}.{name}")
+        except ModuleNotFoundError:
+            pass
+    sys.exit(f"the bench of the checkout has no module {name}")
 
 
 def _run(work: Callable[..., Any], *arguments: Any) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from bench.bench_node import BenchNode
 from bench.measure import PAGE_MESSAGES
 from bench.own import Own
 from bench.peers import Peer, Work
 from bench.plan import Plan
 from bench.report import Sample
+from bench.servers.bench_node import BenchNode
 
 DELIVERED = "deliver"
 LOADED = "at rate"

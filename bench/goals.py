@@ -6,14 +6,26 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench import backfill, block, cardinal, cluster, export, export_start, flood, postgres, security, share, watching
 from bench.compared import BLOCKING, DELIVERED
 from bench.measure import PAGE_MESSAGES
 from bench.own import COMPILED
 from bench.peers.kinds import NATS_DEFAULT, NATS_SYNCED, VALKEY
 from bench.plan import MIB
 from bench.report import OURS, CodecSample, Goal, Report, Sample, ratios, typical
-from bench.scale import UNGROUPED
+from bench.works import (
+    backfill,
+    block,
+    cardinal,
+    cluster,
+    export,
+    export_start,
+    flood,
+    postgres,
+    security,
+    share,
+    watching,
+)
+from bench.works.scale import UNGROUPED
 
 KIB = 1024
 Figure = Callable[[Sample], float]

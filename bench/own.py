@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from bench.bench_node import BenchNode
 from bench.errors import BenchFailed
 from bench.measure import sample_fields
 from bench.packages import maybe_compile
 from bench.report import OURS, Sample
+from bench.servers.bench_node import BenchNode
 from stream_node.bench.loads import Timed
 
 ROOT = Path(__file__).parents[1]

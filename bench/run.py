@@ -16,30 +16,30 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import (
-    backfill,
-    block,
-    cardinal,
-    cluster,
-    compared,
-    export,
-    export_start,
-    flood,
-    postgres,
-    s3,
-    scale,
-    security,
-    share,
-    watching,
-)
-from bench.codec import compare
+from bench import compared
 from bench.errors import UnknownBench
 from bench.goals import goals
 from bench.own import Own, own_systems
 from bench.peers import KINDS, Peer, running_peers
 from bench.plan import QUICK, Plan
 from bench.report import CodecSample, Report, Sample
+from bench.servers import s3
 from bench.show import show
+from bench.works import (
+    backfill,
+    block,
+    cardinal,
+    cluster,
+    export,
+    export_start,
+    flood,
+    postgres,
+    scale,
+    security,
+    share,
+    watching,
+)
+from bench.works.codec import compare
 from stream_node.node.process import interrupted_by
 
 WIDTH = 180

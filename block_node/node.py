@@ -24,7 +24,7 @@ from block_node.persist.newest_roots import find_roots
 from block_node.persist.plugin import Persistence
 from block_node.persist.retention import BlockRetention
 from block_node.persist.schema import BlockPlace
-from block_node.persist.store import BlockStore, BlockStoreStatistics
+from block_node.persist.store import BlockStoreStatistics, ChainStore
 from block_node.publish.limits import PublishLimits
 from block_node.publish.service import SERVICE_ADDRESS, PublishService
 from block_node.publish.statistics import PublishStatistics
@@ -113,7 +113,7 @@ class BlockNode:
         # check of its link to earlier blocks.
         self._start_chain = ChainState.starting_at(0 if settings.first_block == 0 else None)
         self.facility = Facility()
-        self.store = BlockStore(
+        self.store = ChainStore(
             storage,
             now_us=now_us,
             chain=settings.chain,

@@ -31,7 +31,8 @@ from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.produce.producer import Producer
-from cardinal_streams.produce.publishing import Block, ChainPublisher, SubBatch, publish
+from cardinal_streams.produce.publishing import ChainBlock as Block
+from cardinal_streams.produce.publishing import ChainPublisher, SubBatch, publish
 from cardinal_streams.produce.reorg_channel import ReorgChannel
 from cardinal_streams.transports.file_transport import FileTransport, Recorder, replay
 from cardinal_streams.transports.kafka_transport import KafkaTransport

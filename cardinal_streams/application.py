@@ -23,7 +23,7 @@ from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TopicMap, Tracked, can_meet, compile_pattern
 from cardinal_streams.produce.producer import Producer
 from cardinal_streams.resumption import source_of
-from stream_storage.parsing import ParseError, convert, parse_toml
+from ockam.files.parsing import ParseError, convert, parse_toml
 
 REORG_THRESHOLD = 128
 

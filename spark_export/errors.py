@@ -11,11 +11,11 @@ class OptionError(SourceError, ValueError):
     """An option does not exist, has an invalid value, or contradicts another option."""
 
 
-class NodeUnreachable(SourceError):
+class SourceUnreachable(SourceError):
     """The node could not be reached, or could not answer, for the time of the option `requestTimeoutMs`."""
 
 
-class TlsFailed(NodeUnreachable):
+class SourceTlsFailed(SourceUnreachable):
     """No TLS connection to the node could be opened. The text says which side refused, and what to do."""
 
 
@@ -23,7 +23,7 @@ class TokenRefused(SourceError):
     """The node does not accept the token of this process, or the token must not be sent over this connection."""
 
 
-class RequestRefused(SourceError):
+class NodeRefused(SourceError):
     """The node answered a request with an `error` message. The text is the reason that the node gave."""
 
 
@@ -42,7 +42,7 @@ class DataLoss(SourceError):
     """
 
 
-class PushFailed(SourceError):
+class SinkPushFailed(SourceError):
     """The node did not confirm a message, for example because its disk is full. Spark repeats the task."""
 
 

@@ -30,8 +30,8 @@ SOURCE_BYTES_MAX = 300
 """The largest size of the `host:port` of a source, in bytes."""
 
 
-# type Follower struct { address: str  stream_name: str }
-class Follower(msgspec.Struct, frozen=True):
+# type AskingMirror struct { address: str  stream_name: str }
+class AskingMirror(msgspec.Struct, frozen=True):
     """The mirror that asks: the `host:port` of its node, and its name there."""
 
     address: str
@@ -39,7 +39,7 @@ class Follower(msgspec.Struct, frozen=True):
 
 
 # type MirrorPull struct { request_id: uint  start: uint  size_bytes: uint  wait_ms: uint  entry_id: u64
-#   follower: optional<Follower> }
+#   follower: optional<AskingMirror> }
 class MirrorPull(msgspec.Struct, frozen=True):
     """A request for the stored messages of a stream, from the index `start` on."""
 
@@ -49,7 +49,7 @@ class MirrorPull(msgspec.Struct, frozen=True):
     wait_ms: bare.UInt  # how long an answer without a message may be delayed; at most 5,000
     entry_id: bare.U64  # the newest entry in the history of the mirror; 0 without a message
     # the mirror, if its node knows its own address; only a peer with the right ADMIN can name one
-    follower: Follower | None = None
+    follower: AskingMirror | None = None
 
 
 # type MirrorStatus enum { OK PARTED }

@@ -287,13 +287,13 @@ def describe(session: Session, record: StreamRecord) -> StreamInfo:
     first_time_us = stored.find_time_us(session, record.stream_id, record.first_index)
     last_time_us = stored.find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StreamInfo(
-        record.name,
-        record.partition,
-        record.first_index,
-        record.next_index,
-        record.size_bytes,
-        record.created_us,
-        first_time_us,
-        last_time_us,
-        stored.get_retention(session, record.stream_id),
+        stream_name=record.name,
+        partition=record.partition,
+        first_index=record.first_index,
+        next_index=record.next_index,
+        size_bytes=record.size_bytes,
+        created_us=record.created_us,
+        first_time_us=first_time_us,
+        last_time_us=last_time_us,
+        retention=stored.get_retention(session, record.stream_id),
     )

@@ -167,34 +167,34 @@ class Log(Protocol):
 
     def append(self, appends: Sequence[Append]) -> None:
         """Stores the messages of all appends, in order; messages with different times are several appends
-        (`stream_storage.timed.timed_appends`). After an error the caller must roll back. Raises StreamNotFound, and
+        (`stream_storage.timed.timed_appends`). After an error the caller must roll back. Raises UnknownStreamId, and
         IndexConflict if an append does not begin at the next index of its stream."""
         ...
 
     def begin_at(self, stream_id: int, index: int) -> None:
         """Sets the first and the next index of a stream that never had a message, for a copy of a stream whose first
-        messages retention has deleted. Raises StreamNotFound, and IndexConflict if the next index is not 0."""
+        messages retention has deleted. Raises UnknownStreamId, and IndexConflict if the next index is not 0."""
         ...
 
     def skip_to(self, stream_id: int, index: int) -> None:
         """Sets the first and the next index of a stream without messages, for a copy whose source has deleted messages
-        that the copy lacks. Raises StreamNotFound, and IndexConflict for a stream with messages or a higher next
+        that the copy lacks. Raises UnknownStreamId, and IndexConflict for a stream with messages or a higher next
         index."""
         ...
 
     def cut_from(self, stream_id: int, index: int) -> int:
         """Deletes the messages at `index`, which becomes the next index, and above, and returns their number. Only
         here, indexes are assigned again. Used for a copy whose last messages are not those of its source; the caller
-        has stored these elsewhere. Callers cut many in several short calls, from the end. Raises StreamNotFound."""
+        has stored these elsewhere. Callers cut many in several short calls, from the end. Raises UnknownStreamId."""
         ...
 
     def truncate_before(self, stream_id: int, index: int) -> int:
         """Deletes the messages below `index`, and returns their number. The next index does not change. Callers delete
-        many messages in several calls, to keep each call short. Raises StreamNotFound."""
+        many messages in several calls, to keep each call short. Raises UnknownStreamId."""
         ...
 
     def delete_stream(self, stream_id: int) -> None:
-        """Deletes the stream's row and all its messages. Raises StreamNotFound."""
+        """Deletes the stream's row and all its messages. Raises UnknownStreamId."""
         ...
 
     # Reading: in any session, in or outside a transaction.
@@ -202,7 +202,7 @@ class Log(Protocol):
     def find_stream(self, name: str, partition: int) -> StreamRecord | None: ...
 
     def get_stream(self, stream_id: int) -> StreamRecord:
-        """Returns the stream with this id. Raises StreamNotFound."""
+        """Returns the stream with this id. Raises UnknownStreamId."""
         ...
 
     def list_streams(
@@ -220,7 +220,7 @@ class Log(Protocol):
         bytes_max: the most data that a page of several messages has. A first message that is larger comes alone.
         first_bytes_max: the page is empty if its first message is larger. None: no limit.
 
-        The page is also empty if `index` is at or beyond the next index. Raises StreamNotFound, and DatabaseCorrupt,
+        The page is also empty if `index` is at or beyond the next index. Raises UnknownStreamId, and DatabaseCorrupt,
         with stream and index, if a message is missing or its checksum is wrong."""
         ...
 

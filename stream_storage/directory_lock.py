@@ -12,7 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from stream_storage.durable_files import CANNOT_BE_LOCKED, PRIVATE_MODE, give_to_folder
+from ockam.files.durable_files import CANNOT_BE_LOCKED, PRIVATE_MODE, give_to_folder
 from stream_storage.errors import DatabaseInUse, NoLocks, system_error
 
 FILE_NAME = "node.lock"

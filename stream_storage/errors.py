@@ -98,7 +98,7 @@ class DatabaseTooOld(StorageError):
         self.wanted = wanted
 
 
-class ConnectionLost(StorageError):
+class DatabaseLost(StorageError):
     """The error of an operation during which the connection to the database server broke, or whose time was up before a
     server could be reached."""
 
@@ -110,7 +110,7 @@ class ConnectionLost(StorageError):
         )
 
 
-class ServerRefused(ConnectionLost):
+class ServerRefused(DatabaseLost):
     """The error of a connection that the database server does not accept: the role, the database or the password is
     wrong, or the rules of the server exclude the node."""
 
@@ -120,7 +120,7 @@ class ServerRefused(ConnectionLost):
         )
 
 
-class StandbyMissing(ConnectionLost):
+class StandbyMissing(DatabaseLost):
     """The error of an operation that had to wait for a commit, while that commit waited for a standby."""
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ class RightsMissing(StorageError):
     def __init__(self, rights: Sequence[str]) -> None:
         super().__init__(
             f"the role of the node lacks rights in the database: {'; '.join(rights)}; grant them, or start the node "
-            "once with the role that owns the tables (docs/postgres.md, 'The rights of the role')"
+            "once with the role that owns the tables (docs/scale.md, 'The rights of the role')"
         )
         self.rights = rights
 
@@ -345,7 +345,7 @@ class IndexConflict(StorageError):
         self.found = found
 
 
-class StreamNotFound(StorageError):
+class UnknownStreamId(StorageError):
     """The error of using a stream id that no stream has: the stream was never created, or was deleted."""
 
     def __init__(self, stream_id: int) -> None:

@@ -86,7 +86,7 @@ def ensure_history(session: Session, stream_id: int, new_id: Callable[[], int] =
 
 def begin_entry(session: Session, stream_id: int, entry_id: int) -> History:
     """Adds an entry from the next index of the stream on, and returns the whole history: from now on the messages of
-    this copy can differ from those of all others. Call it inside a transaction. Raises StreamNotFound."""
+    this copy can differ from those of all others. Call it inside a transaction. Raises UnknownStreamId."""
     end = session.log.get_stream(stream_id).next_index
     # A mirror can have entries of its source that hold beyond its own end: it has none of their messages.
     known = tuple(entry for entry in list_history(session, stream_id) if entry.first_index <= end)

@@ -7,8 +7,9 @@ from typing import Any
 
 from mypy_extensions import mypyc_attr
 
+from ockam.files.text_order import prefix_end
 from stream_storage.contract import Record, StreamRecord
-from stream_storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text
+from stream_storage.errors import DatabaseCorrupt, IndexConflict, UnknownStreamId, corrupt_text
 from stream_storage.log_statements import (
     BEGIN_STREAM_AT,
     DELETE_FROM,
@@ -26,7 +27,6 @@ from stream_storage.log_statements import (
 )
 from stream_storage.seal import stream_seal
 from stream_storage.statement import Rows, Statement
-from stream_storage.text_order import prefix_end
 
 INDEX_MAX = 2**63 - 1
 """The largest index, and the largest integer of a database."""
@@ -78,7 +78,7 @@ class StreamRows:
     def delete_stream(self, stream_id: int) -> None:
         self._check_transaction()
         if self._execute(DELETE_STREAM, (stream_id,)).rowcount == 0:
-            raise StreamNotFound(stream_id)
+            raise UnknownStreamId(stream_id)
         self._execute(DELETE_MESSAGES, (stream_id,))
 
     def find_stream(self, name: str, partition: int) -> StreamRecord | None:
@@ -88,7 +88,7 @@ class StreamRows:
     def get_stream(self, stream_id: int) -> StreamRecord:
         row = self._execute(GET_STREAM, (stream_id,)).fetchone()
         if row is None:
-            raise StreamNotFound(stream_id)
+            raise UnknownStreamId(stream_id)
         return StreamRecord(*row)
 
     def list_streams(
@@ -124,7 +124,7 @@ class StreamRows:
         raise NotImplementedError
 
     def _check_page(self, stream_id: int, index: int, records: list[Record], at_end: bool) -> None:
-        """Raises StreamNotFound, or DatabaseCorrupt if a page lacks messages or has some outside the stream's
+        """Raises UnknownStreamId, or DatabaseCorrupt if a page lacks messages or has some outside the stream's
         bounds."""
         stream = self.get_stream(stream_id)
         # `expected` is the first index that should be stored and was not read.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import structlog
-from hypothesis import configuration, settings
+from hypothesis import Phase, configuration, settings
 
 from ockam.transport import connection_machine
 from tests.support.compiled import IS_COMPILED, REPLACED, skip_patches_of_compiled, skipped
@@ -45,6 +45,8 @@ configuration.set_hypothesis_home_dir(Path(tempfile.gettempdir()) / f"stream-nod
 settings.register_profile("dev", deadline=None, print_blob=True)
 # The same examples each time: a change is judged by what it changed. New examples are looked for by `dev` and `soak`.
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+# For tools/mutants.py, which asks whether a test fails, and not for the smallest example.
+settings.register_profile("mutants", deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate))
 settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
@@ -138,9 +140,11 @@ def scope_of(nodeid: str) -> str:
 
 
 SPARK_SCOPES = {
-    "spark": re.compile(r"^tests/spark_export/(test_(spark_|by_value|decoding)|exporter/test_(folders|spark_))"),
+    "spark": re.compile(
+        r"^tests/spark_export/((sink/)?test_spark_|test_by_value|decode/test_decoding|exporter/test_(folders|spark_))"
+    ),
     "spark 2": re.compile(
-        r"^tests/spark_export/(test_(json_|avro_|ranges|sql_)|exporter/test_era|pipeline/test_pipeline)"
+        r"^tests/spark_export/(decode/test_(json_|avro_)|test_(ranges|sql_)|exporter/test_era|pipeline/test_pipeline)"
     ),
 }
 """Files whose tests share a session: every process that has one has a Java process of its own."""

@@ -35,7 +35,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_picture_shows_commands_of_the_readme_and_loads_nothing() -> None:
-    svg = (ROOT / "docs" / "session.svg").read_text(encoding="utf-8")
+    svg = (ROOT / "docs" / "images" / "session.svg").read_text(encoding="utf-8")
     texts = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
     typed = "".join("".join(text.itertext()) for text in texts).replace("\xa0", " ")
     assert re.findall('["\'(]\\s*(https?:[^"]*)', svg) == ["http://www.w3.org/2000/svg"]

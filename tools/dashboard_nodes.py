@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from stream_client.blocking import connect
-from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, STATUS, DrainRequest, StatusRequest, StatusResponse
+from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, STATUS, ClusterStatus, ClusterStatusRequest, DrainRequest
 from stream_node.fleet.mirror.protocol import (
     ADDRESS,
     MIRRORS,
@@ -78,7 +78,7 @@ def wait_owners(address: str, names: set[str]) -> None:
 
     def owners() -> set[str]:
         with connect(address) as client:
-            status: StatusResponse = client.session.ask(str(CLUSTER), STATUS, StatusRequest(0))
+            status: ClusterStatus = client.session.ask(str(CLUSTER), STATUS, ClusterStatusRequest(0))
         return {shard.owner for shard in status.shards}
 
     deadline_s = time.monotonic() + PATIENCE_S

@@ -27,7 +27,7 @@ from unittest import mock
 
 import trio
 
-from bench.postgres_server import PostgresServer, find_programs
+from bench.servers.postgres_server import PostgresServer, find_programs
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock
@@ -193,7 +193,7 @@ def fill_export(address: str, folder: Path) -> None:
         return ExportStep(number + 1, parts, sum(each.rows for each in parts), 1_500, 16_384, len(parts), 7.0)
 
     async def write() -> None:
-        export = history.History(folder / history.FILE)
+        export = history.ExportHistory(folder / history.FILE)
         for number in range(9):
             start_us = now_us - (9 - number) * 3_600_000_000
             with mock.patch.object(history, "_now_us", lambda at_us=start_us + 7_000_000: at_us):

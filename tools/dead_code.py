@@ -23,11 +23,10 @@ PROGRAMS = ("bench", "examples", "tools")
 USED = {
     "Python, for a name that a module lacks": ("__getattr__",),
     "importlib, which loads a module by it": ("exec_module",),
-    "hatchling, when it builds a wheel": ("CompileHook", "PLUGIN_NAME", "initialize"),
+    "hatchling, when it builds a wheel": ("ClientHook", "CompileHook", "PLUGIN_NAME", "initialize"),
     "mkdocs, when it builds the site": ("on_page_content", "on_page_markdown", "on_post_build"),
     "Alembic, which orders the revisions by it": ("down_revision",),
     "SQLAlchemy, when it compiles a statement": ("_greatest", "visit_INTEGER", "visit_TEXT", "visit_VARCHAR"),
-    "hypercorn, whose methods these replace": ("_check_protocol", "_send_error_response"),
     "cbor2 and PySpark, which pass it to a function of ours": ("client_address", "immutable"),
     "Spark, which calls a source by these names": (
         *("getDefaultReadLimit", "initialOffset", "prepareForTriggerAvailableNow", "reportLatestOffset"),

@@ -36,10 +36,10 @@ KEPT_NAMES = {"bare"}
 """Names that stay though they are taken: programs of users import them."""
 
 FACES = {
-    *("bare", "bare/schema", "block_manager", "block_node/client", "block_node/client/blocking", "cardinal_streams"),
-    *("ockam", "pyspark_stream_node", "spark_export", "stream_client", "stream_client/blocking", "stream_node"),
+    *("bare", "bare.schema", "block_manager", "block_node.client", "block_node.client.blocking", "cardinal_streams"),
+    *("ockam", "pyspark_stream_node", "spark_export", "stream_client", "stream_client.blocking", "stream_node"),
 }
-"""The packages whose `__init__` hands names on: `tests/style/test_exports.py::FACES` as folders."""
+"""The packages whose `__init__` hands names on to the programs of users. `stream_node` has its version only."""
 
 HEARTS = (
     "stream_service/workers/stream.py",
@@ -160,7 +160,7 @@ def full_inits(house: House) -> list[str]:
     return [
         path
         for path in inits
-        if str(PurePosixPath(path).parent) not in FACES and not all(map(is_text, house.tree(path).body))
+        if path.rpartition("/")[0].replace("/", ".") not in FACES and not all(map(is_text, house.tree(path).body))
     ]
 
 
@@ -212,17 +212,17 @@ def figures(house: House) -> list[Figure]:
         return Figure(name, len(found), bar, recorded, found)
 
     return [
-        Figure("installed lines", lines, 112_000, 124_540, by_lines),
-        Figure("installed lines of code", code, 73_000, 85_030, by_code),
+        Figure("installed lines", lines, 112_000, 124_560, by_lines),
+        Figure("installed lines of code", code, 73_000, 85_035, by_code),
         listed("installed top-level packages", house.packages, 12, 12),
         listed("names that other distributions install", clashes(house), 0, 0),
         listed("entries of the root", root_entries(house), 32, 32),
-        listed(f"folders with more than {FOLDER_FILES_MAX} files", full_folders(house), 0, 6),
-        listed("__init__ with code, outside the faces", full_inits(house), 0, 1),
-        listed("class names of three modules or more", shared_classes(house, 3), 0, 3),
-        listed("class names of two modules or more", shared_classes(house, 2), 0, 23),
-        listed(f"calls with more than {ARGUMENTS_MAX} arguments by place", wide_calls(house), 0, 3),
-        listed("hearts with few comments", silent_hearts(house), 0, 3),
+        listed(f"folders with more than {FOLDER_FILES_MAX} files", full_folders(house), 0, 0),
+        listed("__init__ with code, outside the faces", full_inits(house), 0, 0),
+        listed("class names of three modules or more", shared_classes(house, 3), 0, 0),
+        listed("class names of two modules or more", shared_classes(house, 2), 0, 0),
+        listed(f"calls with more than {ARGUMENTS_MAX} arguments by place", wide_calls(house), 0, 0),
+        listed("hearts with few comments", silent_hearts(house), 0, 0),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Draws `docs/session.svg`: the README's commands, typed at a terminal of their own against a real node.
+"""Draws `docs/images/session.svg`: the README's commands, typed at a terminal of their own against a real node.
 
     python tools/record_session.py
 
@@ -22,7 +22,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
-PICTURE = ROOT / "docs" / "session.svg"
+PICTURE = ROOT / "docs" / "images" / "session.svg"
 WIDTH = 86
 """Columns: the longest line, and some air."""
 

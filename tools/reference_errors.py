@@ -26,8 +26,8 @@ INTERNAL = {
     "block_node.NotABlock": "it becomes BlockFormatError",
     "index_service.BeyondLimit": "it becomes an `error` to the sender of the request",
     "ockam.CborError": "it becomes IdentityRefused",
-    "stream_storage.SealBroken": "whoever reads the file raises an error of its own",
-    "stream_storage.ParseError": "whoever reads the file raises an error of its own",
+    "ockam.SealBroken": "whoever reads the file raises an error of its own",
+    "ockam.ParseError": "whoever reads the file raises an error of its own",
     "stream_node.Died": "the demo raises and catches it",
 }
 """Errors that never leave their package, each with the reason."""

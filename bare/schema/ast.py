@@ -111,7 +111,7 @@ class UnionMember(_Node, frozen=True):
     at: SourcePosition = NOWHERE
 
 
-class Union(_Node, frozen=True):
+class UnionNode(_Node, frozen=True):
     members: tuple[UnionMember, ...]
     closing: tuple[str | None, ...] = ()
     at: SourcePosition = NOWHERE
@@ -130,7 +130,7 @@ class Struct(_Node, frozen=True):
     at: SourcePosition = NOWHERE
 
 
-Type = Primitive | FixedData | Name | Optional | List | Map | Enum | Union | Struct
+Type = Primitive | FixedData | Name | Optional | List | Map | Enum | UnionNode | Struct
 
 
 class Definition(_Node, frozen=True):
@@ -155,7 +155,7 @@ def parts(type_: Type) -> tuple[Type, ...]:
             return (item,)
         case Map(key=key, value=value):
             return (key, value)
-        case Union(members=members):
+        case UnionNode(members=members):
             return tuple(member.type for member in members)
         case Struct(fields=fields):
             return tuple(item.type for item in fields)

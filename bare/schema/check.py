@@ -18,7 +18,7 @@ from bare.schema.ast import (
     SourcePosition,
     Struct,
     Type,
-    Union,
+    UnionNode,
     in_order,
     names_in,
     parts,
@@ -98,7 +98,7 @@ class _Checker:
         match type_:
             case Enum():
                 self._enum(type_)
-            case Union():
+            case UnionNode():
                 self._union(type_)
             case Struct():
                 self._struct(type_)
@@ -106,7 +106,7 @@ class _Checker:
                 if not self._is_key(key):
                     raise _error("the key of a map must be an enum or a primitive, not f32, f64 or void", key.at)
         for part in parts(type_):
-            if not isinstance(type_, Union) and self._resolved(part) == Primitive("void"):
+            if not isinstance(type_, UnionNode) and self._resolved(part) == Primitive("void"):
                 raise _error("void may only be a member of a union, or a whole message", part.at)
             self.type(part)
 
@@ -133,7 +133,7 @@ class _Checker:
             names.add(member.name)
         self._numbers("value", [(member.value, member.stated, member.at) for member in enum.members])
 
-    def _union(self, union: Union) -> None:
+    def _union(self, union: UnionNode) -> None:
         if not union.members:
             raise _error("a union must have at least one member", union.at)
         types: set[Type] = set()
@@ -173,7 +173,7 @@ def _blocking(type_: Type, finite: set[str]) -> Name | None:
     match type_:
         case Name():
             return None if type_.name in finite else type_
-        case Union(members=members):
+        case UnionNode(members=members):
             each = [_blocking(member.type, finite) for member in members]
             return None if not each or None in each else each[0]
         case Struct() | List(length=int()):

@@ -18,8 +18,8 @@ from bare.schema.ast import (
     Primitive,
     Struct,
     Type,
-    Union,
     UnionMember,
+    UnionNode,
     in_order,
     is_in_order,
 )
@@ -73,7 +73,7 @@ def _type(type_: Type, indent: str) -> str:
             return f"map<{_type(key, indent)}><{_type(value, indent)}>"
         case Enum():
             return _enum(type_, indent)
-        case Union():
+        case UnionNode():
             return _union(type_, indent)
         case Struct():
             return _struct(type_, indent)
@@ -94,7 +94,7 @@ def _enum(enum: Enum, indent: str) -> str:
     return _block("enum", lines, enum.closing, indent)
 
 
-def _union(union: Union, indent: str) -> str:
+def _union(union: UnionNode, indent: str) -> str:
     texts: list[tuple[str, UnionMember]] = []
     expected = 0
     for member in union.members:

@@ -192,7 +192,7 @@ class _Builder:
                 cls = enum.IntEnum(place, [(member.name, member.value) for member in members])  # type: ignore[misc]
                 self.types[place] = cls
                 return enum_type(cls)
-            case ast.Union(members=parts):
+            case ast.UnionNode(members=parts):
                 # Members without a name are named by their tag.
                 nodes = tuple((part.tag, self._node(part.type, f"{place}.{part.tag}")) for part in parts)
                 return UnionType(nodes, needs_tags(nodes))

@@ -12,16 +12,16 @@ _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<info>[^`]*?)[ \t]*")
 _SCHEMA_START = re.compile(r"(?:\s+|#[^\n]*\n)*(?:type|enum)\s+[A-Z]")
 
 
-class Block(NamedTuple):
+class SchemaBlock(NamedTuple):
     """A schema in a Markdown document. text: its text. line: the number of its first line, from 1."""
 
     text: str
     line: int
 
 
-def blocks(markdown: str) -> list[Block]:
+def blocks(markdown: str) -> list[SchemaBlock]:
     """Returns the schemas of a Markdown document, in the order of the document."""
-    found: list[Block] = []
+    found: list[SchemaBlock] = []
     marks, info, start = "", "", 0
     lines = markdown.replace("\r\n", "\n").split("\n")
     for number, line in enumerate(lines, 1):
@@ -31,6 +31,6 @@ def blocks(markdown: str) -> list[Block]:
         elif marks and fence and fence["marks"].startswith(marks) and not fence["info"]:
             text = "".join(inner + "\n" for inner in lines[start - 1 : number - 1])
             if info == "bare" or (not info and _SCHEMA_START.match(text)):
-                found.append(Block(text, start))
+                found.append(SchemaBlock(text, start))
             marks = ""
     return found

@@ -37,8 +37,8 @@ from bare.schema.ast import (
     SourcePosition,
     Struct,
     Type,
-    Union,
     UnionMember,
+    UnionNode,
 )
 from bare.schema.cursor import Cursor
 from bare.schema.lexer import Lexeme, tokens
@@ -231,7 +231,7 @@ class _Parser(Cursor):
         self.expect("}", "after the members of an enum")
         return Enum(tuple(members), closing, at)
 
-    def _union(self, at: SourcePosition, end: str) -> Union:
+    def _union(self, at: SourcePosition, end: str) -> UnionNode:
         self._open("{" if end == "}" else "(", "a union")
         members: list[UnionMember] = []
         self.take("|")
@@ -252,7 +252,7 @@ class _Parser(Cursor):
             raise self.error(f"members of a union are separated by `|`, not by {self.found()}")
         closing = self.closing()
         self.expect(end, "after the members of a union (which are separated by `|`)")
-        return Union(tuple(members), closing, at)
+        return UnionNode(tuple(members), closing, at)
 
     def _struct(self, at: SourcePosition) -> Struct:
         self._open("{", "a struct")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from block_node.blocks.items import ItemKind, item_kind, read_footer
 from block_node.item_splitting import ItemBatch
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from block_node.persist.stored_items import Guard, StoredItems
 from block_node.protocol import Piece
 
@@ -14,7 +14,7 @@ AnchorDone = Callable[[bytes | None, str], None]
 """The callback of `find_previous_root`: the root hash, or None and the reason why."""
 
 
-def find_previous_root(store: BlockStore, number: int, on_done: AnchorDone, guard: Guard) -> None:
+def find_previous_root(store: ChainStore, number: int, on_done: AnchorDone, guard: Guard) -> None:
     """Reads the stored block `number` up to its footer, which names the root hash of the preceding block."""
     found: list[bytes] = []
 

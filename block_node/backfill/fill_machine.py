@@ -23,7 +23,7 @@ from block_node.backfill.chunks import BatchSize, Delivered, Fetch, Fetched, Fet
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.backfill.request_range import highest_of, lowest_of
-from block_node.persist.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRanges, NumberRange
 
 EDGES_LOOKED_AT = 64
 """The largest number of gaps that are examined to find one that can be fetched: there can be thousands of gaps."""
@@ -267,7 +267,7 @@ class FillMachine:
         held_bytes = self.held_bytes - sum(chunk.partial_bytes for chunk in self.chunks)
         assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
-    def _edges(self) -> Iterator[tuple[int, BlockRange]]:
+    def _edges(self) -> Iterator[tuple[int, NumberRange]]:
         """Yields the blocks at which fetching can continue, each with its range of open blocks: downwards, the highest
         open block of each gap; upwards, the lowest one."""
         if not self._downwards:
@@ -281,7 +281,7 @@ class FillMachine:
                 yield each.last, each
             above = end
 
-    def _fetch(self, edge: int, hole: BlockRange, now_s: float, alone: bool) -> Fetch | None:
+    def _fetch(self, edge: int, hole: NumberRange, now_s: float, alone: bool) -> Fetch | None:
         # Among equal sources, the one with the fewest running requests is chosen. Perhaps none can be asked now.
         busy = Counter(chunk.source for chunk in self._chunks.values() if not chunk.complete)
         source = self._health.choose(edge, now_s, busy)

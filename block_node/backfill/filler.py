@@ -23,7 +23,7 @@ from block_node.blocks.errors import Level
 from block_node.blocks.verifier import Verifier
 from block_node.events import BackfilledBlockNotification, PersistedNotification, VerificationNotification
 from block_node.facility import Facility
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 
 NEEDED_LEVELS = Level.MERKLE | Level.CHAIN
 """The levels that are needed to check a fetched block against the root hash that the next block names."""
@@ -51,7 +51,7 @@ class Filler:
         limits: FillLimits,
         *,
         facility: Facility,
-        store: BlockStore,
+        store: ChainStore,
         verifier: Verifier,
         health: Health,
         sources: Mapping[str, BlockSource],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from block_node.persist.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRanges, NumberRange
 from block_node.persist.schema import NUMBER_MAX
 
 
@@ -43,7 +43,7 @@ class GapFacts(msgspec.Struct, frozen=True, kw_only=True):
     follows: bool = False
 
 
-def intended_range(first_available: int, last_to_store: int, view: GapFacts) -> BlockRange | None:
+def intended_range(first_available: int, last_to_store: int, view: GapFacts) -> NumberRange | None:
     """Returns the range of blocks that this node should have, if any. `last_to_store` -1 means no limit."""
     ends = [view.known.last, view.newest_known, view.next_block - 1]
     if view.follows:
@@ -51,10 +51,10 @@ def intended_range(first_available: int, last_to_store: int, view: GapFacts) -> 
     end = min(NUMBER_MAX, max((each for each in ends if each is not None), default=-1))
     if last_to_store >= 0:
         end = min(end, last_to_store)
-    return BlockRange(first_available, end) if end >= first_available else None
+    return NumberRange(first_available, end) if end >= first_available else None
 
 
-def find_gaps(intended: BlockRange | None, view: GapFacts) -> list[BlockGap]:
+def find_gaps(intended: NumberRange | None, view: GapFacts) -> list[BlockGap]:
     """Returns the gaps in ascending order. A gap that extends across `next_block` is split into two."""
     if intended is None:
         return []

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from block_node.persist.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRanges, NumberRange
 
 
-def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
+def lowest_of(edge: int, hole: NumberRange, blocks: int, claims: BlockRanges, large: Set[int]) -> NumberRange:
     first = max(hole.first, edge - blocks + 1)
     lacking = claims.missing(first, edge)
     first = lacking[-1].last + 1 if lacking else first
-    return BlockRange(max([first, *(number + 1 for number in large if first <= number < edge)]), edge)
+    return NumberRange(max([first, *(number + 1 for number in large if first <= number < edge)]), edge)
 
 
-def highest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
+def highest_of(edge: int, hole: NumberRange, blocks: int, claims: BlockRanges, large: Set[int]) -> NumberRange:
     end = claims.end_of_run(edge)
     assert end is not None, "the source has the block"
     last = min(hole.last, end, edge + blocks - 1)
-    return BlockRange(edge, min([last, *(number - 1 for number in large if edge < number <= last)]))
+    return NumberRange(edge, min([last, *(number - 1 for number in large if edge < number <= last)]))

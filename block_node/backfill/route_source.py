@@ -105,13 +105,15 @@ class RouteSource:
                 silent = f"no answer to {service}"
                 on_done(None, f"unreachable: {silent if answers is Unanswered.SILENT else answers.value.format('it')}")
                 return
+            result, reason = None, ""
             try:
                 if ERROR.is_in(answers[0]):
-                    on_done(None, f"refused: {ERROR.decode_response(answers[0]).reason}")
+                    reason = f"refused: {ERROR.decode_response(answers[0]).reason}"
                 else:
-                    on_done(read(answers[0]), "")
+                    result = read(answers[0])
             except ProtocolError as error:
-                on_done(None, str(error))
+                reason = str(error)
+            on_done(result, reason)
 
         # The caller gets no result before its own call has returned.
         patience_s = min(ANSWER_S_MAX, self._silence_s_max)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from block_node.blocks.errors import AddressBookError, BlockFormatError
 from block_node.blocks.protobuf import bytes_field, bytes_value, number_field, read_fields
-from stream_storage.parsing import ParseError, parse_json
+from ockam.files.parsing import ParseError, parse_json
 
 KEY_BITS_MIN = 2048
 """Signatures with shorter RSA keys can be forged too easily. Nodes of real networks have keys of 3072 bits."""

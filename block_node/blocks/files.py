@@ -22,7 +22,7 @@ from block_node.blocks.errors import BlockFileError, BlockFormatError
 from block_node.blocks.item_cutter import ItemCutter, ItemPiece, item_size
 from block_node.blocks.items import Item, item_prefix
 from block_node.blocks.settings import VerifierSettings
-from stream_storage.durable_files import rename_durably
+from ockam.files.durable_files import rename_durably
 
 GZIP_MAGIC = b"\x1f\x8b"
 PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from block_node.blocks.address_book import AddressBook
 from block_node.blocks.errors import AddressBookError
 from block_node.blocks.proofs import RecordSignature
-from stream_storage.durable_files import make_folder, write_durably
+from ockam.files.durable_files import make_folder, write_durably
 
 KEY_BITS = 3072
 """Nodes of real networks have keys of this length."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from block_node.persist import schema as sql
-from block_node.persist.errors import BlockConflict, PredecessorMissing, StagedPartMissing
+from block_node.persist.errors import PredecessorMissing, StagedPartMissing, StoredBlockDiffers
 from block_node.persist.mark import (
     BlockMark,
     find_mark,
@@ -147,7 +147,7 @@ class ChainLog:
         time_us: the time of the messages, in microseconds since 1970. behind: a block that must already be stored,
         usually the previous one. mends: whether the stored bytes of the block are damaged, so that it is stored again.
 
-        Raises BlockConflict if a different block with the same number is stored, PredecessorMissing if the block
+        Raises StoredBlockDiffers if a different block with the same number is stored, PredecessorMissing if the block
         `behind` is not stored, StagedPartMissing if a staged part is missing.
         """
         # 1. A damaged block is written into its own place if it fits there, else it is stored like a new one.
@@ -165,7 +165,7 @@ class ChainLog:
         if known is not None:
             # The root hash of the stored block may have been corrected after the block was stored.
             if known.root != block.root and known.root not in block.other_roots:
-                raise BlockConflict(block.number, known.root, block.root)
+                raise StoredBlockDiffers(block.number, known.root, block.root)
             self._drop_staged(session, block.attempt)
             return StoredBlock(known, False, self._stream_id(session))
         # 3. If the block `behind` failed, this one is not stored either, so that the end of the chain has no gap.

@@ -9,7 +9,7 @@ import structlog
 from block_node.persist.chain_log import ChainLog, StoredChain
 from block_node.persist.operations import read_chain
 from stream_storage.contract import Do, Session, StreamRecord
-from stream_storage.errors import CommitUnsettled, ConnectionLost, StorageClosed
+from stream_storage.errors import CommitUnsettled, DatabaseLost, StorageClosed
 from stream_storage.runner import Runner
 
 logger = structlog.get_logger(__name__)
@@ -25,7 +25,7 @@ def read_again(storage: Runner, log: ChainLog, learn: Learn) -> None:
         return None if state is None else (state, log.stream(session))
 
     def read(operation: Do[tuple[StoredChain, StreamRecord | None] | None]) -> None:
-        if isinstance(operation.error, CommitUnsettled | ConnectionLost):
+        if isinstance(operation.error, CommitUnsettled | DatabaseLost):
             read_again(storage, log, learn)
         elif operation.error is not None:
             # Until the next start, the write counts as one that has stored nothing, and no blocks are deleted.

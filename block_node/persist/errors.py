@@ -13,7 +13,7 @@ class BlockNumberUnknown(StorageError):
         self.number = number
 
 
-class BlockConflict(StorageError):
+class StoredBlockDiffers(StorageError):
     """Raised if a block with the same number and another root hash is already stored."""
 
     def __init__(self, number: int, stored: bytes, offered: bytes) -> None:

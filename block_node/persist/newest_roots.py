@@ -10,7 +10,7 @@ from block_node.blocks.errors import Level, VerificationFailed
 from block_node.blocks.hash_scheme import RootCandidate
 from block_node.blocks.settings import VerifierSettings
 from block_node.item_splitting import ItemBatch
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from block_node.persist.stored_items import StoredItems
 from block_node.protocol import Piece
 
@@ -18,7 +18,7 @@ RootsDone = Callable[[tuple[RootCandidate, ...], str], None]
 """The callback of `find_roots`: the possible root hashes and an empty text, or an empty tuple and the reason."""
 
 
-def find_roots(store: BlockStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
+def find_roots(store: ChainStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
     levels = Level.STRUCTURE | settings.levels & Level.MERKLE
     reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=settings.hash_schemes))
 

@@ -24,7 +24,7 @@ from block_node.events import (
 )
 from block_node.facility import Facility, Plugin
 from block_node.persist.collector import BlockCollector
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from block_node.protocol import Piece
 from stream_storage.errors import StorageError
 
@@ -43,7 +43,7 @@ class Persistence(Plugin):
 
     name: ClassVar[str] = "persistence"
 
-    def __init__(self, facility: Facility, store: BlockStore, *, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+    def __init__(self, facility: Facility, store: ChainStore, *, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         super().__init__(facility)
         self._store = store
         self._held_bytes_max = held_bytes_max

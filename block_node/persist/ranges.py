@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
-class BlockRange(NamedTuple):
+class NumberRange(NamedTuple):
     """A range of block numbers from `first` to `last`, both included."""
 
     first: int
@@ -31,11 +31,11 @@ class BlockRanges:
         for first, last in ranges:
             self.add(first, last)
 
-    def __iter__(self) -> Iterator[BlockRange]:
-        return map(BlockRange, self._firsts, self._lasts)
+    def __iter__(self) -> Iterator[NumberRange]:
+        return map(NumberRange, self._firsts, self._lasts)
 
-    def __reversed__(self) -> Iterator[BlockRange]:
-        return map(BlockRange, reversed(self._firsts), reversed(self._lasts))
+    def __reversed__(self) -> Iterator[NumberRange]:
+        return map(NumberRange, reversed(self._firsts), reversed(self._lasts))
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -78,16 +78,16 @@ class BlockRanges:
         at = bisect_left(self._lasts, number)
         return max(number, self._firsts[at]) if at < len(self._firsts) else None
 
-    def missing(self, first: int, last: int) -> list[BlockRange]:
+    def missing(self, first: int, last: int) -> list[NumberRange]:
         holes = []
         for at in range(bisect_left(self._lasts, first), len(self._firsts)):
             if self._firsts[at] > last:
                 break
             if self._firsts[at] > first:
-                holes.append(BlockRange(first, self._firsts[at] - 1))
+                holes.append(NumberRange(first, self._firsts[at] - 1))
             first = self._lasts[at] + 1
         if first <= last:
-            holes.append(BlockRange(first, last))
+            holes.append(NumberRange(first, last))
         return holes
 
     def add(self, first: int, last: int | None = None) -> None:

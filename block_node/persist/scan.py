@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.operations import PLACES_PER_READ, ReadBlocks
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from ockam.actors.worker import Worker
 from stream_storage.errors import DatabaseCorrupt, StorageClosed
 
@@ -18,7 +18,7 @@ PAUSE_S = 5.0
 class BlockScan(Worker):
     """The worker that scans the blocks of a store. It reads at most `bytes_per_s` bytes in a second."""
 
-    def __init__(self, store: BlockStore, bytes_per_s: int) -> None:
+    def __init__(self, store: ChainStore, bytes_per_s: int) -> None:
         self._store = store
         self._bytes_per_s = bytes_per_s
         self._number = self._part = 0

@@ -15,7 +15,7 @@ import structlog
 
 from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
 from block_node.persist.doubt import read_again
-from block_node.persist.errors import BlockConflict, PredecessorMissing
+from block_node.persist.errors import PredecessorMissing, StoredBlockDiffers
 from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock, read_chain, recount
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.retention import BlockRetention
@@ -45,7 +45,7 @@ class BlockStoreStatistics(msgspec.Struct, frozen=True):
     failed: int
 
 
-class BlockStore:
+class ChainStore:
     """The block store of one chain.
 
     - available: the blocks that can be read; ever_stored: also those that retention has deleted.
@@ -320,7 +320,7 @@ class BlockStore:
         # Staged parts have no further use, and would fill the disk.
         self._discard(block)
         # A conflict is no gap: another block with this number is stored.
-        if (self.newest is None or block.number > self.newest.number) and not isinstance(error, BlockConflict):
+        if (self.newest is None or block.number > self.newest.number) and not isinstance(error, StoredBlockDiffers):
             refused = self._refused_from
             self._refused_from = block.number if refused is None else min(refused, block.number)
 

@@ -8,7 +8,7 @@ from typing import Final
 from block_node.blocks.errors import BlockError
 from block_node.item_splitting import ItemBatch, ItemSplitter, NotABlock
 from block_node.persist.operations import ReadBlocks
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from stream_storage.errors import StorageClosed
 
 READ_BYTES: Final = 1024 * 1024
@@ -27,7 +27,7 @@ class StoredItems:
 
     def __init__(
         self,
-        store: BlockStore,
+        store: ChainStore,
         number: int,
         take: Callable[[ItemBatch], bool],
         on_done: Callable[[str], None],

@@ -12,7 +12,7 @@ import structlog
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.mark import PART_BYTES_MAX
 from block_node.persist.operations import ReadBlocks
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
 from ockam.actors.message import Message
 from ockam.actors.worker import Worker
@@ -45,7 +45,7 @@ class AccessService(Worker):
     Invariant: at most one read from the store is in progress. The request of this read is not in `_waiting`.
     """
 
-    def __init__(self, store: BlockStore) -> None:
+    def __init__(self, store: ChainStore) -> None:
         self._store = store
         self._waiting: deque[tuple[Message, GetBlock]] = deque()
         self._reading = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from block_node.persist.ranges import BlockRanges
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from block_node.protocol_reading import (
     STATUS,
     BlockRange,
@@ -34,7 +34,7 @@ class StatusService(AnsweringWorker):
 
     def __init__(
         self,
-        store: BlockStore,
+        store: ChainStore,
         *,
         next_expected: Callable[[], int | None],
         version: str,

@@ -25,7 +25,7 @@ from block_node.events import (
     VerificationNotification,
 )
 from block_node.facility import Facility, Plugin
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribeStatus, SubscriptionEnded, opening_of
 from block_node.read.subscription import SubscribeSession
 from block_node.read.subscription_plan import RefusedPlan, SubscribeLimits, plan_subscription
@@ -63,7 +63,7 @@ class SubscribeService(Plugin):
         self,
         facility: Facility,
         node: Node,
-        store: BlockStore,
+        store: ChainStore,
         *,
         now_s: Callable[[], float],
         new_id: Callable[[], str],

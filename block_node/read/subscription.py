@@ -17,7 +17,7 @@ from block_node.events import BlockBegun, BlockDropped, ItemEvent, ItemsReceived
 from block_node.item_splitting import HEAD_BYTES_MIN, ItemBatch, ItemSplitter, NotABlock, split_items, split_piece
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.operations import PLACES_PER_READ, ReadBlocks, StoredParts
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
     SUBSCRIBE,
@@ -73,7 +73,7 @@ class SubscribeSession(Worker):
         request_id: int,
         plan: SubscriptionPlan,
         window_bytes: int,
-        store: BlockStore,
+        store: ChainStore,
         limits: SubscribeLimits,
         now_s: Callable[[], float],
         on_end: Callable[[SubscribeSession, SubscribeStatus | None], None],

@@ -9,7 +9,7 @@ from anyio import to_thread
 
 from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.machines.consumer_events import Checkpoint
-from stream_storage.durable_files import write_durably
+from ockam.files.durable_files import write_durably
 
 
 class FileCheckpoints:

@@ -42,7 +42,7 @@ class SubBatch(msgspec.Struct, frozen=True, kw_only=True):
     deletes: Collection[str] = ()
 
 
-class Block(msgspec.Struct, frozen=True):
+class ChainBlock(msgspec.Struct, frozen=True):
     """A block, and the contents of its sub batches by their ids. Those that the payload announces and that are missing
     here must be sent by `ChainPublisher.send_sub_batch`."""
 
@@ -62,7 +62,7 @@ class ChainPublisher:
         self._transport = transport
         self._error: Exception | None = None
 
-    async def send(self, blocks: Sequence[Block]) -> int:
+    async def send(self, blocks: Sequence[ChainBlock]) -> int:
         """Sends blocks together, and returns the number of new blocks. Blocks that were sent before are skipped. The
         transport has stored all messages when `send` returns. After an error no new block counts as sent, and all can
         be sent again."""
@@ -183,7 +183,7 @@ class ReorgSession:
         self.channel = channel
         self._transport = transport
 
-    async def send(self, blocks: Sequence[Block]) -> None:
+    async def send(self, blocks: Sequence[ChainBlock]) -> None:
         """Sends the next blocks of the reorg, in order, each with all its sub batches. Raises `ReorgOrder`, for example
         if a block is not a child of the block before it."""
         records = []

@@ -19,7 +19,7 @@ from cardinal_streams.message.types import Record
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.recording import MAGIC, RecordingReader, encode_deliveries
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic, partition_of
-from stream_storage.durable_files import sync_names
+from ockam.files.durable_files import sync_names
 
 READ_BYTES = 256 * 1024
 # The largest number of deliveries that one call to a worker thread returns.

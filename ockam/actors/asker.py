@@ -95,8 +95,8 @@ class Asker(Worker):
         self._is_watching = False
         if self._on_done is None:
             return
-        # A lost connection is noticed long before the time is over.
-        if is_closed(self._node, self._return_route):
+        # A lost connection is noticed long before the time is over. Of several answers, the others come by other ways.
+        if self._wanted == 1 and is_closed(self._node, self._return_route):
             self._end(Unanswered.CLOSED)
         elif trio.current_time() >= self._deadline_s:
             self._end(Unanswered.SILENT)

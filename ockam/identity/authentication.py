@@ -25,7 +25,7 @@ NODE_AUTHENTICATE = local("node_authenticate")
 """The next hop of an authentication. No node passes on a message with this next hop."""
 
 
-class Status(enum.IntEnum):
+class TokenStatus(enum.IntEnum):
     OK = 0
     UNKNOWN = 1
     """The node does not know this token, or the payload is no authentication."""
@@ -50,8 +50,8 @@ class AuthenticateRequest(msgspec.Struct, frozen=True):
 
 # type AuthenticateAnswer struct { request_id: uint  status: uint  identity: str  reason: str }
 class AuthenticateAnswer(msgspec.Struct, frozen=True):
-    """The answer to a token. status: a `Status`; a later node can have more of them. reason: for people; empty if all
-    is well.
+    """The answer to a token. status: a `TokenStatus`; a later node can have more of them. reason: for people; empty if
+    all is well.
 
     identity: the proved identity, as in rules, for example `token:spark`; empty after a refusal."""
 
@@ -65,7 +65,7 @@ AUTHENTICATE = Protocol("node/authenticate/1", AuthenticateRequest, Authenticate
 
 
 class TokenVerdict(NamedTuple):
-    status: Status
+    status: TokenStatus
     identity: Identity | None = None
     reason: str = ""
 

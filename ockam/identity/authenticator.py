@@ -11,7 +11,7 @@ import trio
 
 from ockam.actors.message import Message, reply_to
 from ockam.actors.worker import Worker
-from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateAnswer, Status, TokenVerdict
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateAnswer, TokenStatus, TokenVerdict
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.identity.token import is_this_machine
 from ockam.protocol import ProtocolError
@@ -66,11 +66,11 @@ class Authenticator:
         peer: its `host:port`. known: its identity without a token. is_encrypted: whether the connection uses TLS."""
         # A large payload is not decoded: before it has proved anything, a peer must cost little.
         if len(message.payload) > REQUEST_BYTES_MAX:
-            return Proof(TokenVerdict(Status.UNKNOWN, reason=TOO_LARGE), None)
+            return Proof(TokenVerdict(TokenStatus.UNKNOWN, reason=TOO_LARGE), None)
         try:
             request = AUTHENTICATE.decode_request(message.payload)
         except ProtocolError:
-            request_id, verdict = 0, TokenVerdict(Status.UNKNOWN, reason=NO_AUTHENTICATION)
+            request_id, verdict = 0, TokenVerdict(TokenStatus.UNKNOWN, reason=NO_AUTHENTICATION)
         else:
             request_id, verdict = request.request_id, self._judge(request.token, peer, known, is_encrypted)
         return Proof(verdict, reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict)))
@@ -112,13 +112,13 @@ class Authenticator:
                 "a token is taken over TLS only, except from the same machine; the token went over the network without "
                 "encryption, so revoke it, make a new one, and connect with TLS"
             )
-            return TokenVerdict(Status.UNENCRYPTED, reason=reason)
+            return TokenVerdict(TokenStatus.UNENCRYPTED, reason=reason)
         if known.source != "anonymous":
             reason = (
                 f"this connection is {known} already, by its certificate; a connection has one identity, so leave out "
                 "the token or the certificate"
             )
-            return TokenVerdict(Status.SECOND, reason=reason)
+            return TokenVerdict(TokenStatus.SECOND, reason=reason)
         return self._find(text)
 
 
@@ -131,7 +131,7 @@ class LateAuthentication(Worker):
         except ProtocolError:
             request_id = 0
         reason = "an authentication must be the first message of a connection to the node itself; connect again"
-        self.reply(message, _answer(request_id, TokenVerdict(Status.LATE, reason=reason)))
+        self.reply(message, _answer(request_id, TokenVerdict(TokenStatus.LATE, reason=reason)))
 
 
 def _answer(request_id: int, verdict: TokenVerdict) -> bytes:

@@ -13,7 +13,7 @@ from ockam.actors.address import Address, local
 from ockam.actors.message import Message
 from ockam.actors.worker import Worker
 from ockam.errors import ConnectFailed
-from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest, Status
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest, TokenStatus
 from ockam.identity.token import Token, TokenError, is_this_machine
 from ockam.protocol import ProtocolError
 
@@ -65,7 +65,7 @@ class OutgoingTokens:
         except ProtocolError:
             return
         destination = self._open.pop(answer.request_id, None)
-        if destination is not None and answer.status != Status.OK:
+        if destination is not None and answer.status != TokenStatus.OK:
             logger.error("token_not_accepted", destination=destination, reason=answer.reason)
 
 

@@ -1,4 +1,4 @@
-"""TlsLayer: one TLS 1.3 connection as bytes in and bytes out. It reads no sockets and knows nothing of messages.
+"""TlsLayer: one TLS 1.3 connection as bytes in and bytes out. It reads no sockets and no messages.
 
 The node under trio, and the clients with AnyIO or without an event loop, pass their bytes through it. The TLS streams
 of trio and AnyIO return at most one record (16 KiB) at a time, and cannot send without waiting."""

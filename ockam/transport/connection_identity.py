@@ -29,8 +29,10 @@ class ConnectionIdentity:
         """Judges the token in the peer's first message, if it has one. After a refusal, call `delay_refusal`."""
         if self._authenticator is None or not self._authenticator.is_meant(first):
             return None
+        # `find` gives the identity by certificate: a peer that has one is refused, since a connection has one identity.
         proof = self._authenticator.judge(first, self._peer, self.find(tls), tls is not None)
         if proof.verdict.identity is None:
+            # Nothing more is read from this connection. It ends after `delay_refusal` and the answer.
             self.refused = proof
         else:
             self._proved = proof.verdict.identity

@@ -40,10 +40,12 @@ class ConnectionUsage:
     def join(self, identity: Identity) -> None:
         now_s = trio.current_time()
         key = party_key(identity, self._peer)
+        # A token can prove the identity for which the connection counts already.
         if key == self.usage.key:
             return
         self.leave()
         usage = self._usages.get(key, now_s)
+        # Above the limit, the connection stays open for a while, so that its client is told of the limit.
         self.refusal = usage.take("connections_max", self._peer)
         if self.refusal is not None:
             usage.refused_connections += 1
@@ -56,6 +58,7 @@ class ConnectionUsage:
         usage, self.usage = self.usage, UNLIMITED
         if usage is UNLIMITED:
             return
+        # The bytes that the connection still holds count for nobody from now on.
         self._holdings.count_for(UNLIMITED)
         if self.refusal is None:
             usage.give_back("connections_max")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_export.decode.decoding import Decoder
+from spark_export.decode.decoding import MessageDecoder
 from spark_export.errors import OptionError
 
 ITEM = pa.struct(
@@ -52,7 +52,7 @@ problem: why the message cannot be decoded, or null.
 """
 
 
-class BlockDecoder(Decoder):
+class BlockDecoder(MessageDecoder):
     """The decoder of messages that contain a block of the block node or a part of a block."""
 
     needs_headers = True

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_export.decode.decoding import Decoder
+from spark_export.decode.decoding import MessageDecoder
 from spark_export.errors import OptionError
 
 CARDINAL = pa.schema(
@@ -42,7 +42,7 @@ KINDS = {
 }
 
 
-class CardinalDecoder(Decoder):
+class CardinalDecoder(MessageDecoder):
     """The decoder of messages of Cardinal Streams."""
 
     def _rows(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ TYPES = {
 def parse_ddl(text: str) -> list[pa.Field]:
     """Returns the columns of a DDL text. Raises OptionError."""
     try:
-        fields = _Parser(text).fields("")
+        fields = _DdlParser(text).fields("")
         names = [field.name for field in fields]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -33,7 +33,7 @@ def parse_ddl(text: str) -> list[pa.Field]:
     return fields
 
 
-class _Parser:
+class _DdlParser:
     def __init__(self, text: str) -> None:
         self._tokens = [*TOKEN.findall(text), ""]
         self._at = 0

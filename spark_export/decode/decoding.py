@@ -1,4 +1,4 @@
-"""Turns the contents of messages into columns: `decoder` makes a Decoder for one kind of messages.
+"""Turns the contents of messages into columns: `decoder` makes a MessageDecoder for one kind of messages.
 
 The row of a message depends on this message alone. A message of another kind, and a value that does not fit its
 column, give nulls. The user names the columns of JSON, CBOR, Avro and Protobuf; `cardinal` and `block` have columns of
@@ -32,7 +32,7 @@ Problems: TypeAlias = defaultdict[int, list[str]]
 """By row, the problems of its message. A message without problems has no entry."""
 
 
-class Decoder:
+class MessageDecoder:
     """Adds columns with the contents of messages to batches of messages. It can be pickled, without the files that its
     options named.
 
@@ -63,7 +63,7 @@ class Decoder:
         raise NotImplementedError
 
 
-class ObjectDecoder(Decoder):
+class ObjectDecoder(MessageDecoder):
     """A decoder of messages that are objects, of whose members the user makes columns.
 
     open_load: makes the function that parses a message; each process calls it once, since schemas cannot be pickled.
@@ -153,7 +153,7 @@ class ObjectDecoder(Decoder):
 
 def decoder(
     kind: str, schema: str | Sequence[pa.Field] | None = None, options: Mapping[str, str] | None = None
-) -> Decoder:
+) -> MessageDecoder:
     """Returns a decoder of messages of one kind. Raises OptionError.
 
     kind: json, cbor, avro, protobuf, cardinal or block.
@@ -176,7 +176,7 @@ def decoder(
     return made
 
 
-def _own_columns(kind: str, fields: Sequence[pa.Field] | None) -> Decoder:
+def _own_columns(kind: str, fields: Sequence[pa.Field] | None) -> MessageDecoder:
     from spark_export.decode.block import BLOCK, BlockDecoder
     from spark_export.decode.cardinal import CARDINAL, CardinalDecoder
 

@@ -32,8 +32,8 @@ from spark_export.exporter.inline import TaskThreads
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.pace import STEP_ROWS_MAX
 from spark_export.exporter.planning import take_step
-from spark_export.exporter.reading import NodeReader
-from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, Outcome
+from spark_export.exporter.reading import ExportReader
+from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome
 from spark_export.exporter.spark_files import write_files
 from spark_export.exporter.step import ExportStep
 from spark_export.session import EMBEDDED, WORKER_LATE, close_session, is_sparks, open_session
@@ -79,7 +79,7 @@ class SparkExporter(Exporter):
             1 if choice.master.startswith("local") else CLUSTER_FACTOR
         )
 
-    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> Outcome:
+    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call; see `Exporter.run`."""
         started_s, steps, left_out = time.monotonic(), list[ExportStep](), dict[str, LeftOutStream]()
         overtaken, done = 0, False
@@ -95,7 +95,7 @@ class SparkExporter(Exporter):
                 if overtaken > OVERTAKEN_MAX:
                     raise
                 logger.warning("run begun anew", reason=str(error))
-        outcome = Outcome(
+        outcome = ExportOutcome(
             run_id=steps[-1].run if steps else None,
             rows=sum(each.rows for each in steps),
             data_bytes=sum(each.data_bytes for each in steps),
@@ -325,7 +325,7 @@ async def open_spark_exporter(settings: ExportSettings, choice: SparkChoice) -> 
         choice,
         log=log,
         node=node,
-        reader=NodeReader(settings.source(), lambda: node.list_ends(settings.selection)),
+        reader=ExportReader(settings.source(), lambda: node.list_ends(settings.selection)),
         threads=TaskThreads(1),
         history=history,
         selection=settings.selection,

@@ -18,10 +18,10 @@ import structlog
 from spark_export.errors import SourceError
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
-from spark_export.exporter.run import Exporter, Outcome
+from spark_export.exporter.run import Exporter, ExportOutcome
 from spark_export.exporter.schedule import next_start
 from spark_export.exporter.step import ExportStep, log_step
-from spark_export.exporter.upkeep import Upkeep
+from spark_export.exporter.upkeep import TableUpkeep
 from spark_export.tables.errors import ExportError
 from stream_client.errors import ClientError
 
@@ -33,8 +33,8 @@ async def run_daemon(
     *,
     every_s: float,
     metrics_file: Path | None = None,
-    on_outcome: Callable[[Outcome], None] | None = None,
-    upkeep: Upkeep | None = None,
+    on_outcome: Callable[[ExportOutcome], None] | None = None,
+    upkeep: TableUpkeep | None = None,
     chance: Callable[[], float] = random.random,
 ) -> ExporterStatistics:
     """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
@@ -93,7 +93,7 @@ async def run_daemon(
 
 async def _run_once(
     exporter: Exporter, stop: asyncio.Event, on_step: Callable[[ExportStep], Awaitable[None]]
-) -> Outcome | None:
+) -> ExportOutcome | None:
     """Exports all new messages once. Returns None after an expected error, or if `stop` was set."""
     run = asyncio.create_task(exporter.run(on_step=on_step))
     stopping = asyncio.create_task(stop.wait())
@@ -124,7 +124,7 @@ async def _run_once(
     return outcome
 
 
-async def _keep_table(upkeep: Upkeep, statistics: ExporterStatistics) -> ExporterStatistics:
+async def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> ExporterStatistics:
     """Compacts the table or removes old files, if either is due. A failure is only logged and counted."""
     try:
         done = await asyncio.to_thread(upkeep.run)

@@ -12,7 +12,7 @@ REPORTED_MAX = 3
 """The largest number of streams that the message of StreamsLeftOut describes."""
 
 
-class DiskFull(ExportError):
+class ExportDiskFull(ExportError):
     """The disk has no space for the files of a run."""
 
 
@@ -23,7 +23,7 @@ class TaskFailed(ExportError):
 class StreamsLeftOut(ExportError):
     """Some streams could not be exported. All other streams were exported, and their rows are in the table.
 
-    outcome: the `spark_export.exporter.run.Outcome` of the export, which lists all these streams.
+    outcome: the `spark_export.exporter.run.ExportOutcome` of the export, which lists all these streams.
     """
 
     def __init__(self, outcome: Any) -> None:
@@ -35,7 +35,7 @@ class StreamsLeftOut(ExportError):
         super().__init__("; ".join(told))
 
 
-class NodeFailed(ExportError):
+class ExportNodeFailed(ExportError):
     """The node could not be reached, or did not answer, during `run_export`, the call for schedulers such
     as Airflow.
     """

@@ -7,11 +7,13 @@ import time
 from hashlib import sha256
 from typing import Any
 
-from spark_export.exporter.history import History
+from spark_export.exporter.history import ExportHistory
 from spark_export.tables.log import TableLog
 
 
-async def forget(log: TableLog, history: History, stream: str, key: bytes | None, *, keep_s: float) -> dict[str, Any]:
+async def forget(
+    log: TableLog, history: ExportHistory, stream: str, key: bytes | None, *, keep_s: float
+) -> dict[str, Any]:
     """Erases the messages of a stream, or those with one key, that the node has stored until now.
 
     Later runs leave out such messages. keep_s: how long older versions of the table, which still have the rows, are

@@ -146,7 +146,7 @@ class PartitionView:
     runs: int
 
 
-class History:
+class ExportHistory:
     """The history in one file. The file is made by the first record. A failure to write is logged and not raised."""
 
     def __init__(self, path: Path) -> None:
@@ -291,15 +291,15 @@ class History:
         return connection
 
 
-def history_of(place: StoreLocation, chosen: Path | None = None) -> History:
+def history_of(place: StoreLocation, chosen: Path | None = None) -> ExportHistory:
     """Returns the history of an export: a file in its folder, or for a store one in this user's state folder."""
     if chosen is not None:
-        return History(chosen)
+        return ExportHistory(chosen)
     if place.is_local:
-        return History(place.folder / FILE)
+        return ExportHistory(place.folder / FILE)
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
-    return History(state / "stream-node" / "exports" / f"{place.name}-{name}.sqlite")
+    return ExportHistory(state / "stream-node" / "exports" / f"{place.name}-{name}.sqlite")
 
 
 def _now_us() -> int:

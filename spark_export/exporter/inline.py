@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from spark_export.exporter.reading import NodeReader
+from spark_export.exporter.reading import ExportReader
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, remove_files, write_ranges
 from spark_export.tables.model import IndexRange, Written
@@ -34,7 +34,7 @@ class TaskThreads:
         found = list(self._progress.values())
         return sum(rows for rows, _ in found), sum(data_bytes for _, data_bytes in found)
 
-    async def run(self, tasks: Sequence[Sequence[IndexRange]], plan: FilesPlan, reader: NodeReader) -> Written:
+    async def run(self, tasks: Sequence[Sequence[IndexRange]], plan: FilesPlan, reader: ExportReader) -> Written:
         """Executes the tasks, and returns what they have written. Raises the error of the first task that failed.
 
         After an error or a cancellation, the files of all tasks are removed.

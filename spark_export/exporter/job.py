@@ -15,7 +15,7 @@ from spark_export.exporter.history import history_of
 from spark_export.exporter.inline import TaskThreads
 from spark_export.exporter.node_side import NodeSide, Selection, source_options
 from spark_export.exporter.pace import STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
-from spark_export.exporter.reading import NodeReader
+from spark_export.exporter.reading import ExportReader
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.tables.address import StoreLocation, parse_place
 from spark_export.tables.columns import ROWS
@@ -101,7 +101,7 @@ class ExportSettings:
 
 
 class Decoding(Protocol):
-    """What adds columns to rows: `spark_export.decode.decoding.Decoder`."""
+    """What adds columns to rows: `spark_export.decode.decoding.MessageDecoder`."""
 
     fields: Sequence[pa.Field]
 
@@ -155,7 +155,7 @@ async def open_exporter(
     yield Exporter(
         log,
         node,
-        NodeReader(settings.source(), lambda: node.list_ends(settings.selection)),
+        ExportReader(settings.source(), lambda: node.list_ends(settings.selection)),
         TaskThreads(os.cpu_count() or 1),
         history,
         selection=settings.selection,

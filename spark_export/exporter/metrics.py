@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from spark_export.exporter.run import Outcome
+from ockam.files.durable_files import write_durably
+from spark_export.exporter.run import ExportOutcome
 from spark_export.exporter.step import ExportStep
 from spark_export.exporter.upkeep import Kept
-from stream_storage.durable_files import write_durably
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ExporterStatistics:
             lost=self.lost + step.lost,
         )
 
-    def after_run(self, outcome: Outcome, now_s: float) -> ExporterStatistics:
+    def after_run(self, outcome: ExportOutcome, now_s: float) -> ExporterStatistics:
         """Returns the metrics after a run whose steps `after_step` has counted. A run that left out streams counts as
         failed."""
         told = replace(self, streams_left_out=len(outcome.left_out), rows_left=outcome.rows_left)

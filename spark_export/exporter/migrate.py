@@ -24,7 +24,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from spark_export.exporter.history import History
+from ockam.files.durable_files import rename_durably
+from spark_export.exporter.history import ExportHistory
 from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
 from spark_export.exporter.verify import batch_intervals
 from spark_export.tables.address import StoreLocation
@@ -33,9 +34,8 @@ from spark_export.tables.errors import TableDamaged, TableRefused
 from spark_export.tables.files import Place, split_places
 from spark_export.tables.filesystem import open_filesystem
 from spark_export.tables.log import TableLog
-from spark_export.tables.model import DataFile, Incarnation, IndexRange, Position
+from spark_export.tables.model import DataFile, Incarnation, IndexRange, TablePosition
 from spark_export.tables.open import CatalogChoice, open_table
-from stream_storage.durable_files import rename_durably
 
 LEDGER, STORED_LEDGER = "ledger.sqlite", "_export/ledger.sqlite"
 OLD_CATALOG = "stream_node"
@@ -61,7 +61,7 @@ async def migrate(
     place: StoreLocation,
     options: Mapping[str, str],
     catalog: CatalogChoice | None,
-    history: History,
+    history: ExportHistory,
     ledger: Path | None = None,
 ) -> dict[str, Any]:
     """Takes over the export at an address. Returns what was done, for a report.
@@ -80,9 +80,9 @@ async def migrate(
     log = await asyncio.to_thread(_open_old, place, options, catalog, old, filesystem, root)
     runs = {number: found for number, found in old.runs.items() if _is_published(log, old, number)}
     rows = await asyncio.to_thread(_prove, log, old, runs, place)
-    positions: dict[Incarnation, Position] = {}
+    positions: dict[Incarnation, TablePosition] = {}
     for number in sorted(runs):
-        positions |= {each.of: Position(each.end) for each in runs[number]}
+        positions |= {each.of: TablePosition(each.end) for each in runs[number]}
     await asyncio.to_thread(log.adopt, old.table_id, runs, old.files, positions)
     if place.is_local and ledger is None:
         rename_durably(path, path.with_name(f"{LEDGER}.migrated"))
@@ -134,7 +134,9 @@ async def _read_ledger(path: Path) -> OldExport:
         raise TableRefused(f"{path} is not the ledger of an export: {' '.join(str(error).split())}") from error
     finally:
         await engine.dispose()
-    return OldExport(table_id, table_format, client_id, generation, states, runs, files, losses)
+    return OldExport(
+        table_id, table_format, client_id, generation, states=states, runs=runs, files=files, losses=losses
+    )
 
 
 def _open_old(

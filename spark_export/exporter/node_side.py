@@ -10,7 +10,7 @@ from spark_export.errors import OptionError
 from spark_export.exporter.planning import PartitionEnd
 from spark_export.source.node import SYSTEM, TOKEN_OPTION
 from spark_export.source.patterns import compile_pattern
-from spark_export.tables.model import Incarnation, Position, TableState
+from spark_export.tables.model import Incarnation, TablePosition, TableState
 from stream_client import StreamNotFound, Tls, Token, blocking
 from stream_client.blocking import SavedIndexes, list_positions, set_position
 
@@ -93,9 +93,9 @@ class NodeSide:
         than that of the table. The saved position of a run that was killed after its commit is so, too; but then the
         node has the table's last message, stored at the same time.
         """
-        latest, doubtful = state.latest(), list[tuple[Incarnation, Position]]()
+        latest, doubtful = state.latest(), list[tuple[Incarnation, TablePosition]]()
         for end in ends:
-            of, position = latest.get((end.stream, end.partition), (None, Position(0)))
+            of, position = latest.get((end.stream, end.partition), (None, TablePosition(0)))
             if of is None or of.created_us != end.created_us or not position.last_us:
                 continue
             # What retention has deleted cannot be compared any more.
@@ -104,7 +104,7 @@ class NodeSide:
                 doubtful.append((of, position))
         return self._find_others(doubtful) if doubtful else {}
 
-    def _find_others(self, known: Iterable[tuple[Incarnation, Position]]) -> dict[str, str]:
+    def _find_others(self, known: Iterable[tuple[Incarnation, TablePosition]]) -> dict[str, str]:
         found: dict[str, str] = {}
         with self._connect() as client:
             for of, position in known:

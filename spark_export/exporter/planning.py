@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, Position, TableState
+from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TablePosition, TableState
 
 TASK_ROWS_MIN = 100_000
 """The planned size of a task is at least this many rows, because starting a task takes about 0.15 s of one core."""
@@ -62,7 +62,9 @@ def plan_ranges(
     return RangePlan([each for each in ranges if each.of.stream not in left_out], list(left_out.values()))
 
 
-def _plan_one(end: PartitionEnd, known: tuple[Incarnation, Position] | None, accept_lost: bool) -> IndexRange | str:
+def _plan_one(
+    end: PartitionEnd, known: tuple[Incarnation, TablePosition] | None, accept_lost: bool
+) -> IndexRange | str:
     """Returns the range of one partition, or why its stream is left out."""
     of, begin = Incarnation(end.stream, end.partition, 0, end.created_us), end.first_index
     place = f"{end.stream}/{end.partition}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
-from spark_export.errors import NodeUnreachable, OptionError, SourceError
+from spark_export.errors import OptionError, SourceError, SourceUnreachable
 from spark_export.source.options import read_options
 from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
@@ -15,7 +15,7 @@ from spark_export.tables.errors import RangeIncomplete
 from spark_export.tables.model import IndexRange
 
 
-class NodeReader:
+class ExportReader:
     """Reads ranges from a node, or from its database file.
 
     source: the options of the Spark format that say where the node is. answers: asks the node something; raises if the
@@ -42,7 +42,7 @@ class NodeReader:
         """
         if not isinstance(error, (SourceError, RangeIncomplete)) or isinstance(error, OptionError):
             return False
-        if "path" not in self._source and isinstance(error, NodeUnreachable):
+        if "path" not in self._source and isinstance(error, SourceUnreachable):
             try:
                 self._answers()
             except Exception:

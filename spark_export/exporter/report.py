@@ -7,18 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from spark_export.exporter.history import Run
-from spark_export.exporter.run import Outcome
+from spark_export.exporter.run import ExportOutcome
 from spark_export.exporter.upkeep import Kept
 from spark_export.exporter.verify import VerificationResult
 
 
-def outcome_row(outcome: Outcome, address: str) -> dict[str, Any]:
+def outcome_row(outcome: ExportOutcome, address: str) -> dict[str, Any]:
     row = {"folder": address, "run": outcome.run_id, **asdict(outcome), "seconds": round(outcome.seconds, 6)}
     del row["run_id"]
     return row
 
 
-def outcome_lines(outcome: Outcome, table: str) -> Iterator[str]:
+def outcome_lines(outcome: ExportOutcome, table: str) -> Iterator[str]:
     if outcome.run_id is None:
         what = (
             "nothing else is new" if outcome.left_out else "nothing is exported" if outcome.rows_left else "nothing new"

@@ -18,13 +18,13 @@ from typing import TypeVar
 
 import structlog
 
-from spark_export.exporter.errors import NO_ROOM, DiskFull, StreamsLeftOut
-from spark_export.exporter.history import History
+from spark_export.exporter.errors import NO_ROOM, ExportDiskFull, StreamsLeftOut
+from spark_export.exporter.history import ExportHistory
 from spark_export.exporter.inline import TaskThreads
 from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.exporter.pace import Bounds, Pace
 from spark_export.exporter.planning import cut_at, plan_ranges, plan_tasks, take_step
-from spark_export.exporter.reading import NodeReader
+from spark_export.exporter.reading import ExportReader
 from spark_export.exporter.step import ExportStep
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
@@ -55,7 +55,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExportOutcome:
     """The result of an export of all new messages.
 
     run_id: the run of the last step, None if there were no new messages.
@@ -96,9 +96,9 @@ class Exporter:
         self,
         log: TableLog,
         node: NodeSide,
-        reader: NodeReader,
+        reader: ExportReader,
         threads: TaskThreads,
-        history: History,
+        history: ExportHistory,
         *,
         selection: Selection,
         client_id: str,
@@ -120,7 +120,7 @@ class Exporter:
         self._on_progress = on_progress
         self._is_ending = False
 
-    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> Outcome:
+    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call, in steps that are committed separately.
 
         Later messages are left to the next call, so this call ends even if new messages keep coming. If the caller
@@ -136,11 +136,13 @@ class Exporter:
         while left:
             rows_max = pace.next_rows(time.monotonic(), sum(each.rows for each in left))
             if rows_max is None:
+                # The time that the caller gave is over.
                 break
             part = take_step(left, rows_max, self._bounds.bytes_max)
             try:
                 step = await self._step(state, part, left_out, self._progress_reporter(steps, left))
             except PositionsMoved as error:
+                # Another exporter has committed some of these messages; the plan is made anew from its positions.
                 overtaken += 1
                 if overtaken > OVERTAKEN_MAX:
                     raise
@@ -157,7 +159,8 @@ class Exporter:
                 raise asyncio.CancelledError
             # Each step is planned again, since retention and deletions may have removed messages during the last step.
             state, left = (state, []) if part == left else await self._plan(until, left_out)
-        outcome = Outcome(
+        # Add the steps up.
+        outcome = ExportOutcome(
             run_id=steps[-1].run if steps else None,
             rows=sum(each.rows for each in steps),
             data_bytes=sum(each.data_bytes for each in steps),
@@ -185,6 +188,7 @@ class Exporter:
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
         if not ends and self._selection.pattern is not None:
             logger.warning("no stream of the node matches", pattern=self._selection.pattern)
+        # Compare the positions of the table, those saved on the node and the ends of the partitions.
         ends = [each for each in ends if each.stream not in left_out]
         saved = await asyncio.to_thread(self._node.load_positions, self._client_id)
         put_back = await asyncio.to_thread(self._node.find_put_back, ends, state, saved)
@@ -220,6 +224,7 @@ class Exporter:
         """
         started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
         failpoint("planned")
+        # Let the tasks write files, while another task reports how far they are.
         plan = await asyncio.to_thread(self._plan_files, state)
         try:
             tasks = plan_tasks(ranges, self._threads.parallelism)
@@ -229,10 +234,10 @@ class Exporter:
             finally:
                 watching.cancel()
             failpoint("tasks_done")
+            # Leave out the streams that could not be read, with the files that other tasks wrote of them.
             for each in written.left_out:
                 left_out.setdefault(each.stream, each)
                 logger.warning("stream left out", stream=each.stream, reason=each.reason)
-            # Other tasks may have written files of such a stream.
             without = [each for each in written.files if each.stream in left_out]
             await asyncio.to_thread(remove_files, plan, without)
             written = Written([each for each in written.files if each.stream not in left_out], written.ranges)
@@ -243,7 +248,7 @@ class Exporter:
             if isinstance(error, _NothingRead):
                 return None
             if isinstance(error, OSError) and error.errno in NO_ROOM:
-                raise DiskFull(
+                raise ExportDiskFull(
                     f"no room in {self._log.place} for what is new: {error.strerror}; nothing of it is in the table, "
                     "free space and run again"
                 ) from error
@@ -262,6 +267,7 @@ class Exporter:
             # The answer may have got lost, and the table may have the files: they stay.
             await self._abandon(plan, Written(), error, started_us)
             raise ExportError(f"the run is written, and was not added to the table: {error}") from error
+        # The messages are in the table; what follows is only told to others.
         failpoint("committed")
         step = ExportStep(
             run=commit.run,

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from spark_export.errors import NodeUnreachable, SourceError
-from spark_export.exporter.errors import DiskFull, ExportStopped, NodeFailed, TaskFailed
+from spark_export.errors import SourceError, SourceUnreachable
+from spark_export.exporter.errors import ExportDiskFull, ExportNodeFailed, ExportStopped, TaskFailed
 from spark_export.exporter.job import ExportSettings, open_exporter
-from spark_export.exporter.run import Outcome, Progress
+from spark_export.exporter.run import ExportOutcome, Progress
 from spark_export.tables.errors import ExportError, PositionsMoved
 from stream_client.errors import ClientError
 
 DONE, FAILED, TRY_AGAIN, STOPPED = 0, 1, 75, 143
 """The results of `exit_code`. 75 is EX_TEMPFAIL of sysexits.h, and 143 is 128 plus the number of SIGTERM."""
-PASSING = (DiskFull, NodeFailed, PositionsMoved, TaskFailed)
+PASSING = (ExportDiskFull, ExportNodeFailed, PositionsMoved, TaskFailed)
 """The errors after which the same export can succeed later, with the same settings."""
 STOP_POLL_S = 0.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -29,12 +29,12 @@ def run_export(
     *,
     stop: threading.Event | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> Outcome:
+) -> ExportOutcome:
     """Exports all new messages, and returns after they are published. The call can be repeated after any error.
 
     SIGTERM, SIGINT and `stop` abandon the current run, unless it is already being published. A later call exports the
     messages of an abandoned run again. After a signal, the scheduler's own handler of the signal is called. In a thread
-    other than the main thread, only `stop` works. Raises ExportStopped, StreamsLeftOut, NodeFailed and other
+    other than the main thread, only `stop` works. Raises ExportStopped, StreamsLeftOut, ExportNodeFailed and other
     ExportErrors.
     """
     stop = stop or threading.Event()
@@ -43,7 +43,7 @@ def run_export(
         try:
             outcome = asyncio.run(_run_until(settings, stop, on_progress))
         except (SourceError, ClientError, OSError) as error:
-            failure = NodeFailed if isinstance(error, NodeUnreachable | ClientError) else ExportError
+            failure = ExportNodeFailed if isinstance(error, SourceUnreachable | ClientError) else ExportError
             raise failure(" ".join(str(error).split())) from error
     if outcome is None:
         _report_to_scheduler(received)
@@ -62,10 +62,10 @@ def exit_code(error: BaseException | None) -> int:
 
 async def _run_until(
     settings: ExportSettings, stop: threading.Event, on_progress: Callable[[Progress], None] | None
-) -> Outcome | None:
+) -> ExportOutcome | None:
     """Executes one export. Returns None if `stop` was set and the export was abandoned."""
 
-    async def work() -> Outcome:
+    async def work() -> ExportOutcome:
         async with open_exporter(settings, on_progress=on_progress) as exporter:
             return await exporter.run()
 

@@ -30,7 +30,7 @@ class Kept:
     expired: int
 
 
-class Upkeep:
+class TableUpkeep:
     """Keeps one table. files_min: see COMPACT_FILES; 0 for never. keep_s: how long replaced files are kept."""
 
     def __init__(

@@ -21,7 +21,7 @@ from spark_export.exporter.planning import PartitionEnd
 from spark_export.tables.files import Place, forget, split_places
 from spark_export.tables.filesystem import open_filesystem
 from spark_export.tables.log import OtherCommit, TableFile, TableLog
-from spark_export.tables.model import Commit, Incarnation, IndexRange, Position, TableState
+from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosition, TableState
 
 PROBLEMS_MAX = 100
 """The largest number of described problems; further ones are only counted."""
@@ -176,7 +176,7 @@ class _ComparedRows(_Rows):
         """Returns how many rows were compared with the messages of the node, and the differences."""
         latest, count, different = self._state.latest(), 0, []
         for end in ends:
-            of, position = latest.get((end.stream, end.partition), (None, Position(0)))
+            of, position = latest.get((end.stream, end.partition), (None, TablePosition(0)))
             if of is None or of.created_us != end.created_us:
                 continue
             place = of.stream, of.partition, of.era
@@ -224,7 +224,7 @@ def batch_intervals(index: pa.Array) -> list[Interval]:
 
 
 def _compare(
-    of: Incarnation, position: Position, commits: Sequence[Commit | OtherCommit], there: Sequence[Interval]
+    of: Incarnation, position: TablePosition, commits: Sequence[Commit | OtherCommit], there: Sequence[Interval]
 ) -> tuple[list[Interval], list[Interval]]:
     """Returns the exported indexes that the table lacks, and the indexes in the table that no run has exported.
 

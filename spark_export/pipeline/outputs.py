@@ -22,10 +22,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ockam.files.durable_files import write_durably
 from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import statistics
-from stream_storage.durable_files import write_durably
 
 MANIFEST = "pipeline.json"
 MANIFEST_FORMAT = 3

@@ -20,6 +20,7 @@ from typing import Any
 
 import structlog
 
+from ockam.files.durable_files import make_folder
 from spark_export.errors import SourceError
 from spark_export.pipeline.bronze import FORMAT, BronzeTable, Ends, TableSource, read_bronze
 from spark_export.pipeline.outputs import Manifest, load_manifest, table_at
@@ -27,7 +28,6 @@ from spark_export.pipeline.step import TAKEN, Settings, Step
 from spark_export.registration import register_format
 from spark_export.session import WORKER_LATE, first_line, is_sparks
 from spark_export.tables.errors import ExportError, TableRefused
-from stream_storage.durable_files import make_folder
 
 STEP_ROWS = 1_000_000
 """The number of new messages that one step takes at most. A rebuild is one step."""

@@ -38,7 +38,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class SinkWritten(WriterCommitMessage):
     """The result of one task.
 
     query: the name of the query or write, as in `Attempt`; None if rows are written at least once.
@@ -66,7 +66,7 @@ class StreamWriter(DataSourceArrowWriter):
         self._skipped = bool(stored) and options.if_exists == "ignore"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return Written({}) if self._skipped else write_rows(iterator, self._options, self._attempt(), self._ends)
+        return SinkWritten({}) if self._skipped else write_rows(iterator, self._options, self._attempt(), self._ends)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Records in the node that a write with a `writeId` is complete. The tasks have pushed all messages."""
@@ -118,7 +118,7 @@ def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) 
 
 def write_rows(
     rows: Iterable[pa.RecordBatch | Row], options: WriteOptions, attempt: Attempt | None, ends: Mapping[Place, Any]
-) -> Written:
+) -> SinkWritten:
     """Pushes the rows of a task, and waits for all confirmations; without `attempt`, rows are stored at least once.
     Raises SourceError."""
     with Pushes(options, attempt, ends) as pushes:
@@ -131,13 +131,13 @@ def write_rows(
                         pushes.push(taken)
             pushes.flush()
         if attempt is None:
-            return Written(pushes.counts)
-        return Written(pushes.counts, attempt.task, attempt.query, pushes.seen)
+            return SinkWritten(pushes.counts)
+        return SinkWritten(pushes.counts, attempt.task, attempt.query, pushes.seen)
 
 
 def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -> None:
     """Saves at the node that a batch is completely stored, if exactly once. Raises RowsDiffer."""
-    written = [each for each in messages if isinstance(each, Written) and each.query is not None]
+    written = [each for each in messages if isinstance(each, SinkWritten) and each.query is not None]
     if not written or (query := written[0].query) is None:
         return
     check_tasks(set().union(*(each.seen for each in written)), (each.task for each in written), batch)

@@ -19,13 +19,13 @@ from ockam.identity.tls import Tls
 from ockam.identity.token import Token
 from spark_export.errors import (
     BadAnswer,
-    NodeUnreachable,
+    NodeRefused,
     OptionError,
-    PushFailed,
-    RequestRefused,
+    SinkPushFailed,
     SourceError,
+    SourceTlsFailed,
+    SourceUnreachable,
     StreamMissing,
-    TlsFailed,
     TokenRefused,
 )
 from spark_export.source.plan import StreamEnds
@@ -58,7 +58,7 @@ class Way(Protocol):
     def token(self) -> Token | None: ...
 
 
-class Patience:
+class RetryBound:
     """The time within which a call is repeated: `bound_s` seconds since the beginning or the last progress.
 
     opened: how many clients were opened for the call. Each begins with another address of the endpoint.
@@ -77,7 +77,7 @@ class Patience:
     def wait(self, error: SourceError) -> None:
         """Pauses before the next attempt. Raises `error` if no repetition can help, or if the time is over."""
         left_s = self._end_s - time.monotonic()
-        if not isinstance(error, NodeUnreachable) or isinstance(error, TlsFailed) or left_s <= 0:
+        if not isinstance(error, SourceUnreachable) or isinstance(error, SourceTlsFailed) or left_s <= 0:
             raise error
         if self._is_first:
             logger.warning("%s; trying again for %.0f s", error, left_s)
@@ -87,23 +87,23 @@ class Patience:
 
 
 @contextmanager
-def connected(way: Way, patience: Patience | None = None) -> Iterator[blocking.StreamClient]:
+def connected(way: Way, bound: RetryBound | None = None) -> Iterator[blocking.StreamClient]:
     """Opens a client of the first address of the endpoint that can be reached. The client itself replaces a lost
-    connection. Raises NodeUnreachable after `patience` (`request_timeout_s`), and other SourceErrors."""
-    patience = patience or Patience(way.request_timeout_s)
+    connection. Raises SourceUnreachable after `bound` (`request_timeout_s`), and other SourceErrors."""
+    bound = bound or RetryBound(way.request_timeout_s)
     with mapped_errors(), ExitStack() as opened:
-        yield _open(way, opened, patience)
+        yield _open(way, opened, bound)
 
 
 def asked(way: Way, ask: Callable[[blocking.StreamClient], T]) -> T:
     """Returns what `ask` returns for a client; calls it again, with a new client, while the node cannot be reached."""
-    patience = Patience(way.request_timeout_s)
+    bound = RetryBound(way.request_timeout_s)
     while True:
         try:
-            with connected(way, patience) as client:
+            with connected(way, bound) as client:
                 return ask(client)
-        except NodeUnreachable as error:
-            patience.wait(error)
+        except SourceUnreachable as error:
+            bound.wait(error)
 
 
 def list_partitions(client: blocking.StreamClient, stream: str) -> list[StreamEnds]:
@@ -133,23 +133,23 @@ def mapped_errors() -> Iterator[None]:
 
 
 def source_error(error: ClientError) -> SourceError:
-    """Returns the SourceError for a ClientError. All errors after which a repetition can help are NodeUnreachable."""
+    """Returns the SourceError for a ClientError. All errors after which a repetition can help are SourceUnreachable."""
     text = str(error)
     if isinstance(error, stream_client.TlsFailed | stream_client.TlsRequired):
-        return TlsFailed(f"{text} (here by the options {', '.join(TLS_OPTIONS)})")
+        return SourceTlsFailed(f"{text} (here by the options {', '.join(TLS_OPTIONS)})")
     if isinstance(error, stream_client.AuthenticationFailed):
         return TokenRefused(f"{text} (here by the options {TOKEN_OPTION} and {TLS_OPTIONS[0]})")
     if isinstance(error, stream_client.InvalidArgument):
         return OptionError(f"endpoint, {TOKEN_OPTION} or {', '.join(TLS_OPTIONS)}: {text}")
     if isinstance(error, stream_client.PushFailed):
-        return PushFailed(text)
+        return SinkPushFailed(text)
     if isinstance(error, stream_client.StreamNotFound):
         return StreamMissing(text)
     if isinstance(error, stream_client.RequestRefused) and not error.retriable:
-        return RequestRefused(text)
+        return NodeRefused(text)
     if isinstance(error, stream_client.NodeUnreachable):
-        return NodeUnreachable(f"{text}; see the option endpoint, and whether the node runs")
-    return NodeUnreachable(text) if error.retriable else BadAnswer(text)
+        return SourceUnreachable(f"{text}; see the option endpoint, and whether the node runs")
+    return SourceUnreachable(text) if error.retriable else BadAnswer(text)
 
 
 def find_endpoint(endpoint: str) -> str:
@@ -201,11 +201,11 @@ def pause(delay_s: float) -> None:
     threading.Event().wait(delay_s)
 
 
-def _open(way: Way, opened: ExitStack, patience: Patience) -> blocking.StreamClient:
+def _open(way: Way, opened: ExitStack, bound: RetryBound) -> blocking.StreamClient:
     addresses = [each.strip() for each in find_endpoint(way.endpoint).split(",") if each.strip()]
     give_up_s = way.request_timeout_s if len(addresses) == 1 else min(FAILOVER_S, way.request_timeout_s)
-    first = patience.opened % max(1, len(addresses))
-    patience.opened += 1
+    first = bound.opened % max(1, len(addresses))
+    bound.opened += 1
     while True:
         failed: SourceError = OptionError(f"endpoint {way.endpoint!r}: write it as host:port, such as 127.0.0.1:4000")
         for address in addresses[first:] + addresses[:first]:
@@ -221,4 +221,4 @@ def _open(way: Way, opened: ExitStack, patience: Patience) -> blocking.StreamCli
                     return opened.enter_context(client)
             except SourceError as error:
                 failed = error
-        patience.wait(failed)
+        bound.wait(failed)

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_export.errors import BadAnswer, DataLoss, NodeUnreachable, SourceError, StreamMissing
+from spark_export.errors import BadAnswer, DataLoss, SourceError, SourceUnreachable, StreamMissing
 from spark_export.source.bulk_pages import BulkPages
 from spark_export.source.file_catalog import database_path
-from spark_export.source.node import Patience, connected, list_partitions
+from spark_export.source.node import RetryBound, connected, list_partitions
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import GONE, MADE_AGAIN, LostRange, ReadRange
 from spark_export.source.schema import batch_of_columns, batch_of_messages, check_batch
@@ -54,28 +54,28 @@ class RangeReader:
         self._options = options
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the range. Raises DataLoss, NodeUnreachable and other SourceErrors."""
+        """Yields the rows of the range. Raises DataLoss, SourceUnreachable and other SourceErrors."""
         if self._options.path is not None:
             yield from self._file(self._options.path)
             self._check()
             return
-        patience = Patience(self._options.request_timeout_s)
+        bound = RetryBound(self._options.request_timeout_s)
         while self.next_index < self.wanted.end:
             reached = self.next_index
             try:
-                with connected(self._options, patience) as client:
+                with connected(self._options, bound) as client:
                     self._check_same(self._created_us(client))
                     if self.next_index < self.wanted.end:
                         yield from self._pages(client)
             except StreamMissing:
                 # The stream was deleted meanwhile. The next turn finds out whether it exists again.
                 continue
-            except NodeUnreachable as error:
+            except SourceUnreachable as error:
                 if self.next_index > reached:
-                    patience.renew()
+                    bound.renew()
                 where = f"{self.wanted.stream}/{self.wanted.partition}"
                 error.add_note(f"{where} was read up to {self.next_index} of {self.wanted.end} and no further")
-                patience.wait(error)
+                bound.wait(error)
         self._check()
 
     def _pages(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ockam.files.durable_files import make_folder
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
 from spark_export.tables.columns import DATE, fitting, without
 from spark_export.tables.errors import ExportError, ExtraMissing, TableDamaged, TableRefused
@@ -45,12 +46,11 @@ from spark_export.tables.model import (
     DataFile,
     Incarnation,
     IndexRange,
-    Position,
     Positions,
+    TablePosition,
     TableState,
     Written,
 )
-from stream_storage.durable_files import make_folder
 
 try:
     from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
@@ -141,7 +141,14 @@ class DeltaLog(TableLog):
         schema = fitting(pa.schema(table.schema().to_arrow()), columns.append(DATE), self.address)
         partition_by = [PartitionField(name, *SOURCES[name]) for name in names]
         return FilesPlan(
-            self.address, without(schema, names), partition_by, self.options, codec, convert, state.forgotten, False
+            self.address,
+            without(schema, names),
+            partition_by,
+            self.options,
+            codec=codec,
+            convert=convert,
+            forgotten=state.forgotten,
+            folders=False,
         )
 
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
@@ -316,7 +323,7 @@ class DeltaLog(TableLog):
             kind, *parts = name.split("/")
             if kind == RUN and len(parts) == 4:
                 of = Incarnation(unquote(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]))
-                positions[of] = Position(number, time_ms * 1000)
+                positions[of] = TablePosition(number, time_ms * 1000)
             elif kind == FORGOTTEN and len(parts) == 2:
                 forgotten.setdefault(unquote(parts[0]), {})[parts[1]] = number
         run = self._applications.get(RUN, (0, 0))[0]

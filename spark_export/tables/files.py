@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from ockam.files.durable_files import sync
 from spark_export.tables.errors import RangeIncomplete
 from spark_export.tables.filesystem import open_filesystem, store_errors
 from spark_export.tables.model import DataFile, IndexRange, LeftOutStream, Written
-from stream_storage.durable_files import sync
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
 """The size in bytes at which a Parquet file is closed. Spark reads this size in one task

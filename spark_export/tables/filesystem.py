@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs
 
+from ockam.files.durable_files import sync
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set, parse_place
 from spark_export.tables.errors import ExportError
-from stream_storage.durable_files import sync
 
 CONNECT_S = 5.0
 """The longest time to open a connection, in seconds."""

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyarrow import fs
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from ockam.files.durable_files import make_folder
 from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place
 from spark_export.tables.columns import fitting
 from spark_export.tables.errors import ExportError, ExtraMissing, TableRefused
@@ -43,12 +44,11 @@ from spark_export.tables.model import (
     DataFile,
     Incarnation,
     IndexRange,
-    Position,
     Positions,
+    TablePosition,
     TableState,
     Written,
 )
-from stream_storage.durable_files import make_folder
 
 try:
     from pyiceberg.catalog import load_catalog
@@ -179,7 +179,7 @@ class IcebergLog(TableLog):
             self._table = self._open()
         properties = self._table.properties
         positions = {
-            Incarnation(stream, partition, era, created_us): Position(end, last_us)
+            Incarnation(stream, partition, era, created_us): TablePosition(end, last_us)
             for stream, partition, era, created_us, end, last_us in json.loads(properties.get(POSITIONS_KEY, "[]"))
         }
         run, forgotten = int(properties.get(RUN_KEY, "0")), json.loads(properties.get(FORGOTTEN_KEY, "{}"))
@@ -206,12 +206,19 @@ class IcebergLog(TableLog):
             partition_by.append(PartitionField(field.name, source, TRANSFORMS[unit]))
         fields = fitting(schema.as_arrow(), columns, self.address)
         return FilesPlan(
-            f"{_address_of(table)}/data", fields, partition_by, self.options, codec, convert, state.forgotten, False
+            f"{_address_of(table)}/data",
+            fields,
+            partition_by,
+            self.options,
+            codec=codec,
+            convert=convert,
+            forgotten=state.forgotten,
+            folders=False,
         )
 
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
         run, table = state.run + 1, self._table
-        moved = {**state.positions, **{each.of: Position(each.end, each.last_us) for each in ranges}}
+        moved = {**state.positions, **{each.of: TablePosition(each.end, each.last_us) for each in ranges}}
         said = {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)}
         files = [f"{table.location().rstrip('/')}/data/{each.path}" for each in written.files]
         with self._changing(table) as change:

@@ -31,7 +31,7 @@ class Incarnation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Position:
+class TablePosition:
     """How far the table has one incarnation: `end` is the next index to export.
 
     last_us: when the node stored the last exported message, in microseconds since 1970; 0 if unknown. It shows whether
@@ -42,7 +42,7 @@ class Position:
     last_us: int = 0
 
 
-Positions = Mapping[Incarnation, Position]
+Positions = Mapping[Incarnation, TablePosition]
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,9 @@ class TableState:
     positions: Positions = field(default_factory=dict)
     forgotten: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def latest(self) -> dict[tuple[str, int], tuple[Incarnation, Position]]:
+    def latest(self) -> dict[tuple[str, int], tuple[Incarnation, TablePosition]]:
         """Returns the latest incarnation of each partition, and its position."""
-        found: dict[tuple[str, int], tuple[Incarnation, Position]] = {}
+        found: dict[tuple[str, int], tuple[Incarnation, TablePosition]] = {}
         for of, position in sorted(self.positions.items()):
             found[of.place] = of, position
         return found
@@ -179,7 +179,7 @@ def is_committed(state: TableState, ranges: Sequence[IndexRange]) -> bool:
     """
     latest, answers = state.latest(), set()
     for each in ranges:
-        of, position = latest.get(each.of.place, (None, Position(0)))
+        of, position = latest.get(each.of.place, (None, TablePosition(0)))
         if of == each.of:
             is_next, is_done = position.end == each.begin - each.lost, position.end >= each.end
         else:

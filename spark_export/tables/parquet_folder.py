@@ -30,6 +30,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ockam.files.durable_files import give_to_folder, make_folder, rename_durably, sync, write_durably
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS, without
 from spark_export.tables.errors import TableDamaged, TableRefused
@@ -56,13 +57,12 @@ from spark_export.tables.model import (
     DataFile,
     Incarnation,
     IndexRange,
-    Position,
     Positions,
+    TablePosition,
     TableState,
     Written,
     join,
 )
-from stream_storage.durable_files import give_to_folder, make_folder, rename_durably, sync, write_durably
 
 TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
 PARTITION_BY = (PartitionField("stream", "stream"), PartitionField("date", "timestamp", "day"))
@@ -155,7 +155,7 @@ class ParquetFolderLog(TableLog):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(Path(plan.root) / each.path, target)
         run, now_us = state.run + 1, time.time_ns() // 1000
-        moved = {each.of: Position(each.end, each.last_us) for each in ranges}
+        moved = {each.of: TablePosition(each.end, each.last_us) for each in ranges}
         self._write_run(
             tree,
             run,
@@ -447,7 +447,7 @@ def _state_of(run: Mapping[str, Any] | None) -> TableState:
     if run is None:
         return TableState(0)
     positions = {
-        Incarnation(stream, partition, era, created_us): Position(end, last_us)
+        Incarnation(stream, partition, era, created_us): TablePosition(end, last_us)
         for stream, partition, era, created_us, end, last_us in run["positions"]
     }
     return TableState(run["run"], run["run"], positions, run["forgotten"])

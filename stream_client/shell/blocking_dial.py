@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ockam.identity.token import Token
 
 
-class Dialled(NamedTuple):
+class DialledSocket(NamedTuple):
     """A new connection, its framing and its TLS.
 
     connection: a socket that does not block.
@@ -48,7 +48,7 @@ def dial(
     token: Token | None = None,
     *,
     timeout_s: float = CONNECT_TIMEOUT_S,
-) -> Dialled:
+) -> DialledSocket:
     """Opens a new connection to the node. With a token, also proves the client's name to the node. `async_dial.dial`
     explains the parameters and the errors."""
     dialled = _dial(address, framing, auto_wait_s, tls, timeout_s, greets=token is not None)
@@ -63,28 +63,28 @@ def dial(
 
 def _dial(
     address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, timeout_s: float, *, greets: bool
-) -> Dialled:
+) -> DialledSocket:
     connection, layer = _call(address, tls, timeout_s)
     # A node refuses the client's certificate only after the handshake, so without a wait for its hello a refused
     # connection would look open. And a token must not be sent to a server of another kind.
     if framing == "legacy" or (framing == "head" and layer is None and not greets):
-        return Dialled(connection, HEAD if framing == "head" else LEGACY, tls=layer)
+        return DialledSocket(connection, HEAD if framing == "head" else LEGACY, tls=layer)
     if layer is None:
         if _greet(connection, auto_wait_s if framing == "auto" else timeout_s):
-            return Dialled(connection, HEAD, greeted=True)
+            return DialledSocket(connection, HEAD, greeted=True)
     else:
         hello = _greet_over_tls(address, connection, layer, auto_wait_s if framing == "auto" else timeout_s)
         if hello:
-            return Dialled(connection, HEAD, True, hello, layer)
+            return DialledSocket(connection, HEAD, True, hello, layer)
     # A legacy node takes our hello for the beginning of a frame and waits for the rest, so this connection is useless.
     connection.close()
     if framing == "head":
         raise silent(address) if layer is None else silent_over_tls(address)
     connection, layer = _call(address, tls, timeout_s)
-    return Dialled(connection, LEGACY, tls=layer)
+    return DialledSocket(connection, LEGACY, tls=layer)
 
 
-def _authenticate(address: str, dialled: Dialled, token: Token, timeout_s: float) -> Dialled:
+def _authenticate(address: str, dialled: DialledSocket, token: Token, timeout_s: float) -> DialledSocket:
     connection, wire, _, received, layer = dialled
     give_up_s = time.monotonic() + timeout_s
     try:
@@ -112,7 +112,7 @@ def _authenticate(address: str, dialled: Dialled, token: Token, timeout_s: float
         raise exchange.silence() from error
     except RemoteProtocolError as fault:
         raise tls_failed(address, fault) from fault
-    return Dialled(connection, wire, True, exchange.first_bytes(), layer)
+    return DialledSocket(connection, wire, True, exchange.first_bytes(), layer)
 
 
 def _call(address: str, tls: Tls | None, timeout_s: float) -> tuple[socket.socket, TlsLayer | None]:

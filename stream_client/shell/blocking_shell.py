@@ -31,7 +31,7 @@ from stream_client.errors import (
     silent,
 )
 from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.blocking_dial import Dialled, dial
+from stream_client.shell.blocking_dial import DialledSocket, dial
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
@@ -332,13 +332,13 @@ class BlockingShell:
         else:
             self._adopt(dialled)
 
-    def _dial(self) -> Dialled:
+    def _dial(self) -> DialledSocket:
         # Nothing else happens meanwhile, so this must not take longer than the program waits, nor delay a timer.
         until_s = min(self._wait_until_s, self._timers[0].due_s if self._timers else math.inf)
         timeout_s = min(connect_timeout_s(self._contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
         return dial(self._address, self._framing, self._auto_wait_s, self._tls, self._token, timeout_s=timeout_s)
 
-    def _adopt(self, dialled: Dialled) -> None:
+    def _adopt(self, dialled: DialledSocket) -> None:
         """Hands a new connection to the core, which sends everything over it from now on."""
         self._socket, self._layer = dialled.connection, dialled.tls
         self._selector.register(dialled.connection, selectors.EVENT_READ)

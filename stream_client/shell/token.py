@@ -8,7 +8,7 @@ from __future__ import annotations
 from ockam.actors.address import local
 from ockam.actors.message import HERE, Message
 from ockam.errors import RemoteProtocolError
-from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest, Status
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest, TokenStatus
 from ockam.identity.token import Token, TokenError, is_this_machine
 from ockam.protocol import ProtocolError
 from ockam.transport.frames import FrameReader, FrameWriter
@@ -16,9 +16,9 @@ from ockam.transport.wire import Wire
 from stream_client.core.first_bytes import opens_as_node
 from stream_client.errors import AuthenticationFailed, InvalidArgument, NodeUnreachable
 
-KINDS = {Status.UNKNOWN: "unknown", Status.EXPIRED: "expired", Status.REVOKED: "revoked"} | {
-    Status.UNENCRYPTED: "unencrypted",
-    Status.SECOND: "second",
+KINDS = {TokenStatus.UNKNOWN: "unknown", TokenStatus.EXPIRED: "expired", TokenStatus.REVOKED: "revoked"} | {
+    TokenStatus.UNENCRYPTED: "unencrypted",
+    TokenStatus.SECOND: "second",
 }
 """The kind of an AuthenticationFailed for each status of the node. Every other status is the kind `other`."""
 ADVICE = {
@@ -97,9 +97,9 @@ class TokenExchange:
 
     def _take(self, messages: list[Message]) -> None:
         answer = AUTHENTICATE.decode_response(messages[0].payload)
-        if answer.status != Status.OK:
+        if answer.status != TokenStatus.OK:
             try:
-                kind = KINDS.get(Status(answer.status), "other")
+                kind = KINDS.get(TokenStatus(answer.status), "other")
             except ValueError:
                 kind = "other"
             raise _failed(self._address, kind, answer.reason)

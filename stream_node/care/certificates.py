@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from stream_storage.durable_files import write_durably
+from ockam.files.durable_files import write_durably
 
 AUTHORITY = "ca"
 AUTHORITY_DAYS = 3_650

@@ -16,11 +16,11 @@ from ockam.identity.rules.rule_file import RulesError, load_rules
 from ockam.identity.rules.tokens import TokenFileError, load_tokens
 from stream_node.care.findings import Finding, Values
 from stream_node.fleet.worker_directory import worker_folders
-from stream_node.node.access import audit_file, is_loopback, lacking
-from stream_node.node.channel_services import KNOWN_FILE, node_identity_file, trust_file
 from stream_node.node.config import Config
-from stream_node.node.tls_state import examine_tls, tls_mode
-from stream_node.node.token_services import token_file
+from stream_node.node.identity.access import audit_file, is_loopback, lacking
+from stream_node.node.identity.channel_services import KNOWN_FILE, node_identity_file, trust_file
+from stream_node.node.identity.tls_state import examine_tls, tls_mode
+from stream_node.node.identity.token_services import token_file
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.sqlite.database import FILE_NAME
 from stream_storage.sqlite.leftovers import FILE_SUFFIXES

@@ -18,11 +18,11 @@ import msgspec
 import structlog
 
 from index_service.lease_storage import raise_fences
+from ockam.files.durable_files import create_private, make_folder, remove_folders, rename_durably, sync
 from stream_node.node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_service.stored import list_stored
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.directory_lock import DirectoryLock, left_in_this_boot
-from stream_storage.durable_files import create_private, make_folder, remove_folders, rename_durably, sync
 from stream_storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged
 from stream_storage.history import begin_entries
 from stream_storage.sqlite.backup import (

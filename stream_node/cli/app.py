@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -18,6 +19,9 @@ from stream_node.cli.system_errors import explain_system_error
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 INTERRUPTED = 130
 """The exit code after Ctrl-C, which is also the exit code that shells use."""
+
+CLIENT_ALONE = Path(__file__).parents[2] / "stream_client/installed_alone.txt"
+"""What a user of the node reads where the distribution stream-node-client is, which alone has this file."""
 
 GC_OBJECTS = 200_000
 """The number of new objects after which Python's garbage collector runs, in place of the default of 700.
@@ -75,21 +79,22 @@ def main() -> NoReturn:
     if sys.stdout is None:
         tell_error("standard output is closed; to discard what the command prints, write > /dev/null", FAILED)
         sys.exit(FAILED)
+    if CLIENT_ALONE.exists():
+        tell_error(CLIENT_ALONE.read_text().strip(), FAILED)
+        sys.exit(FAILED)
     sys.exit(run(build()))
 
 
 def run(command: Callable[..., object]) -> int:
-    """Runs a command with the arguments of this process and returns its exit code.
-    An error that a user can cause is printed on stderr, without a traceback: as a line for people, or with `--json` as
-    a JSON object with `error` and `exit_code`."""
+    """Runs a command with the arguments of this process and returns its exit code. An error that a user can cause is
+    a line on stderr, without a traceback, or with `--json` an object with `error` and `exit_code`."""
     try:
         # typer prints its own errors, of arguments that it cannot read, as text. With `--json` it raises them instead,
         # and returns the code with which it would have ended the process.
         ended_with = command(standalone_mode=not wants_json())
         return ended_with if isinstance(ended_with, int) else 0
     except SystemExit as ended:
-        # typer exits with 1 when the reader of a pipe closes it. With `… | head` this is normal, so it is no
-        # failure.
+        # typer exits with 1 when the reader of a pipe closes it, which is normal with `… | head`.
         if not isinstance(ended.__context__, BrokenPipeError):
             raise
         _discard_output()

@@ -57,7 +57,7 @@ class ChannelOptions(NamedTuple):
             return None
         from stream_client import SecureChannel
         from stream_client.secure import LISTENER
-        from stream_node.node.channel_services import user_identity_file
+        from stream_node.node.identity.channel_services import user_identity_file
 
         file = self.identity or target.identity or user_identity_file()
         peers = tuple(text.strip() for text in chosen.split(","))

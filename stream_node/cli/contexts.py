@@ -13,12 +13,12 @@ import msgspec
 import platformdirs
 
 from ockam.actors.address import DEFAULT_PORT, complete_address
+from ockam.files.durable_files import make_folder, write_durably
+from ockam.files.parsing import ParseError, parse_json
 from ockam.identity.tls import Tls
 from ockam.identity.token import Token
 from stream_node.node.config import check_environment
 from stream_service.names import near_names
-from stream_storage.durable_files import make_folder, write_durably
-from stream_storage.parsing import ParseError, parse_json
 
 APPLICATION = "stream-node"
 FILE_NAME = "contexts.json"

@@ -47,9 +47,9 @@ def keep_token(context: str, file: str | None) -> str | None:
     """Returns the path of the file with the token of a new context: that of --token-file, if it is given.
     Else writes the token of STREAM_NODE_TOKEN to a new private file. Returns None if there is neither. Raises
     UsageError, ContextError."""
+    from ockam.files.durable_files import make_folder, write_durably
     from ockam.identity.token import Token, TokenError
     from stream_node.cli.contexts import ContextError
-    from stream_storage.durable_files import make_folder, write_durably
 
     try:
         if file is not None:

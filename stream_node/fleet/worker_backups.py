@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+from ockam.files.durable_files import write_durably
 from stream_node.care.restore import Present, locked_directory, restore
 from stream_node.fleet.worker_directory import NOTE_FILE, database_folders, find_workers
-from stream_storage.durable_files import write_durably
 from stream_storage.sqlite.backup import BackupError, BackupManifest, Progress, back_up, names_in
 from stream_storage.sqlite.database import FILE_NAME
 

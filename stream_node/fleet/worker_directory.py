@@ -14,13 +14,13 @@ from typing import Annotated
 import msgspec
 import trio
 
+from ockam.files.durable_files import make_folder
+from ockam.files.parsing import ParseError, convert, parse_toml
 from stream_node.care.stored_place import StoredPlace, ensure_stored, read_stored
 from stream_node.fleet.worker_place import own_address, worker_name
 from stream_node.node.config import Config, ConfigError
 from stream_storage.directory_lock import DirectoryLock, owner_lives
-from stream_storage.durable_files import make_folder
 from stream_storage.errors import DatabaseInUse, StorageError, system_error
-from stream_storage.parsing import ParseError, convert, parse_toml
 from stream_storage.sqlite.backup import BackupError
 from stream_storage.sqlite.database import FILE_NAME, Database
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from stream_storage.durable_files import create_private
-from stream_storage.parsing import parse_json
-from stream_storage.sealed_file import with_seal, without_seal
+from ockam.files.durable_files import create_private
+from ockam.files.parsing import parse_json
+from ockam.files.sealed_file import with_seal, without_seal
 
 FILE_NAME = "clock.json"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -69,13 +69,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     only if it has all messages that were confirmed."""
     cluster: str | None = None
     """The name of this node in its cluster: at most 64 letters, digits, `-`, `_` and `.`. The nodes of a cluster have
-    the same `database`, and share its streams. See [cluster.md](cluster.md)."""
+    the same `database`, and share its streams. See [scale.md](scale.md#cluster)."""
     cluster_address: str | None = None
     """The HOST:PORT at which the other nodes of the cluster reach this one. Without this setting, it is the address at
     which the node listens. With several `workers`, they are reached at the ports behind this one, in their order."""
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """The number of processes that share the streams of this node, so that it uses several cores. It cannot change
-    later, except with `database`. See [workers.md](workers.md)."""
+    later, except with `database`. See [scale.md](scale.md#workers)."""
     migrate: bool = True
     """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup in the
     data directory. If this setting is false, the node refuses to start with a database of an earlier version."""
@@ -93,7 +93,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Without this setting, it is the first address at which the node listens."""
     mirror_passes_pushes: bool = False
     """Whether a mirror passes the pushes that it gets on to its source, in the name of this node, and the answers back.
-    Without this setting, a mirror refuses pushes. See [mirror.md](mirror.md#publishers-that-cannot-be-told)."""
+    Without this setting, a mirror refuses pushes. See [scale.md](scale.md#publishers-that-cannot-be-told)."""
     idle_timeout_s: Seconds | None = None
     """The node closes a connection on which nothing arrives for this long. Without this setting, silent connections
     stay open."""

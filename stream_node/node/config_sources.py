@@ -13,17 +13,17 @@ import msgspec
 
 from ockam.actors.address import split_host_port
 from ockam.errors import InvalidAddress
+from ockam.files.parsing import ParseError, parse_toml
 from stream_node.care.patience import parse_stuck_after
 from stream_node.cli.units import UnitError, parse_duration, parse_size
-from stream_node.node.access import check_exposure, check_rules
 from stream_node.node.block_services import check_settings as check_block_settings
-from stream_node.node.channel_services import check_settings as check_channel_settings
 from stream_node.node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError
 from stream_node.node.environment import unknown_variables
-from stream_node.node.tls_settings import check_settings as check_tls_settings
-from stream_node.node.token_services import check_settings as check_token_settings
+from stream_node.node.identity.access import check_exposure, check_rules
+from stream_node.node.identity.channel_services import check_settings as check_channel_settings
+from stream_node.node.identity.tls_settings import check_settings as check_tls_settings
+from stream_node.node.identity.token_services import check_settings as check_token_settings
 from stream_service.names import near_names
-from stream_storage.parsing import ParseError, parse_toml
 
 BACKFILL_TABLE = "backfill"
 _DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -15,7 +15,7 @@ from ockam.quotas.usage_machine import LIMIT_NAMES
 from ockam.transport.connection_machine import ConnectionLimits
 from ockam.transport.tcp import TcpTransport
 from stream_node.node.config import LOG_LEVELS, Config
-from stream_node.node.identity_limits import identity_limits
+from stream_node.node.identity.identity_limits import identity_limits
 from stream_node.node.logs import set_level
 from stream_node.node.services import Services
 

@@ -28,8 +28,8 @@ MADE_EVERY_S = 0.1
 """The shortest interval between two answers that differ: gathering the statistics takes milliseconds."""
 
 
-# type StatusRequest struct { request_id: uint }
-class StatusRequest(msgspec.Struct, frozen=True):
+# type NodeStatusRequest struct { request_id: uint }
+class NodeStatusRequest(msgspec.Struct, frozen=True):
     request_id: bare.UInt
 
 
@@ -82,7 +82,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     chain: str | None
 
 
-NODE_STATUS = Protocol("node/status/1", StatusRequest, NodeStatus)
+NODE_STATUS = Protocol("node/status/1", NodeStatusRequest, NodeStatus)
 
 
 class NodeStatusService(AnsweringWorker):
@@ -100,7 +100,7 @@ class NodeStatusService(AnsweringWorker):
     def answer(self, message: Message) -> None:
         self._nursery.start_soon(self._answer, message, NODE_STATUS.decode_request(message.payload))
 
-    async def _answer(self, message: Message, request: StatusRequest) -> None:
+    async def _answer(self, message: Message, request: NodeStatusRequest) -> None:
         await self._try_write()
         if self._status is None or monotonic() > self._made_at_s + MADE_EVERY_S:
             self._status, self._made_at_s = self._made(), monotonic()

@@ -9,11 +9,11 @@ from ockam.actors.node import Node
 from ockam.identity.tls import ServerTls
 from ockam.transport.tcp import TcpTransport
 from stream_node.fleet.cluster_services import check_cluster
-from stream_node.node.access import check_exposure
 from stream_node.node.config import Config, without_effect
+from stream_node.node.identity.access import check_exposure
+from stream_node.node.identity.tls_settings import make_listener, make_outgoing_tls
+from stream_node.node.identity.token_services import NodeTokens
 from stream_node.node.live_settings import connection_limits
-from stream_node.node.tls_settings import make_listener, make_outgoing_tls
-from stream_node.node.token_services import NodeTokens
 
 logger = structlog.get_logger(__name__)
 

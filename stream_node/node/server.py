@@ -29,14 +29,16 @@ from stream_node.care.stored_place import stored_place
 from stream_node.fleet.cluster_services import NodeCluster
 from stream_node.fleet.mirror_address import own_address
 from stream_node.fleet.worker_place import WorkerPlace, database_folder
-from stream_node.node.access import NodeAccess, open_access
 from stream_node.node.block_services import program_version
-from stream_node.node.channel_services import start_channels
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
 from stream_node.node.config import Config
 from stream_node.node.databases import open_database
 from stream_node.node.day_log import DayLog
-from stream_node.node.identity_limits import make_usages
+from stream_node.node.identity.access import NodeAccess, open_access
+from stream_node.node.identity.channel_services import start_channels
+from stream_node.node.identity.identity_limits import make_usages
+from stream_node.node.identity.tls_settings import TlsWatch, make_tls
+from stream_node.node.identity.token_services import NodeTokens
 from stream_node.node.live_settings import LiveParts, change_settings
 from stream_node.node.memory_limit import bounded, find_memory_limit
 from stream_node.node.node_connections import register_connections
@@ -47,8 +49,6 @@ from stream_node.node.parts import NodeCondition, NodeParts
 from stream_node.node.preparing import check_settings, make_tcp
 from stream_node.node.services import Services, wall_clock_us
 from stream_node.node.statistics import ServerStatistics
-from stream_node.node.tls_settings import TlsWatch, make_tls
-from stream_node.node.token_services import NodeTokens
 from stream_node.node.traces import end_traces, start_traces
 from stream_service.stored import StoredStream
 from stream_storage.sqlite.ballast import Ballast
@@ -264,7 +264,7 @@ class Server:
         parts.services.start_mirrors(nursery, stored, own_address(parts.config, self.addresses))
         if not parts.config.http:
             return
-        # Only a node with HTTP waits for hypercorn and starlette, which take a quarter of a second.
+        # Only a node with HTTP waits for starlette and h11, which take a tenth of a second.
         from stream_node.doors.dashboard.dashboard import Dashboard
         from stream_node.doors.http.endpoints import ENDPOINTS
         from stream_node.doors.http.listener import HttpListener
@@ -306,7 +306,7 @@ class Server:
         deadline_s = trio.current_time() + self.config.drain_timeout_s
         # HTTP takes no more connections, and answers the requests that it has.
         if self._http is not None:
-            await self._http.stop_accepting()
+            self._http.stop_accepting()
         # Other nodes of a cluster serve the streams from here on, and clients go on through this node meanwhile.
         if self._cluster is not None:
             await self._cluster.leave(deadline_s)

@@ -1,4 +1,4 @@
-"""Starts the services of a node. Only this module combines storage, routes and workers.
+"""Starts the services of a node: combines storage, routes and workers.
 The simulation and the tests start their nodes with this module too, so they run the same code as users."""
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from ockam.files.parsing import parse_toml
 from stream_node.node.config import ENVIRONMENT_PREFIX, Config
 from stream_node.node.config_sources import flattened, load_config
-from stream_storage.parsing import parse_toml
 
 Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 

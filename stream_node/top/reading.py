@@ -15,7 +15,7 @@ from block_node.protocol_reading import STATUS, BlockRange, StatusRequest
 from index_service.extensions import SavedPosition
 from stream_client import NodeFailed, RequestRefused, RequestTimeout, StreamClient, UnexpectedAnswer, list_positions
 from stream_node.node.node_status import ADDRESS, NODE_STATUS, NodeStatus
-from stream_node.node.node_status import StatusRequest as NodeStatusRequest
+from stream_node.node.node_status import NodeStatusRequest as NodeStatusRequest
 from stream_service.extensions import StreamInfo
 
 T = TypeVar("T")

@@ -37,7 +37,7 @@ from stream_service.publisher_rows import forget_publishers
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Do, DoLittle, Operation, Session
-from stream_storage.errors import StorageBusy, StorageError, StreamNotFound
+from stream_storage.errors import StorageBusy, StorageError, UnknownStreamId
 from stream_storage.history import forget_history
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ Finish = Callable[[int, StorageError | None], None]
 
 
 class StreamManagement:
-    """Serves the requests of `SERVED` by which one stream is managed. Each deletion writes one log line.
+    """Serves the requests of `served_messages` by which one stream is managed. Each deletion writes one log line.
 
     The methods that take a message raise ProtocolError if it cannot be decoded or is not valid. The argument `under` is
     the protocol of the answer.
@@ -220,7 +220,7 @@ class StreamManagement:
             self._storage.submit_write(DoLittle(remove, gone))
 
         def removed(operation: Operation, deleted: int) -> None:
-            if operation.error is not None and not isinstance(operation.error, StreamNotFound):
+            if operation.error is not None and not isinstance(operation.error, UnknownStreamId):
                 if deleted:
                     self._note("stream_truncated", message, deleted, first_index, operation.error)
                 self._refuse(message, operation.error)
@@ -317,5 +317,5 @@ class StreamManagement:
             self._next_step(0)
 
     def _refuse(self, message: Message, error: StorageError) -> None:
-        gone = isinstance(error, StreamNotFound)
+        gone = isinstance(error, UnknownStreamId)
         self._worker.reply(message, error_payload(DELETED) if gone else failed_payload(str(error)))

@@ -19,7 +19,7 @@ from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import Follower
+from stream_service.mirroring import AskingMirror
 from stream_service.names import generated_name, stream_address
 from stream_service.stored import StoredStream
 from stream_service.workers.clock import Clock
@@ -66,7 +66,7 @@ class StreamDirectory:
         self.making: Counter[Address] = Counter()
         self.tracing = tracing
         # called when a mirror asks a stream for messages, with the name and partition of the stream
-        self.mirror_seen: Callable[[tuple[str, int], Origin, Follower], None] = lambda identity, origin, mirror: None
+        self.mirror_seen: Callable[[tuple[str, int], Origin, AskingMirror], None] = lambda *seen: None
         # called with its row when a stream changed its role, and without when it was deleted; None: no mirrors
         self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
         # passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes

@@ -11,7 +11,7 @@ from stream_service.stored import StoredStream
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Do
-from stream_storage.errors import CommitUnsettled, ConnectionLost, StorageClosed
+from stream_storage.errors import CommitUnsettled, DatabaseLost, StorageClosed
 
 
 class EndSearch:
@@ -44,7 +44,7 @@ class EndSearch:
 
     def _submit(self, context: Context, on_found: Callable[[], None]) -> None:
         def done(operation: Do[StoredStream]) -> None:
-            if isinstance(operation.error, CommitUnsettled | ConnectionLost):
+            if isinstance(operation.error, CommitUnsettled | DatabaseLost):
                 again = self._services.limits.error_delay_s
                 context.call_later(again, lambda: self._submit(context, on_found))
             elif operation.error is not None:

@@ -112,7 +112,7 @@ class ReadableStream(Worker):
         # The worker may have failed after it submitted the push, so it is unknown whether the push is stored.
         return failure_payload(message, Failure(Outcome.UNKNOWN, reason))
 
-    # The reads of `SERVED` that the worker itself serves.
+    # The reads of `served_messages` that the worker itself serves.
 
     def pull(self, message: Message) -> None:
         self.pulls.add(message, PULL.decode_request(message.payload))

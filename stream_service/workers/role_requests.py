@@ -43,7 +43,7 @@ class ChangingWorker(Protocol):
 
 
 class RoleRequests:
-    """Serves `node/stream_role/1` and `node/stream_append/1` for one stream, by rows of `SERVED`."""
+    """Serves `node/stream_role/1` and `node/stream_append/1` for one stream, by rows of `served_messages`."""
 
     def __init__(
         self, worker: ChangingWorker, identity: tuple[str, int], bounds: StreamBounds, services: StreamServices
@@ -125,9 +125,15 @@ def log_given_up(identity: tuple[str, int], operation: RoleChanged) -> None:
 
 def role_response(request_id: int, change: RoleChanged, can_change: bool) -> RoleResponse:
     assert change.record is not None, "the change has ended"
-    row, next_index = change.mirror, change.record.next_index
-    entry_id = change.history[-1].entry_id if change.history else 0
-    if row is None or not row.follows:
-        return RoleResponse(request_id, Role.PRIMARY, "", "", entry_id, next_index, 0, can_change)
-    lag = max(0, row.source_next_index - next_index)
-    return RoleResponse(request_id, Role.MIRROR, row.source, row.source_name, entry_id, next_index, lag, can_change)
+    mirror = change.mirror if change.mirror is not None and change.mirror.follows else None
+    next_index = change.record.next_index
+    return RoleResponse(
+        request_id,
+        role=Role.PRIMARY if mirror is None else Role.MIRROR,
+        source="" if mirror is None else mirror.source,
+        stream_name="" if mirror is None else mirror.source_name,
+        entry_id=change.history[-1].entry_id if change.history else 0,
+        next_index=next_index,
+        lag=0 if mirror is None else max(0, mirror.source_next_index - next_index),
+        can_change=can_change,
+    )

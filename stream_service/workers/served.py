@@ -1,73 +1,24 @@
-"""SERVED: every message that a stream serves, with the right that its sender needs and the part of the worker that
-serves it. To add a message, add its protocol here."""
+"""Every message that a stream serves, with the right that its sender needs and the part of the worker that serves it.
+To add a message, add its protocol to `served_messages`."""
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
+from ockam.actors.message import Message
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from ockam.protocol import Protocol, ProtocolError, find_name
 from stream_service.appending import APPEND
 from stream_service.bulk import BULK
 from stream_service.copying import COPY
-from stream_service.cutting import CUT_PULL, CutPull
-from stream_service.extensions import (
-    DELETE,
-    DELETE_ALL,
-    INFO,
-    MARKED_PULL,
-    RETENTION,
-    RICH_PULL,
-    RICH_PUSH,
-    TRUNCATE,
-    RichPull,
-)
+from stream_service.cutting import CUT_PULL
+from stream_service.extensions import DELETE, DELETE_ALL, INFO, MARKED_PULL, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE
 from stream_service.mirroring import MIRROR, ROLE
-from stream_service.protocol import (
-    CREATE,
-    CREATE_PARTITIONED,
-    CREATE_PARTITIONS,
-    PULL,
-    PUSH,
-    CreatePartitions,
-    PartitionCreated,
-)
+from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, PULL, PUSH
 from stream_service.push_batch import PUSH_BATCH
 from stream_service.trace import TRACE
-
-if TYPE_CHECKING:
-    from ockam.actors.message import Message
-    from stream_service.workers.admin import StreamManagement
-    from stream_service.workers.bulk import BulkReads
-    from stream_service.workers.mirror_pulls import MirrorPulls
-    from stream_service.workers.role_requests import RoleRequests
-
-
-class Readable(typing.Protocol):
-    """What the rows below use of every stream, see `workers.readable_stream.ReadableStream`."""
-
-    bulk: BulkReads
-    mirror_pulls: MirrorPulls
-    admin: StreamManagement
-
-    def pull(self, message: Message) -> None: ...
-    def pull_rich(self, message: Message, decode: Callable[[bytes], RichPull | CutPull]) -> None: ...
-    def answer_create(self, message: Message) -> None: ...
-    def answer_partitioned(self, message: Message, under: Protocol[CreatePartitions, PartitionCreated]) -> None: ...
-
-
-class Writable(typing.Protocol):
-    """What the rows below use of a stream to which clients may write, see `workers.stream.StreamWorker`."""
-
-    roles: RoleRequests
-
-    def gather(self, message: Message) -> bool: ...
-    def gather_batch(self, message: Message) -> bool: ...
-    def gather_rich(self, message: Message) -> bool: ...
-    def note_trace(self, message: Message) -> bool: ...
-    def copy(self, message: Message) -> bool: ...
 
 
 class Read(NamedTuple):
@@ -77,7 +28,7 @@ class Read(NamedTuple):
     """
 
     right: Right
-    serve: Callable[[Readable, Message], None]
+    serve: Callable[[Any, Message], None]
 
 
 class Write(NamedTuple):
@@ -89,49 +40,64 @@ class Write(NamedTuple):
     """
 
     right: Right
-    serve: Callable[[Writable, Message], bool]
+    serve: Callable[[Any, Message], bool]
     stages: bool = False
 
 
-SERVED: dict[Protocol[Any, Any], Read | Write] = {
-    # All pushes of a run become one append.
-    PUSH: Write(Right.WRITE, lambda stream, message: stream.gather(message), stages=True),
-    PUSH_BATCH: Write(Right.WRITE, lambda stream, message: stream.gather_batch(message), stages=True),
-    RICH_PUSH: Write(Right.WRITE, lambda stream, message: stream.gather_rich(message)),
-    TRACE: Write(Right.WRITE, lambda stream, message: stream.note_trace(message), stages=True),
-    # Each is a write of its own, which begins when all earlier pushes are stored.
-    COPY: Write(Right.ADMIN, lambda stream, message: stream.copy(message)),
-    APPEND: Write(Right.WRITE, lambda stream, message: stream.roles.append_expected(message)),
-    ROLE: Write(Right.ADMIN, lambda stream, message: stream.roles.change_role(message)),
-    # These wait in queues, and see every push that came before them.
-    PULL: Read(Right.READ, lambda stream, message: stream.pull(message)),
-    RICH_PULL: Read(Right.READ, lambda stream, message: stream.pull_rich(message, RICH_PULL.decode_request)),
-    CUT_PULL: Read(Right.READ, lambda stream, message: stream.pull_rich(message, CUT_PULL.decode_request)),
-    MARKED_PULL: Read(Right.READ, lambda stream, message: stream.pull_rich(message, MARKED_PULL.decode_request)),
-    BULK: Read(Right.READ, lambda stream, message: stream.bulk.receive(message)),
-    MIRROR: Read(Right.READ, lambda stream, message: stream.mirror_pulls.receive(message)),
-    # Whether the stream exists, and where it begins and ends: one right on the stream is enough, whichever it is.
-    CREATE: Read(STREAM_RIGHTS, lambda stream, message: stream.answer_create(message)),
-    CREATE_PARTITIONED: Read(
-        STREAM_RIGHTS, lambda stream, message: stream.answer_partitioned(message, CREATE_PARTITIONED)
-    ),
-    CREATE_PARTITIONS: Read(
-        STREAM_RIGHTS, lambda stream, message: stream.answer_partitioned(message, CREATE_PARTITIONS)
-    ),
-    INFO: Read(STREAM_RIGHTS, lambda stream, message: stream.admin.describe(message)),
-    RETENTION: Read(Right.ADMIN, lambda stream, message: stream.admin.retain(message)),
-    TRUNCATE: Read(Right.DELETE, lambda stream, message: stream.admin.truncate(message)),
-    DELETE: Read(Right.DELETE, lambda stream, message: stream.admin.delete(message)),
-    DELETE_ALL: Read(Right.DELETE, lambda stream, message: stream.admin.delete_all(message)),
-}
+@cache
+def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
+    # The table names methods of the workers, and the workers look their messages up in it, so it is made at first use.
+    from stream_service.workers.readable_stream import ReadableStream as Readable
+    from stream_service.workers.stream import StreamWorker
 
-_BY_TAG = {protocol.tag: served for protocol, served in SERVED.items()}
+    def read(right: Right, serve: Callable[[Readable, Message], None]) -> Read:
+        return Read(right, serve)
+
+    def write(right: Right, serve: Callable[[StreamWorker, Message], bool], *, stages: bool = False) -> Write:
+        return Write(right, serve, stages)
+
+    return {
+        # All pushes of a run become one append.
+        PUSH: write(Right.WRITE, StreamWorker.gather, stages=True),
+        PUSH_BATCH: write(Right.WRITE, StreamWorker.gather_batch, stages=True),
+        RICH_PUSH: write(Right.WRITE, StreamWorker.gather_rich),
+        TRACE: write(Right.WRITE, StreamWorker.note_trace, stages=True),
+        # Each is a write of its own, which begins when all earlier pushes are stored.
+        COPY: write(Right.ADMIN, StreamWorker.copy),
+        APPEND: write(Right.WRITE, lambda stream, message: stream.roles.append_expected(message)),
+        ROLE: write(Right.ADMIN, lambda stream, message: stream.roles.change_role(message)),
+        # These wait in queues, and see every push that came before them.
+        PULL: read(Right.READ, Readable.pull),
+        RICH_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, RICH_PULL.decode_request)),
+        CUT_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, CUT_PULL.decode_request)),
+        MARKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, MARKED_PULL.decode_request)),
+        BULK: read(Right.READ, lambda stream, message: stream.bulk.receive(message)),
+        MIRROR: read(Right.READ, lambda stream, message: stream.mirror_pulls.receive(message)),
+        # Whether the stream exists, and where it begins and ends: one right on the stream is enough, whichever it is.
+        CREATE: read(STREAM_RIGHTS, Readable.answer_create),
+        CREATE_PARTITIONED: read(
+            STREAM_RIGHTS, lambda stream, message: stream.answer_partitioned(message, CREATE_PARTITIONED)
+        ),
+        CREATE_PARTITIONS: read(
+            STREAM_RIGHTS, lambda stream, message: stream.answer_partitioned(message, CREATE_PARTITIONS)
+        ),
+        INFO: read(STREAM_RIGHTS, lambda stream, message: stream.admin.describe(message)),
+        RETENTION: read(Right.ADMIN, lambda stream, message: stream.admin.retain(message)),
+        TRUNCATE: read(Right.DELETE, lambda stream, message: stream.admin.truncate(message)),
+        DELETE: read(Right.DELETE, lambda stream, message: stream.admin.delete(message)),
+        DELETE_ALL: read(Right.DELETE, lambda stream, message: stream.admin.delete_all(message)),
+    }
+
+
+@cache
+def _by_tag() -> dict[bytes, Read | Write]:
+    return {protocol.tag: served for protocol, served in served_messages().items()}
 
 
 def find_served(payload: bytes) -> Read | Write | None:
     """Returns the row of a message; None if streams do not serve its protocol."""
     # A tag is the size of a name and the name. All these names are so short that one byte has their size.
-    return _BY_TAG.get(payload[: payload[0] + 1]) if payload else None
+    return _by_tag().get(payload[: payload[0] + 1]) if payload else None
 
 
 def find_right(payload: bytes) -> Right:

@@ -36,7 +36,7 @@ from stream_service.workers.served import Read, Write, find_served, not_served
 from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Append, Session
-from stream_storage.errors import CommitUnsettled, IndexConflict, StorageError, StreamNotFound
+from stream_storage.errors import CommitUnsettled, IndexConflict, StorageError, UnknownStreamId
 
 logger = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class StreamWorker(ReadableStream):
-    """Serves every message of `SERVED` at the address of the stream.
+    """Serves every message of `served_messages` at the address of the stream.
 
     Invariant: `_gathered` contains the pushes that are decoded but not yet submitted to the writing thread. Whenever
     the worker does not run, `_gathered` is empty, unless the machine is STAGING. The mailbox is paused while the
@@ -145,7 +145,7 @@ class StreamWorker(ReadableStream):
             staged = gathered.data[staged_before:]
             machine.stage(len(staged), sum(map(len, staged)))
 
-    # The writes of `SERVED`. Each returns False if the message must wait.
+    # The writes of `served_messages`. Each returns False if the message must wait.
 
     def gather(self, message: Message) -> bool:
         self._gathered.add(message, decode_push(message.payload))
@@ -272,7 +272,7 @@ class StreamWorker(ReadableStream):
         assert error is not None, "the append has not failed"
         self._machine.end_append(0)
         failure = Failure(Outcome.UNKNOWN if error.in_doubt else Outcome.NOT_STORED, str(error))
-        if isinstance(error, IndexConflict | StreamNotFound):
+        if isinstance(error, IndexConflict | UnknownStreamId):
             # The disk is not the reason, so the answers need no delay: the stream is deleted, or is read again below.
             self.context.send_run(pushes.refused(self._route, failure))
         else:

@@ -9,7 +9,7 @@ from ockam.actors.message import Message, Origin
 from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import Follower
+from stream_service.mirroring import AskingMirror
 from stream_service.workers.clock import Clock
 from stream_service.workers.tail_machine import Tails
 from stream_storage.contract import Session
@@ -49,7 +49,7 @@ class StreamServices(Protocol):
     def role_changed(self) -> Callable[[tuple[str, int], MirrorRow | None], None] | None: ...
 
     @property
-    def mirror_seen(self) -> Callable[[tuple[str, int], Origin, Follower], None]: ...
+    def mirror_seen(self) -> Callable[[tuple[str, int], Origin, AskingMirror], None]: ...
 
     @property
     def pass_on(self) -> Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None: ...

@@ -12,7 +12,7 @@ from typing import Any
 from psycopg import OperationalError
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus
 
-from stream_storage.errors import ConnectionLost
+from stream_storage.errors import DatabaseLost
 from stream_storage.postgres.deadlines import Deadlines
 from stream_storage.postgres.errors import one_line, server_error
 from stream_storage.postgres.server import Connection
@@ -25,7 +25,7 @@ def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: 
     them. Returns the `psycopg.pq` result of the last command. Raises StorageError."""
     wire = connection.pgconn
     if wire.status != ConnStatus.OK:
-        raise ConnectionLost("the connection is closed")
+        raise DatabaseLost("the connection is closed")
     descriptor = wire.socket
     deadlines.begin(descriptor)
     try:
@@ -36,7 +36,7 @@ def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: 
             deadlines.begin(descriptor)
             result = _send_rows(wire, payload)
     except OperationalError as error:
-        raise ConnectionLost(one_line(str(error))) from error
+        raise DatabaseLost(one_line(str(error))) from error
     finally:
         deadlines.end(descriptor)
     if result.status not in _GOOD:
@@ -47,9 +47,9 @@ def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: 
 
 
 def check_open(connection: Connection) -> None:
-    """Raises ConnectionLost if the server has ended the connection, as far as this machine knows already."""
+    """Raises DatabaseLost if the server has ended the connection, as far as this machine knows already."""
     if connection.closed:
-        raise ConnectionLost("the connection is closed")
+        raise DatabaseLost("the connection is closed")
     wire = connection.pgconn
     readable = select.poll()
     readable.register(wire.socket, select.POLLIN)
@@ -58,7 +58,7 @@ def check_open(connection: Connection) -> None:
         while readable.poll(0):
             wire.consume_input()
     except OperationalError as error:
-        raise ConnectionLost(one_line(str(error))) from error
+        raise DatabaseLost(one_line(str(error))) from error
 
 
 def as_literal(value: int | bytes | None) -> bytes:

@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 from sqlalchemy import Table
 
+from ockam.files.durable_files import make_folder
 from stream_storage.contract import Session
 from stream_storage.directory_lock import DirectoryLock
-from stream_storage.durable_files import make_folder
 from stream_storage.errors import DatabaseTooNew, RightsMissing, StorageReadOnly, system_error
 from stream_storage.postgres.commands import command
 from stream_storage.postgres.deadlines import Deadlines

@@ -6,8 +6,8 @@ import psycopg
 
 from stream_storage.errors import (
     NO_ROOM,
-    ConnectionLost,
     DatabaseCorrupt,
+    DatabaseLost,
     DiskFailed,
     DiskFull,
     NodeReplaced,
@@ -47,7 +47,7 @@ def server_error(state: str, reason: str, *, broken: bool = False) -> StorageErr
     """Returns the StorageError for an error of the server. state: its SQLSTATE; empty if the server sent none."""
     told = f"{reason} ({state})" if state else reason
     if broken or state.startswith(_LOST_CLASSES):
-        return ConnectionLost(told)
+        return DatabaseLost(told)
     if state == REPLACED_STATE:
         return NodeReplaced()
     if state.startswith(_BUSY_CLASSES):

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from stream_storage.errors import ConnectionLost
+from stream_storage.errors import DatabaseLost
 from stream_storage.postgres.ownership import Ownership
 from stream_storage.postgres.server import pause
 
@@ -42,14 +42,14 @@ class Freshness:
         self._epoch = 0
 
     def begin(self, run: Callable[[bytes], Any], *, is_on_standby: bool) -> None:
-        """Begins a transaction that sees all confirmed writes. Raises ConnectionLost if another server must be
+        """Begins a transaction that sees all confirmed writes. Raises DatabaseLost if another server must be
         found."""
         writer = self._writer
         if is_on_standby and writer.connected:
             # There is a server that takes writes again, and every standby is behind it. It may refuse this session, so
             # that the next connection leads to the standby again.
             pause()
-            raise ConnectionLost("a server takes writes again")
+            raise DatabaseLost("a server takes writes again")
         # Read before the transaction begins: what is confirmed later need not be seen.
         epoch, confirmed = writer.epoch, writer.confirmed
         end_s = time.monotonic() + STANDBY_BEHIND_S
@@ -67,9 +67,9 @@ class Freshness:
             if not is_on_standby:
                 self._report_left(epoch)
                 pause()
-                raise ConnectionLost("the server takes writes, but the node writes to another one, which has more")
+                raise DatabaseLost("the server takes writes, but the node writes to another one, which has more")
             if time.monotonic() > end_s:
-                raise ConnectionLost("the standby does not have all confirmed messages")
+                raise DatabaseLost("the standby does not have all confirmed messages")
             pause()
 
     def _report_left(self, epoch: int) -> None:

@@ -163,7 +163,7 @@ class PostgresLog(StreamRows):
             self._session.later(COPY_MESSAGES.encode(), copy_rows(appends))
 
     def _advance(self, ends: dict[int, list[int]]) -> None:
-        """Moves the next index of several streams. Raises StreamNotFound and IndexConflict."""
+        """Moves the next index of several streams. Raises UnknownStreamId and IndexConflict."""
         columns = list(zip(*ends.values(), strict=True))
         moved = self._session.run(ADVANCE, (list(ends), *map(list, columns))).fetchall() if ends else []
         if len(moved) != len(ends):

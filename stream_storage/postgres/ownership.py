@@ -34,7 +34,7 @@ from typing import NamedTuple
 from stream_storage.errors import (
     ClusterThere,
     ConfirmedLost,
-    ConnectionLost,
+    DatabaseLost,
     DatabaseTaken,
     LoneNodeThere,
     MemberFenced,
@@ -180,7 +180,7 @@ class Ownership:
         while command(connection, self._deadlines, text).get_value(0, 0) != b"t":
             if time.monotonic() > end_s:
                 if self._taken:
-                    raise ConnectionLost("the connection before still holds the lock of the writing node")
+                    raise DatabaseLost("the connection before still holds the lock of the writing node")
                 holder = self._find_holder(connection, f"{LOCK} IN (classid, objid)")
                 raise DatabaseTaken(holder or "another connection")
             pause()

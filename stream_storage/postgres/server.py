@@ -14,7 +14,7 @@ from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import BytesBinaryDumper
 
-from stream_storage.errors import ConnectionLost, ServerRefused, StandbyMissing, StorageError
+from stream_storage.errors import DatabaseLost, ServerRefused, StandbyMissing, StorageError
 from stream_storage.postgres.deadlines import Deadlines
 from stream_storage.postgres.errors import one_line, storage_error
 
@@ -112,7 +112,7 @@ class PostgresPrimary:
         settings forbid it. Tries each host once. Raises StorageError."""
         try:
             return self._connect(self._conninfo)
-        except ConnectionLost:
+        except DatabaseLost:
             if to_write or not self.standby_reads:
                 raise
         return self._connect(make_conninfo(self._conninfo, target_session_attrs="any"))
@@ -136,7 +136,7 @@ class PostgresPrimary:
                 self._execute(connection, settings)
         except psycopg.Error as error:
             connection.close()
-            raise ConnectionLost(one_line(str(error))) from error
+            raise DatabaseLost(one_line(str(error))) from error
         return connection
 
     def wait_connected(self, adopt: Callable[[Connection], None] | None = None) -> Connection:
@@ -149,7 +149,7 @@ class PostgresPrimary:
                 return self.connect_and(adopt)
             except ServerRefused:
                 raise
-            except ConnectionLost as error:
+            except DatabaseLost as error:
                 if time.monotonic() > end_s:
                     raise
                 if not told:
@@ -164,7 +164,7 @@ class PostgresPrimary:
         try:
             if adopt is not None:
                 adopt(connection)
-        except ConnectionLost as error:
+        except DatabaseLost as error:
             connection.close()
             if to_write and self._waits_for_standby():
                 raise StandbyMissing from error

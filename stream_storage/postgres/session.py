@@ -12,7 +12,7 @@ import structlog
 
 from stream_storage.errors import (
     ConfirmedLost,
-    ConnectionLost,
+    DatabaseLost,
     NodeReplaced,
     OperationFailed,
     PartFailed,
@@ -77,7 +77,7 @@ class PostgresSession:
         self._answered_s = self._examined_s = 0.0
         self._cancelled_wait: str | None = None
         self._lost_since_s: float | None = None
-        self._unreached: ConnectionLost | None = None
+        self._unreached: DatabaseLost | None = None
         self._gave_up_s = 0.0
         self._end: StorageError | None = None
         self._doubt: int | None = None
@@ -139,7 +139,7 @@ class PostgresSession:
             try:
                 check_open(self._connection)
                 self._examine()
-            except ConnectionLost as error:
+            except DatabaseLost as error:
                 self._lose(error)
                 raise self._unreached or error from None
             self._unsent.add(self._ownership.begin())
@@ -156,10 +156,10 @@ class PostgresSession:
         try:
             result = self._command(*self._unsent.take(b"COMMIT"))
         except StorageError as error:
-            if isinstance(error, ConnectionLost) and self._lost_since_s is not None:
+            if isinstance(error, DatabaseLost) and self._lost_since_s is not None:
                 # The operations have waited since the commit began.
                 self._lost_since_s = min(self._lost_since_s, time.monotonic() - (time.perf_counter() - began_s))
-            if with_others and not isinstance(error, ConnectionLost):
+            if with_others and not isinstance(error, DatabaseLost):
                 # The server did nothing behind the statement that failed, so the transaction is still open.
                 self._command(b"ROLLBACK")
                 if not error.fatal:
@@ -169,7 +169,7 @@ class PostgresSession:
             self._in_transaction = False
         try:
             self._check_waited()
-        except ConnectionLost as lost:
+        except DatabaseLost as lost:
             self._lose(lost)
             raise
         # The server answers a COMMIT with ROLLBACK if the transaction had failed.
@@ -215,7 +215,7 @@ class PostgresSession:
         self._command(disconnect_command(owner))
 
     def recover(self, error: StorageError) -> bool:
-        if not isinstance(error, ConnectionLost):
+        if not isinstance(error, DatabaseLost):
             return False
         # Others have just waited in vain, and these with them.
         gave_up_s, self._gave_up_s = self._gave_up_s, 0.0
@@ -234,7 +234,7 @@ class PostgresSession:
         return False
 
     def settle(self, error: StorageError) -> bool | StorageError:
-        if not isinstance(error, ConnectionLost):
+        if not isinstance(error, DatabaseLost):
             # The server has answered that it did not commit.
             return False
         assert self._ownership is not None, "only a session that writes commits"
@@ -254,7 +254,7 @@ class PostgresSession:
         self.closed = True
         try:
             self.rollback()
-        except ConnectionLost:
+        except DatabaseLost:
             # The server undoes the transaction of a connection that is gone.
             pass
         finally:
@@ -267,14 +267,14 @@ class PostgresSession:
         return error
 
     def _examine(self) -> None:
-        """Raises ConnectionLost if a commit does not keep the promise of a confirm any more: the attempts to connect
+        """Raises DatabaseLost if a commit does not keep the promise of a confirm any more: the attempts to connect
         again wait until it does."""
         if self._durability is None or time.monotonic() - self._examined_s < EXAMINE_S:
             return
         try:
             self._durability.adopt(self._connection)
         except UnsafeDatabase as error:
-            raise ConnectionLost(str(error)) from error
+            raise DatabaseLost(str(error)) from error
         self._examined_s = time.monotonic()
 
     def _begin_reading(self) -> None:
@@ -282,7 +282,7 @@ class PostgresSession:
         assert freshness is not None, "a session that does not write has to see what is confirmed"
         try:
             self._begin_now(lambda: freshness.begin(self._command, is_on_standby=self._is_on_standby))
-        except ConnectionLost as error:
+        except DatabaseLost as error:
             self._lose(error)
             raise
 
@@ -291,7 +291,7 @@ class PostgresSession:
         try:
             begin()
         except StorageError as error:
-            if not isinstance(error, ConnectionLost):
+            if not isinstance(error, DatabaseLost):
                 self._command(b"ROLLBACK")
             raise
 
@@ -305,7 +305,7 @@ class PostgresSession:
             try:
                 self._command(*self._unsent.take())
             except StorageError as error:
-                if error.fatal or isinstance(error, ConnectionLost):
+                if error.fatal or isinstance(error, DatabaseLost):
                     raise
                 raise PartFailed(error) from error
 
@@ -314,7 +314,7 @@ class PostgresSession:
             result = command(self._connection, self._server.deadlines, text, payload)
             self._answered_s = time.monotonic()
             return result
-        except ConnectionLost as error:
+        except DatabaseLost as error:
             self._lose(error)
             raise
         except NodeReplaced as error:
@@ -324,20 +324,20 @@ class PostgresSession:
     def _call(self, call: Callable[[], object]) -> None:
         """Makes a call of the driver within the time of a call. Raises StorageError."""
         if self._connection.closed:
-            raise ConnectionLost("the connection is closed")
+            raise DatabaseLost("the connection is closed")
         descriptor = self._connection.fileno()
         self._server.deadlines.begin(descriptor)
         try:
             call()
         except psycopg.Error as raised:
             error = storage_error(raised, broken=self._connection.broken or self._connection.closed)
-            if isinstance(error, ConnectionLost):
+            if isinstance(error, DatabaseLost):
                 self._lose(error)
             raise error from raised
         finally:
             self._server.deadlines.end(descriptor)
 
-    def _lose(self, error: ConnectionLost) -> None:
+    def _lose(self, error: DatabaseLost) -> None:
         """Notes that the connection is gone, and with it the transaction that was open."""
         self._in_transaction = False
         self._unsent.clear()
@@ -358,12 +358,12 @@ class PostgresSession:
                 self._server.connect_and(self._adopt, to_write=self._ownership is not None)
                 logger.info("database_connected_again", database=self._server.name, standby=self._is_on_standby)
                 self._settle_doubt()
-            except (ConnectionLost, UnsafeDatabase) as error:
+            except (DatabaseLost, UnsafeDatabase) as error:
                 # A server that is not safe must not be used, but it may be mended, or another one take its place.
                 pause()
                 if time.monotonic() - lost_since_s > wait_s:
                     logger.error("database_not_reached", database=self._server.name, reason=str(error))
-                    self._unreached = error if isinstance(error, ConnectionLost) else ConnectionLost(str(error))
+                    self._unreached = error if isinstance(error, DatabaseLost) else DatabaseLost(str(error))
                     self._gave_up_s = time.monotonic()
                     return False
             except StorageError as error:
@@ -401,7 +401,7 @@ class PostgresSession:
 
     def _check_waited(self) -> None:
         if self._cancelled_wait is not None:
-            raise ConnectionLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
+            raise DatabaseLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
 
     def _note(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.sqlstate == CANCELLED_WAIT:

@@ -18,8 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from stream_storage.contract import Session
-from stream_storage.durable_files import (
+from ockam.files.durable_files import (
     PRIVATE_MODE,
     create_private,
     make_folder,
@@ -28,8 +27,9 @@ from stream_storage.durable_files import (
     sync,
     write_durably,
 )
+from ockam.files.parsing import ParseError, parse_json
+from stream_storage.contract import Session
 from stream_storage.errors import DatabaseCorrupt, DatabaseTooNew
-from stream_storage.parsing import ParseError, parse_json
 from stream_storage.sqlite.database import FILE_NAME, Database
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.leftovers import part_path, remove_parts

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from stream_storage.durable_files import create_private
+from ockam.files.durable_files import create_private
 from stream_storage.sqlite.disk_diagnosis import take_room
 
 FILE_NAME: Final = "ballast"

@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import structlog
 
+from ockam.files.durable_files import create_private, make_folder, make_private, sync
 from stream_storage.contract import Session
 from stream_storage.directory_lock import DirectoryLock, check_locks
-from stream_storage.durable_files import create_private, make_folder, make_private, sync
 from stream_storage.errors import DatabaseCorrupt, DatabaseTooNew, DatabaseTooOld, StorageError, no_database
 from stream_storage.sqlite.ballast import Ballast
 from stream_storage.sqlite.checkpointer import Checkpointer

@@ -60,7 +60,7 @@ class SqliteLog(StreamRows):
         rows: list[Any] = []
         for append in appends:
             base = seed_base(append.stream_id, append.time_us)
-            # Four ways to store the same rows: with keys or headers, a single message, a few messages of one of several
+            # Ways to store the same rows: with keys or headers, a single message, a few messages of one of several
             # appends, and all others as a run of one stream.
             if append.keys is not None or append.headers is not None:
                 rows += _flat_rows(append, base)
@@ -123,7 +123,7 @@ class SqliteLog(StreamRows):
         return records
 
     def _advance(self, ends: dict[int, list[int]]) -> None:
-        """Moves the next index of several streams. Raises StreamNotFound and IndexConflict.
+        """Moves the next index of several streams. Raises UnknownStreamId and IndexConflict.
 
         ends: for each stream id, the expected next index, the new next index, and the number of appended bytes."""
         flat: list[int] = []

@@ -19,10 +19,10 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from stream_storage.durable_files import create_private, make_folder, rename_durably, sync, write_durably
+from ockam.files.durable_files import create_private, make_folder, rename_durably, sync, write_durably
+from ockam.files.parsing import ParseError, parse_json
 from stream_storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
 from stream_storage.failpoint import failpoint
-from stream_storage.parsing import ParseError, parse_json
 from stream_storage.sqlite.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, BackupManifest, count_stored, digest_of
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.leftovers import PART_SUFFIX, UPGRADE_PREFIX

@@ -57,10 +57,10 @@ def keys(names: tuple[str, ...]) -> st.SearchStrategy[ast.Type]:
 
 
 @st.composite
-def unions(draw: st.DrawFn, parts: st.SearchStrategy[ast.Type]) -> ast.Union:
+def unions(draw: st.DrawFn, parts: st.SearchStrategy[ast.Type]) -> ast.UnionNode:
     members = draw(st.lists(parts | st.just(ast.Primitive("void")), min_size=1, max_size=4, unique=True))
     tags = draw(ascending(len(members)))
-    return ast.Union(tuple(ast.UnionMember(part, tag) for part, tag in zip(members, tags, strict=True)))
+    return ast.UnionNode(tuple(ast.UnionMember(part, tag) for part, tag in zip(members, tags, strict=True)))
 
 
 @st.composite

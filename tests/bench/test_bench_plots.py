@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from bench.draw_plots import PLOTS, draw, points_of
 from bench.report import Report
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +43,9 @@ def _decades() -> list[dict[str, object]]:
 
 def test_points_are_medians_at_their_place_on_logarithmic_axes() -> None:
     """Goal: a plot shows what was measured. Method: three decades of a known line; equal steps between its points."""
+    # matplotlib takes half a second, and every process of a parallel run imports this module.
+    from bench.draw_plots import PLOTS, draw, points_of
+
     report = msgspec.convert(_report(_decades()), type=Report)
     plot = next(plot for plot in PLOTS if plot.name == "windows")
     points = points_of(plot, report.samples)

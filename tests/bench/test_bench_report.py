@@ -6,11 +6,11 @@ import io
 
 from rich.console import Console
 
-from bench import export, security
 from bench.goals import goals
 from bench.plan import MIB
 from bench.report import OURS, CodecSample, Goal, Report, Sample, percentiles, ratios
 from bench.show import show
+from bench.works import export, security
 
 
 def _push(system: str, round_: int, per_second: float, window: int = 1_000) -> Sample:

@@ -14,16 +14,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import backfill, run, scale
+from bench import run
 from bench.__main__ import build
-from bench.bench_node import BenchNode
 from bench.big_log import STREAM, extend_log
-from bench.codec import compare
 from bench.measure import push_rate
 from bench.plan import QUICK
 from bench.report import OURS, Report
 from bench.run import PARTS, Options, run_bench
-from bench.scale import UNGROUPED, measure_alone, measure_node
+from bench.servers.bench_node import BenchNode
+from bench.works import backfill, scale
+from bench.works.codec import compare
+from bench.works.scale import UNGROUPED, measure_alone, measure_node
 from stream_client import blocking
 from stream_node.cli.app import run as run_command
 from tests.bench.report_schema import Benched
@@ -169,7 +170,7 @@ def test_an_unknown_part_or_peer_is_wrong_usage(capfd: pytest.CaptureFixture[str
 def test_what_cannot_be_compared_with_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: nothing that was asked for is left out in silence. Method: no pip."""
     absent: list[str] = []
-    monkeypatch.setattr("bench.codec.maybe_install", lambda requirement, place: None)
+    monkeypatch.setattr("bench.works.codec.maybe_install", lambda requirement, place: None)
     assert {sample.codec for sample in compare(1, tmp_path, absent)} == {OURS}
     assert absent == ["pybare: pybare==1.3.0 cannot be installed"]
 

@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from bench import cluster, postgres
 from bench.goals import goals
 from bench.own import Own
 from bench.plan import QUICK
 from bench.report import Report, Sample
+from bench.works import cluster, postgres
 from stream_client import blocking
-from stream_node.fleet.cluster.protocol import CLUSTER, STATUS, StatusRequest
+from stream_node.fleet.cluster.protocol import CLUSTER, STATUS, ClusterStatusRequest
 
 TINY = msgspec.structs.replace(QUICK, messages=300, single=20, windows=(1, 1_000), rounds=1)
 
@@ -53,7 +53,7 @@ def test_the_asked_node_owns_nothing() -> None:
     with cluster.running_pair(Own()) as pair:
         for system, name in ((cluster.FORWARDED, cluster.ASKED), (cluster.DIRECT, cluster.OWNER)):
             with blocking.connect(pair[system].address) as client:
-                status = client.session.ask((CLUSTER,), STATUS, StatusRequest(0))
+                status = client.session.ask((CLUSTER,), STATUS, ClusterStatusRequest(0))
             assert status.name == name
             assert {shard.owner for shard in status.shards} == {cluster.OWNER}
 

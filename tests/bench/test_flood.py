@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import flood
 from bench.goals import goals
 from bench.plan import QUICK
 from bench.report import OURS, Report
+from bench.works import flood
 
 
 @pytest.mark.soak

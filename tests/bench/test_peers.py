@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import compared, share
+from bench import compared
 from bench.errors import PeerFailed
 from bench.own import Own
 from bench.peer_clients.load import Clock, Load, Pace
@@ -20,6 +20,7 @@ from bench.peers.servers import PeerServer, family_cpu_seconds
 from bench.plan import QUICK
 from bench.report import Report, Sample
 from bench.tables import work_tables
+from bench.works import share
 from stream_client import blocking
 
 TINY = msgspec.structs.replace(QUICK, messages=300, single=20, windows=(1, 100), slow_seconds=0.2)

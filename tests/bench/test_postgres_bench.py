@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from bench import postgres
 from bench.goals import goals
 from bench.own import Own
 from bench.plan import QUICK
 from bench.report import OURS, Report, Sample
+from bench.works import postgres
 from stream_client import blocking
 
 TINY = msgspec.structs.replace(QUICK, messages=300, single=20, windows=(1, 1_000))

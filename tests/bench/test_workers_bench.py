@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.workers import measure, streams_of
+from bench.works.workers import measure, streams_of
 
 
 def test_each_worker_gets_a_stream() -> None:

@@ -148,7 +148,7 @@ LIVE: dict[str, tuple[Any, Callable[[Server], Any], Any]] = {
         lambda server: _usages(server).limits_of("anonymous:127.0.0.1").channels_max is not None,
         True,
     ),
-    "secure_channel_trusted": ((TRUSTED,), lambda server: _parts(server).channels._trust.is_closed, False),
+    "secure_channel_trusted": ((TRUSTED,), lambda server: _parts(server).channels.trust.is_closed, False),
     "retention_age_s": (81, lambda server: _default_retention(server).age_s, 81),
     "retention_messages": (82, lambda server: _default_retention(server).messages, 82),
     "retention_bytes": (83, lambda server: _default_retention(server).size_bytes, 83),

@@ -25,7 +25,7 @@ from stream_node.cli.units import parse_duration
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
 from stream_node.node.process import NodeProcess
-from stream_storage.errors import ConnectionLost
+from stream_storage.errors import DatabaseLost
 from tests.style.tree import ROOT
 from tests.support.stream_peer import stream_peer
 
@@ -85,7 +85,7 @@ def test_the_unit_and_the_node_agree_on_times() -> None:
     # A database that is away for an hour at boot must not leave the node down for ever.
     assert parser["Unit"]["StartLimitIntervalSec"] == "0"
     assert service["RestartPreventExitStatus"] == str(WRONG_USAGE)
-    assert not issubclass(ConnectionLost, ConfigError)
+    assert not issubclass(DatabaseLost, ConfigError)
     assert "stream_storage.errors.StorageError" not in CODES[WRONG_USAGE]
     assert parse_duration(service["WatchdogSec"]) >= 30
 

@@ -5,34 +5,26 @@ The quick test takes the other packages from this environment. The long one has 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
+from tests.black_box.installed import PIP, Installed, build_wheel, skip_without_index
 from tests.style.tree import ROOT, packages
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """The versions of Python that CI runs on."""
-LINES = b"one\ntwo\nthree\n"
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (file,) = folder.glob("*.whl")
-    return file
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.mark.slow
@@ -51,68 +43,13 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     assert not [name for name in extra if "__pycache__" in name or name.split("/")[0] not in packages(ROOT)]
 
 
-class Installed:
-    """An environment outside the repository, in which only its own command is used."""
-
-    def __init__(self, folder: Path) -> None:
-        self._home = folder / "home"
-        self._home.mkdir()
-        self.folder = folder
-        self.python = folder / "environment/bin/python"
-
-    def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("STREAM_NODE_", "PYTHON"))}
-        return {**kept, "HOME": str(self._home), "XDG_DATA_HOME": str(self._home)}
-
-    def __call__(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        command = [str(self.python.with_name("stream-node")), *arguments]
-        done = subprocess.run(
-            command, input=stdin, capture_output=True, cwd=self._home, env=self.environment(), check=False, timeout=120
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout
-
-    def smoke(self) -> None:
-        """What the README begins with: the version, a node, a push, a pull; then the node stops in good order."""
-        version = re.search('^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-        assert version is not None
-        # Compiled modules that the environment has are told.
-        assert self("--version").decode().strip().partition(", compiled")[0] == f"stream-node {version[1]}"
-        serve = [str(self.python.with_name("stream-node")), "serve", "--listen", "127.0.0.1:0", "--json"]
-        node = subprocess.Popen(serve, cwd=self._home, env=self.environment(), stdout=subprocess.PIPE)
-        try:
-            assert node.stdout is not None
-            line: dict[str, Any] = msgspec.json.decode(node.stdout.readline())
-            address = line["addresses"][0]
-            assert Path(line["data_dir"]).is_relative_to(self._home)
-            self("push", "numbers", "--node", address, stdin=LINES)
-            assert self("pull", "numbers", "--node", address, "--raw") == LINES
-            node.terminate()
-            assert node.wait(60) == 0
-        finally:
-            node.kill()
-            node.wait()
-            if node.stdout is not None:
-                node.stdout.close()
-        # The code that ran was the installed one.
-        where = "import stream_node; print(stream_node.__file__)"
-        found = subprocess.run(
-            [str(self.python), "-c", where], cwd=self._home, env=self.environment(), capture_output=True, check=True
-        )
-        assert Path(found.stdout.decode().strip()).is_relative_to(self.folder)
-
-
 @pytest.mark.slow
 def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
     """Goal: nothing of the checkout is needed. Method: unpack the wheel as an installer does, beside the packages of
     this environment, and leave the repository."""
-    venv.create(tmp_path / "environment", with_pip=False)
     installed = Installed(tmp_path)
-    paths = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    target = tmp_path / "environment/lib" / paths / "site-packages"
-    zipfile.ZipFile(wheel).extractall(target)
-    # Only a path: the editable installation of this repository in that folder does not come along.
-    (target / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    zipfile.ZipFile(wheel).extractall(installed.packages)
+    installed.borrow()
     command = installed.python.with_name("stream-node")
     entry = zipfile.ZipFile(wheel).read(next(n for n in zipfile.ZipFile(wheel).namelist() if n.endswith("points.txt")))
     assert b"stream-node = stream_node.cli.app:main" in entry
@@ -125,21 +62,12 @@ def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> 
 @pytest.mark.network
 def test_the_installation_that_the_page_describes_works(tmp_path: Path) -> None:
     """Goal: the commands of docs/deploy.md install a node from the locks. Method: they run, with another folder."""
-    venv.create(tmp_path / "environment", with_pip=False)
     installed = Installed(tmp_path)
     page = (ROOT / "docs/deploy.md").read_text()
     lines = re.findall(r"^sudo /opt/stream-node/bin/pip (install .*)$", page, re.MULTILINE)
     assert len(lines) == 4
-    pip = [sys.executable, "-m", "pip", "--python", str(installed.python), "--disable-pip-version-check", "--quiet"]
-    # A copy of what is in git: a build in the tree would leave files there.
-    source = tmp_path / "source"
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
     for line in lines[:2]:
-        done = subprocess.run(
-            [*pip, *line.split()], cwd=source, capture_output=True, text=True, check=False, timeout=600
-        )
-        skip_without_network(done)
-        assert done.returncode == 0, done.stderr
+        installed.pip("--quiet", *line.split(), source=clone(tmp_path))
     installed.smoke()
 
 
@@ -153,18 +81,123 @@ def test_pip_installs_a_checkout_on_each_python(version: str, tmp_path: Path) ->
     python = find_python(version)
     if python is None:
         pytest.skip(f"needs Python {version}")
-    subprocess.run([python, "-m", "venv", "--without-pip", tmp_path / "environment"], check=True)
-    installed = Installed(tmp_path)
-    source = tmp_path / "source"
-    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(installed.python), "--disable-pip-version-check"]
-    command = [*pip, "install", "--quiet", "."]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False, timeout=600)
-    skip_without_network(done)
-    assert done.returncode == 0, done.stderr
-    check = subprocess.run([*pip, "check"], capture_output=True, text=True, check=False)
-    assert check.returncode == 0, check.stdout
+    installed = Installed(tmp_path, python)
+    installed.pip("install", "--quiet", ".", source=clone(tmp_path))
+    installed.pip("check")
     installed.smoke()
+
+
+STRANGERS = ("access==1.1.10.post3", "cluster==1.4.1.post3")
+"""Distributions on PyPI that install packages whose names this project had once."""
+USE_OF_STRANGERS = """
+import access, cluster, pandas
+import bare, block_manager, block_node.client, cardinal_streams, ockam, spark_export, stream_client.blocking
+
+towns = cluster.HierarchicalClustering([1, 2, 20, 21], lambda one, other: abs(one - other)).getlevel(5)
+assert sorted(map(sorted, towns)) == [[1, 2], [20, 21]], towns
+people = pandas.DataFrame({"id": [1, 2], "people": [10, 30]})
+doctors = pandas.DataFrame({"id": [1, 2], "doctors": [1, 2]})
+ways = pandas.DataFrame({"origin": [1, 1, 2, 2], "dest": [1, 2, 1, 2], "km": [0, 9, 9, 0]})
+place = access.Access(
+    demand_df=people, demand_index="id", demand_value="people", supply_df=doctors, supply_index="id",
+    supply_value="doctors", cost_df=ways, cost_origin="origin", cost_dest="dest", cost_name="km",
+)
+found = place.two_stage_fca(name="near", max_cost=5)["near_doctors"]
+assert [round(each, 4) for each in found] == [0.1, 0.0667], found
+"""
+EVERY_FILE_IS_ITS_OWN = """
+import base64, hashlib
+from importlib.metadata import files
+
+for name in ("access", "cluster", "stream-node"):
+    for file in filter(lambda each: each.hash, files(name)):
+        digest = hashlib.new(file.hash.mode, file.locate().read_bytes()).digest()
+        assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value, (name, file)
+"""
+USERS_FILES = ("storage", "companion", "cluster")
+"""Modules of a user, in the folder in which the user works."""
+USE_OF_CLIENTS = """
+import sys
+import trio
+from stream_client import blocking, connect
+import storage, companion, cluster
+
+assert [each.OWNER for each in (storage, companion, cluster)] == ["storage", "companion", "cluster"]
+
+async def push(address):
+    async with connect(address) as client:
+        stream = await client.create("mine")
+        print([await stream.push(each.OWNER) for each in (storage, companion, cluster)])
+
+trio.run(push, sys.argv[1])
+with blocking.connect(sys.argv[1]) as client:
+    print([message.data for message in client.create("mine").pull(0)])
+"""
+USE_OF_SPARK = """
+import sys
+import cluster, companion, storage
+from pyspark.sql.functions import udf
+from spark_export import open_session
+
+assert cluster.OWNER == "cluster"
+spark = open_session("local[1,4]")
+rows = spark.read.format("stream_node").option("subscribe", "mine").option("endpoint", sys.argv[1]).load()
+owner = udf(lambda: __import__("cluster").OWNER, "string")
+print([(bytes(row.data), row.owner) for row in rows.orderBy("index").withColumn("owner", owner()).collect()])
+spark.stop()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.network
+def test_the_wheel_is_installed_beside_strangers(wheel: Path, tmp_path: Path) -> None:
+    """Goal: this project hurts nobody whose packages or modules have names that it had once, and they do not hurt it.
+    Method: the wheel is installed before and after two distributions of PyPI. Both of them are used, and every file of
+    the three is still its own. Then node, clients and Spark source work in a folder in which a user has such modules.
+    """
+    theirs = tmp_path / "theirs"
+    done = subprocess.run(
+        # What Spark 4.3 takes is older than the newest pandas.
+        [*PIP, "install", "--quiet", "--target", theirs, *STRANGERS, "pandas<3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    skip_without_index(done)
+    assert done.returncode == 0, done.stderr
+    # From now on the strangers come from the environments, and what they need from that folder.
+    for name in ("access", "cluster"):
+        shutil.rmtree(theirs / name)
+        shutil.rmtree(next(theirs.glob(f"{name}-*.dist-info")))
+    for order in ([wheel], STRANGERS), (STRANGERS, [wheel]):
+        installed = Installed(tmp_path / ("first" if order[0] == [wheel] else "last"))
+        for each in order:
+            installed.pip("install", "--quiet", "--no-deps", *each)
+        installed.borrow(theirs)
+        installed.program(EVERY_FILE_IS_ITS_OWN)
+        installed.program(USE_OF_STRANGERS)
+        installed.smoke()
+        folder = installed.home / "work"
+        folder.mkdir()
+        for name in USERS_FILES:
+            (folder / f"{name}.py").write_text(f"OWNER = {name!r}\n")
+        with installed.node(folder=folder) as address:
+            assert installed.program(USE_OF_CLIENTS, address, folder=folder).splitlines() == [
+                "[0, 1, 2]",
+                "[b'storage', b'companion', b'cluster']",
+            ]
+            if find_spec("pyspark") is not None:
+                rows = [(name.encode(), "cluster") for name in USERS_FILES]
+                assert installed.program(USE_OF_SPARK, address, folder=folder).splitlines()[-1] == str(rows)
+
+
+def clone(folder: Path) -> Path:
+    """Returns a copy of what is in git, made once in a folder: a build in the tree would leave files there."""
+    source = folder / "source"
+    if not source.exists():
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(source)], check=True)
+    return source
 
 
 def find_python(version: str) -> str | None:
@@ -180,8 +213,3 @@ def find_python(version: str) -> str | None:
         if done.stdout.strip() == version:
             return each
     return None
-
-
-def skip_without_network(done: subprocess.CompletedProcess[str]) -> None:
-    if done.returncode and re.search("Max retries|Connection|Name or service|Network is", done.stderr):
-        pytest.skip("needs packages from outside")

@@ -10,7 +10,7 @@ from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.checkpoints import NodeCheckpoints
 from cardinal_streams.consume.consuming import Update, consume
 from cardinal_streams.payload import CompleteBatch, Payload
-from cardinal_streams.produce.publishing import Block, SubBatch
+from cardinal_streams.produce.publishing import ChainBlock, SubBatch
 from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import connect
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain
@@ -29,17 +29,17 @@ APPLICATION = Application(
 EVERYTHING = Application("letters", "default", APPLICATION.prefixes[:2], reorg_threshold=4)
 
 
-def blocks_of(prefix: str, parent: str, first: int, count: int, bonus: int = 0) -> list[Block]:
+def blocks_of(prefix: str, parent: str, first: int, count: int, bonus: int = 0) -> list[ChainBlock]:
     """`world.chain` with the contents of the sub batches."""
     return [block_of(payload) for payload in chain(prefix, parent, first, count, bonus)]
 
 
-def block_of(payload: Payload) -> Block:
+def block_of(payload: Payload) -> ChainBlock:
     contents = SubBatch(updates={"b/s/1": payload.hash})
-    return Block(payload, {id_: contents for id_ in payload.sub_batches.values()})
+    return ChainBlock(payload, {id_: contents for id_ in payload.sub_batches.values()})
 
 
-def values_of(block: Block) -> dict[str, bytes]:
+def values_of(block: ChainBlock) -> dict[str, bytes]:
     """What a consumer gets of it."""
     return dict(block.payload.updates) | {"b/s/1": block.payload.hash}
 
@@ -89,7 +89,7 @@ async def served_transport(data_dir: Path, partitions: int = 3) -> AsyncIterator
         yield running, transport
 
 
-def hashes(*chains: list[Block]) -> list[bytes]:
+def hashes(*chains: list[ChainBlock]) -> list[bytes]:
     return [GENESIS_HASH, *(block.payload.hash for blocks in chains for block in blocks)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import TransportError, UnknownSubBatch
 from cardinal_streams.message.types import Record
-from cardinal_streams.produce.publishing import Block, publish
+from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.transports.file_transport import FileTransport
 from tests.cardinal_streams.chains import EVERYTHING, NEW, OLD, Ledger, hashes
 from tests.cardinal_streams.helpers import hash_of, payload
@@ -55,7 +55,7 @@ async def test_a_sub_batch_that_follows_is_sent_again(tmp_path: Path) -> None:
     transport = FailingTransport(tmp_path / "recording")
     id_ = hash_of("id")
     async with publish(EVERYTHING, transport) as publisher:
-        await publisher.send([Block(payload("a", "g", 1, sub_batches={"b/s": id_}))])
+        await publisher.send([ChainBlock(payload("a", "g", 1, sub_batches={"b/s": id_}))])
         transport.fails = True
         with pytest.raises(TransportError):
             await publisher.send_sub_batch(hash_of("a"), id_, (), {"b/s/1": b"1"})

@@ -37,6 +37,7 @@ from stream_node.node.process import NodeProcess
 from stream_node.node.setting_origins import load_effective
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.backup import MANIFEST_NAME, BackupError, read_manifest
+from tests.support.data_dir import overwrite
 
 DEEP = 500
 DIGITS = 5_000
@@ -129,7 +130,7 @@ def test_a_reader_of_a_file_raises_its_own_error(tmp_path: Path, reader: Reader)
         mutable[chosen.randrange(len(mutable))] ^= 1 << chosen.randrange(8)
         changed.append(bytes(mutable))
     for content in (*HOSTILE, *changed):
-        file.write_bytes(content)
+        overwrite(file, content)
         file.chmod(0o600)
         with suppress(*reader.errors):
             reader.read(file)

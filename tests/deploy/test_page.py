@@ -26,7 +26,7 @@ COMMANDS = [
     for command in commands_in(block.text.replace("\\\n", ""))
 ]
 PROGRAMS = {"docker", "install", "kubectl", "promtool", "python3", "stream-node", "systemctl", "export"}
-PROGRAMS |= {"groupadd", "chgrp", "chmod", "ln", "/opt/stream-node/bin/pip"}
+PROGRAMS |= {"groupadd", "chgrp", "chmod", "ln", "pip", "/opt/stream-node/bin/pip"}
 
 
 def parse(words: list[str]) -> None:

@@ -19,7 +19,7 @@ from ockam.identity.rules.tokens import create_token
 from stream_client import SavedIndexes, connect
 from stream_node.doors.metrics.catalogue import METRICS
 from stream_node.node.config import Config
-from stream_node.node.endings import read_endings
+from stream_node.node.identity.endings import read_endings
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import HttpNode, http_node

@@ -72,6 +72,22 @@ async def test_several_answers_are_one_end_which_comes_once(autojump_clock: trio
         assert [isinstance(each, list) and each[:2] for each in ends] == [[b"A", b"B"]]
 
 
+async def test_an_answer_is_kept_though_its_sender_goes_before_the_others_answer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each answer of several comes from another member, and a member that has answered may end."""
+    ends: list[Answers] = []
+    async with asker_beside(Echo) as (node, asker):
+        asker.expect(2, ends.append, 5.0)
+        node.send(Message((SERVICE,), (HERE,), b"a"))
+        await trio.sleep(0.1)
+        node.unregister(SERVICE)
+        await trio.sleep(1)
+        node.send(Message((HERE,), (), b"late"))
+        await trio.sleep(10)
+        assert ends == [[b"A", b"late"]]
+
+
 async def test_only_the_asked_node_and_this_one_may_answer(autojump_clock: trio.testing.MockClock) -> None:
     async with asker_beside(Echo, tcp("127.0.0.1:4000")) as (_, asker):
 

@@ -18,7 +18,7 @@ from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, Authe
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.tokens import create_token
 from stream_client import Retention, connect
-from stream_node.node.token_services import token_file
+from stream_node.node.identity.token_services import token_file
 from stream_service import publisher_rows
 from stream_service.extensions import (
     DELETE,

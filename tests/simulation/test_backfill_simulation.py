@@ -16,7 +16,7 @@ import pytest
 
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.filler import Filler
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from tests.simulation.backfill_world import BackfillOutcome, run_backfill_seed
 from tests.simulation.noticing import assert_caught
 
@@ -100,7 +100,7 @@ def plant_a_buffer_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_a_store_that_overlooks_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BlockStore, "_note_damaged", lambda self, number, reason: None)
+    monkeypatch.setattr(ChainStore, "_note_damaged", lambda self, number, reason: None)
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,22 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_export.decode.decoding import Decoder, decoder
+from spark_export.decode.decoding import MessageDecoder, decoder
 
 
-def make_decoder(kind: str, columns: StructType, **options: str) -> Decoder:
+def make_decoder(kind: str, columns: StructType, **options: str) -> MessageDecoder:
     if "schemaRegistry" in options:
         # The shortest time in which a request is repeated once.
         options = {"schemaRegistryTimeoutMs": "1100", **options}
     return decoder(kind, list(to_arrow_schema(columns, timezone="UTC")), options)
 
 
-def arrays_of(made: Decoder, messages: list[bytes]) -> list[pa.Array]:
+def arrays_of(made: MessageDecoder, messages: list[bytes]) -> list[pa.Array]:
     data = pa.array(messages, pa.binary())
     return made.arrays(pa.nulls(len(data), pa.binary()), data, None)
 
 
-def rows_of(made: Decoder, messages: list[bytes]) -> list[dict[str, Any]]:
+def rows_of(made: MessageDecoder, messages: list[bytes]) -> list[dict[str, Any]]:
     """The rows with the values as Python has them."""
     names = [field.name for field in made.fields]
     columns = [array.to_pylist() for array in arrays_of(made, messages)]

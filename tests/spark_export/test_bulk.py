@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from spark_export.errors import BadAnswer, DataLoss, NodeUnreachable
+from spark_export.errors import BadAnswer, DataLoss, SourceUnreachable
 from spark_export.source.bulk_pages import read_batch, read_page
 from spark_export.source.catalog import find_catalog, selected
 from spark_export.source.node import connected
@@ -144,7 +144,7 @@ def test_a_server_that_fails_in_the_middle_is_noticed(node: NodeProcess) -> None
     assert table.column("data").to_pylist() == [b"%06d" % number for number in range(5_000)]
     with (
         door(node.address, [30] * 1_000) as address,
-        pytest.raises(NodeUnreachable) as raised,
+        pytest.raises(SourceUnreachable) as raised,
     ):
         read_all(wanted, options_for(node, "breaks", endpoint=address, requestTimeoutMs="1000"))
     assert "breaks/0 was read up to 0 of 5000 and no further" in raised.value.__notes__

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
 
-from bench.export import PARTITIONS, fill
+from bench.works.export import PARTITIONS, fill
 from stream_storage.contract import Operation
 from stream_storage.sqlite.bulk.arrow_thread import BUSY_ROWS, ArrowRead, ArrowThread
 from stream_storage.sqlite.database import Database

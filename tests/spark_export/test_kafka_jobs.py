@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
-from tests.spark_export.test_spark_write import stored
+from tests.spark_export.sink.test_spark_write import stored
 
 pytestmark = pytest.mark.spark
 

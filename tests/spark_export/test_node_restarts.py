@@ -16,11 +16,11 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from spark_export.errors import NodeUnreachable
+from spark_export.errors import SourceUnreachable
 from spark_export.sink.attempts import Attempt
 from spark_export.sink.pushes import Pushes
 from spark_export.sink.write_rows import RowToPush
-from spark_export.sink.writer import Written, commit_written
+from spark_export.sink.writer import SinkWritten, commit_written
 from spark_export.source.node import asked, list_partitions
 from spark_export.source.options import WriteOptions, read_options
 from spark_export.source.plan import ReadRange
@@ -29,8 +29,8 @@ from spark_export.source.readers import BatchReader, StreamReader
 from spark_export.source.spark_versions import ReadAllAvailable
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
+from tests.spark_export.sink.test_spark_write import stored
 from tests.spark_export.test_spark_batch import fill
-from tests.spark_export.test_spark_write import stored
 
 pytestmark = pytest.mark.spark
 
@@ -114,7 +114,7 @@ def test_the_sink_stores_each_row_once_and_commits(restarted: NodeProcess) -> No
                 restarted.kill()
                 restarted.start()
         pushes.flush()
-        written = Written(pushes.counts, 0, "spark-sink-r", pushes.seen)
+        written = SinkWritten(pushes.counts, 0, "spark-sink-r", pushes.seen)
     assert stored(restarted, "w") == [[b"%d" % number for number in range(600)]]
     with Away(restarted):
         commit_written([written], options, 0)
@@ -126,7 +126,7 @@ def test_a_node_that_stays_away_is_told_after_the_one_bound(restarted: NodeProce
     with NodeProcess(tmp_path / "gone") as gone:
         address = gone.address
     options = read_options({"endpoint": address, "subscribe": "r", "requestTimeoutMs": "300"})
-    with pytest.raises(NodeUnreachable, match="see the option endpoint, and whether the node runs"):
+    with pytest.raises(SourceUnreachable, match="see the option endpoint, and whether the node runs"):
         asked(options, lambda client: list_partitions(client, "r"))
     both = read_options({"endpoint": f"{address}, {restarted.address}", "subscribe": "r"})
     assert len(asked(both, lambda client: list_partitions(client, "r"))) == 1

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from spark_export.errors import DataLoss, NodeUnreachable, SourceError, StreamMissing
+from spark_export.errors import DataLoss, SourceError, SourceUnreachable, StreamMissing
 from spark_export.source import bulk_pages
 from spark_export.source.catalog import find_catalog, selected
 from spark_export.source.options import read_options
@@ -255,9 +255,9 @@ def test_a_time_in_a_deleted_stream_is_answered(node: NodeProcess) -> None:
 def test_a_node_that_is_gone_is_no_deleted_stream() -> None:
     """Goal: only a node's own list says that a stream is deleted; no answer is never taken for one."""
     options = read_options({"endpoint": "127.0.0.1:1", "subscribe": "s"})
-    with pytest.raises(NodeUnreachable):
+    with pytest.raises(SourceUnreachable):
         StreamReader(options).latestOffset({"s": {"0": 4}}, ALL)
-    assert issubclass(NodeUnreachable, SourceError)
+    assert issubclass(SourceUnreachable, SourceError)
 
 
 def test_what_comes_while_an_available_now_query_starts_is_no_loss(node: NodeProcess) -> None:

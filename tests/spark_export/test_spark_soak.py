@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.dataset as dataset
 
-from bench.export import PARTITIONS, SIZE_BYTES, STREAM, fill
+from bench.works.export import PARTITIONS, SIZE_BYTES, STREAM, fill
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World

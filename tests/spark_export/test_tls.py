@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 
 from spark_export import register
-from spark_export.errors import OptionError, SourceError, TlsFailed
+from spark_export.errors import OptionError, SourceError, SourceTlsFailed
 from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection
 from spark_export.source.node import asked, list_partitions
@@ -130,14 +130,14 @@ def test_each_fault_says_which_option_to_set(keys: Keys, tls_node: NodeProcess, 
     ca = keys.strangers.ca if fault == "strange node" else keys.ca
     name = "other.example" if fault == "wrong name" else None
     given = {"tlsCa": ca} | ({} if fault == "none" else dict(zip(("tlsCert", "tlsKey"), who, strict=True)))
-    with pytest.raises(TlsFailed, match=f"{said}.*here by the options tlsCa, tlsCert, tlsKey, tlsServerName"):
+    with pytest.raises(SourceTlsFailed, match=f"{said}.*here by the options tlsCa, tlsCert, tlsKey, tlsServerName"):
         ask(tls_node.address, **given | ({"tlsServerName": name} if name else {}))
 
 
 def test_one_side_without_tls_is_told(keys: Keys, tls_node: NodeProcess, node: NodeProcess) -> None:
-    with pytest.raises(TlsFailed, match=r"speaks TLS, and this client does not.*the options tlsCa"):
+    with pytest.raises(SourceTlsFailed, match=r"speaks TLS, and this client does not.*the options tlsCa"):
         ask(tls_node.address)
-    with pytest.raises(TlsFailed, match=r"connect without TLS.*the options tlsCa"):
+    with pytest.raises(SourceTlsFailed, match=r"connect without TLS.*the options tlsCa"):
         ask(node.address, tlsCa=keys.ca)
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 from ockam.identity.rules.tokens import create_token
 from ockam.transport.wire_head import HEAD
 from spark_export import register
-from spark_export.errors import NodeUnreachable, OptionError, RequestRefused, TokenRefused
+from spark_export.errors import NodeRefused, OptionError, SourceUnreachable, TokenRefused
 from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection, source_options
 from spark_export.source.node import asked, list_partitions
@@ -87,7 +87,7 @@ def test_a_range_is_read_with_a_token_and_not_without(place: Place) -> None:
     table = pa.Table.from_batches(list(RangeReader(ReadRange("orders", 0, 0, COUNT), options).batches()))
     assert table["index"].to_pylist() == list(range(COUNT))
     anonymous = read_options({"subscribe": "orders", "endpoint": place.node.address})
-    with pytest.raises(RequestRefused, match="for anonymous"):
+    with pytest.raises(NodeRefused, match="for anonymous"):
         asked(anonymous, lambda client: client.create("other"))
 
 
@@ -149,7 +149,7 @@ def test_a_token_stays_on_this_machine_without_tls(place: Place) -> None:
             ask("{}:{}".format(*server.getsockname()), f"file:{place.file}")
         greeting.join()
     assert b"".join(seen) == HEAD.hello
-    with answering(redis) as address, pytest.raises(NodeUnreachable):
+    with answering(redis) as address, pytest.raises(SourceUnreachable):
         ask(address, f"file:{place.file}", "500")
 
 

@@ -19,10 +19,10 @@ from block_node.blocks.keys import SigningKeys
 from cardinal_streams.consume.checkpoint_file import FileCheckpoints
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.transports.file_transport import Recorder
+from ockam.files.durable_files import make_folder, remove_folders, write_durably
 from stream_node.care.restore import restore
 from stream_node.cli.chains import block
 from stream_node.cli.contexts import Contexts, Target, save_contexts
-from stream_storage.durable_files import make_folder, remove_folders, write_durably
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.backup import back_up
 from stream_storage.sqlite.database import FILE_NAME, Database

@@ -17,7 +17,7 @@ import trio
 
 from stream_storage import failpoint, short_commits
 from stream_storage.contract import Session
-from stream_storage.errors import StreamNotFound
+from stream_storage.errors import UnknownStreamId
 from stream_storage.failpoint import ENVIRONMENT_VARIABLE
 from stream_storage.short_commits import SHORT_COMMITS_MIN, ShortCommits
 from stream_storage.sqlite.checkpointer import CHECKPOINT_COMMITS
@@ -147,13 +147,13 @@ async def test_an_operation_that_fails_in_the_trio_thread_gets_its_error(bench: 
     class Failing(Short):
         def apply(self, session: Session) -> None:
             super().apply(session)
-            raise StreamNotFound(7)
+            raise UnknownStreamId(7)
 
     async with ThreadRunner(bench.database) as runner:
         count = await settle(runner)
         failing = Failing(b"failing")
         assert await do(runner, failing) == HERE
-        assert isinstance(failing.error, StreamNotFound)
+        assert isinstance(failing.error, UnknownStreamId)
         assert await do(runner, Short(b"next")) == HERE
     data = stored_data(bench.database, bench.ids[0])
     assert data[count:] == [b"next"]

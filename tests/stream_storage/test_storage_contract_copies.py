@@ -12,7 +12,7 @@ import random
 import pytest
 
 from stream_storage.contract import Record
-from stream_storage.errors import IndexConflict, StreamNotFound
+from stream_storage.errors import IndexConflict, UnknownStreamId
 from stream_storage.history import (
     ENTRIES_MAX,
     HistoryEntry,
@@ -84,7 +84,7 @@ def test_a_stream_without_messages_skips_forward_only(source: Source) -> None:
             session.log.skip_to(stream_id, 1)
         session.log.skip_to(stream_id, 7)
         session.log.append(timed_appends(stream_id, [(7, b"c", 3, None, None)]))
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(UnknownStreamId):
             session.log.skip_to(99, 7)
     with reading(source) as session:
         assert session.log.read(stream_id, 0, 9, EVERYTHING) == [(7, b"c", 3, None, None)]
@@ -119,7 +119,7 @@ def test_a_cut_that_is_undone_has_cut_nothing(source: Source) -> None:
         assert session.log.cut_from(stream_id, 1) == 2
         session.rollback_to()
         assert session.log.get_stream(stream_id).next_index == 3
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(UnknownStreamId):
             session.log.cut_from(99, 0)
     with reading(source) as session:
         assert [row[1] for row in session.log.read(stream_id, 0, 9, EVERYTHING)] == [b"a", b"b", b"c"]
@@ -135,7 +135,7 @@ def test_a_history_is_made_once_and_grows(source: Source) -> None:
     with writing(source) as session:
         assert begin_entry(session, stream_id, 70) == (HistoryEntry(1, 0), HistoryEntry(70, 2))
         begin_entries(session, lambda: 90)
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(UnknownStreamId):
             begin_entry(session, 99, 3)
     with reading(source) as session:
         assert list_history(session, stream_id) == (HistoryEntry(1, 0), HistoryEntry(70, 2), HistoryEntry(90, 2))

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from stream_storage.contract import Append, Record
-from stream_storage.errors import IndexConflict, StreamNotFound
+from stream_storage.errors import IndexConflict, UnknownStreamId
 from stream_storage.sqlite.log import RUN_ROWS_MIN
 from tests.stream_storage.storage_samples import EVERYTHING, Source, make_stream, reading, stored_data, writing
 
@@ -152,7 +152,7 @@ def test_an_append_to_an_unknown_stream_is_refused(source: Source) -> None:
     stream_id = make_stream(source)
     session = source.session()
     session.begin()
-    with pytest.raises(StreamNotFound):
+    with pytest.raises(UnknownStreamId):
         session.log.append([Append(stream_id, 0, 5, [b"x"]), Append(stream_id + 7, 0, 5, [b"x"])])
     session.rollback()
     session.close()
@@ -240,5 +240,5 @@ def test_pages_one_after_another_are_the_stream(source: Source) -> None:
 
 
 def test_a_page_of_an_unknown_stream_is_refused(source: Source) -> None:
-    with reading(source) as session, pytest.raises(StreamNotFound):
+    with reading(source) as session, pytest.raises(UnknownStreamId):
         session.log.read(1, 0, 10, 10)

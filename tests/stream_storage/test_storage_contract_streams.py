@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream_storage.contract import Append, StreamRecord
-from stream_storage.errors import IndexConflict, StreamNotFound
+from stream_storage.errors import IndexConflict, UnknownStreamId
 from tests.stream_storage.storage_samples import EVERYTHING, Source, make_stream, reading, stored_data, writing
 
 
@@ -24,7 +24,7 @@ def test_streams_are_found_by_name_and_partition_and_by_id(source: Source) -> No
         assert session.log.find_stream("a", 0) == session.log.get_stream(made.stream_id) == made
         assert session.log.find_stream("a", 2) is None
         assert session.log.find_stream("", 0) is None
-        with pytest.raises(StreamNotFound) as caught:
+        with pytest.raises(UnknownStreamId) as caught:
             session.log.get_stream(99)
     assert caught.value.stream_id == 99
 
@@ -116,7 +116,7 @@ def test_truncation_keeps_the_end(source: Source) -> None:
     with writing(source) as session:
         session.log.append([Append(stream_id, 20, 5, [b"on"])])
         assert session.log.read(stream_id, 0, 10, 100) == [(20, b"on", 5, None, None)]
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(UnknownStreamId):
             session.log.truncate_before(stream_id + 1, 0)
 
 
@@ -125,14 +125,14 @@ def test_a_deleted_stream_is_gone_and_its_id_is_never_used_again(source: Source)
     deleted = make_stream(source, [b"a", b"b"], "deleted")
     with writing(source) as session:
         session.log.delete_stream(deleted)
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(UnknownStreamId):
             session.log.delete_stream(deleted)
     with writing(source) as session:
         assert session.log.find_stream("deleted", 0) is None
         made = session.log.ensure_stream("deleted", 0, 5)
         assert made.stream_id not in (kept, deleted)
         assert made.next_index == 0
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(UnknownStreamId):
             session.log.append([Append(deleted, 2, 5, [b"c"])])
     assert stored_data(source, kept) == [b"kept"]
 
@@ -153,5 +153,5 @@ def test_a_stream_without_messages_begins_where_it_is_told(source: Source) -> No
         session.log.truncate_before(stream_id, 9)
         with pytest.raises(IndexConflict):
             session.log.begin_at(stream_id, 3)
-        with pytest.raises(StreamNotFound):
+        with pytest.raises(UnknownStreamId):
             session.log.begin_at(99, 3)

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 from stream_storage.contract import Append, Record, Session, StreamRecord
-from stream_storage.errors import IndexConflict, PartFailed, StreamNotFound
+from stream_storage.errors import IndexConflict, PartFailed, UnknownStreamId
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify
 from tests.stream_storage.storage_samples import EVERYTHING, MEMORY_DIRECTORY, Source, fresh_database
@@ -218,7 +218,7 @@ class LogMachine(RuleBasedStateMachine):
         listed = self.session.log.list_streams()
         assert listed == sorted(expected, key=lambda record: (record.name, record.partition))
         for stream_id in self.deleted:
-            with pytest.raises(StreamNotFound):
+            with pytest.raises(UnknownStreamId):
                 self.session.log.read(stream_id, 0, 1, 1)
 
 

@@ -16,7 +16,7 @@ from stream_storage.errors import (
     OperationFailed,
     StorageClosed,
     StorageReadOnly,
-    StreamNotFound,
+    UnknownStreamId,
 )
 from stream_storage.runner import NoBatches
 from stream_storage.sqlite.rows import connection_of
@@ -81,7 +81,7 @@ async def test_a_bad_operation_fails_alone(kind: str, bench: Bench) -> None:
         None,
         OperationFailed,
         OperationFailed,
-        StreamNotFound,
+        UnknownStreamId,
         None,
     ]
     assert isinstance(bench.done[3].error.__cause__, ValueError)  # type: ignore[union-attr]
@@ -147,7 +147,7 @@ async def test_a_failed_read_fails_alone_and_writes_nothing(kind: str, bench: Be
         await runner.wait_idle()
         assert runner.statistics().failed == 3
         assert runner.statistics().reads == 4
-    assert bench.errors() == [StreamNotFound, StorageReadOnly, OperationFailed, None]
+    assert bench.errors() == [UnknownStreamId, StorageReadOnly, OperationFailed, None]
 
 
 async def test_an_operation_outlives_the_task_that_submitted_it(kind: str, bench: Bench) -> None:

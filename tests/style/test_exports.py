@@ -16,22 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.style.tree import ROOT, package_files, parse, plant
+from tools import house
 
 # Import machinery of an `__init__`, which nobody takes from there.
 MACHINERY = {"annotations", "Any", "TYPE_CHECKING"}
 
-FACES = [
-    *("bare", "bare.schema", "block_manager", "block_node.client", "block_node.client.blocking", "cardinal_streams"),
-    *(
-        "ockam",
-        "pyspark_stream_node",
-        "spark_export",
-        "stream_client",
-        "stream_client.blocking",
-        "stream_node",
-    ),
-]
-"""The packages that hand names on to the programs of users. `stream_node` has its version only."""
+FACES = sorted(house.FACES)
 
 NEEDS = {"pyspark_stream_node": "pyspark", "spark_export": "pyspark"}
 """What a package needs beyond the lock, to be imported."""

@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tools.compile_wheel import MODULES
+
 IS_COMPILED = find_spec("stream_node__mypyc") is not None
 """Whether the tests run with compiled modules."""
 REPLACED = "replaces a part of a compiled module, which its callers would not notice"
@@ -36,7 +38,7 @@ def needs_pure(*things: object) -> None:
         skip()
 
 
-OURS = {"bare", "ockam", "stream_client", "stream_service", "stream_storage"}
+OURS = {module.partition(".")[0] for module in MODULES}
 """The packages that have compiled modules."""
 
 skipped: set[str] = set()

@@ -1,7 +1,8 @@
-"""What a test does to, or asks of, a data directory that no node has open."""
+"""What a test does to, or asks of, a data directory that no node has open, and its files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,3 +46,14 @@ def stored_messages(directory: Path, name: str, partition: int = 0) -> list[byte
             found += [row[1] for row in page]
         assert len(found) == record.next_index
         return found
+
+
+def overwrite(file: Path, content: bytes | bytearray) -> None:
+    """Does what `file.write_bytes` does, but shortens the file after the new content is written.
+
+    A file that is first emptied and then written is written to the disk as soon as it is closed (`auto_da_alloc` of
+    ext4), which takes 3 ms.
+    """
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as opened:
+        opened.write(content)
+        opened.truncate()

@@ -1,4 +1,4 @@
-"""PostgreSQL servers for tests: `bench.postgres_server`, which skips where PostgreSQL is not installed."""
+"""PostgreSQL servers for tests: `bench.servers.postgres_server`, which skips where PostgreSQL is not installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from bench import postgres_server
+from bench.servers import postgres_server
 
 
 class PostgresServer(postgres_server.PostgresServer):

@@ -103,7 +103,7 @@ async def test_other_tokens_stay_connected(tmp_path: Path) -> None:
 async def test_a_token_expires_when_the_clock_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of the node jumps by two hours, beyond the end of the token; a jump back makes it valid again."""
     now_s = [1_000_000.0]
-    monkeypatch.setattr("stream_node.node.token_services.time.time", lambda: now_s[0])
+    monkeypatch.setattr("stream_node.node.identity.token_services.time.time", lambda: now_s[0])
     token = first_token(tmp_path, expires_s=1_003_600)
     async with token_node(tmp_path) as node:
         async with connect(node.address, token=token, reconnect=SOON) as client:

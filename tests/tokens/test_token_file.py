@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import trio
 
-from ockam.identity.authentication import Status
+from ockam.identity.authentication import TokenStatus
 from ockam.identity.rules.tokens import (
     REVOKED_KEPT_S,
     TokenFileError,
@@ -63,22 +63,22 @@ def test_the_verdicts_of_a_life(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     text, _ = create_token(file, "spark", NOW_S, NOW_S + 60)
 
-    def state(text: str, now_s: float) -> Status:
+    def state(text: str, now_s: float) -> TokenStatus:
         return Tokens(load_tokens(file)).judge(text, now_s).status
 
-    assert state(text, NOW_S + 59.9) is Status.OK
-    assert state(text, NOW_S + 60) is Status.EXPIRED
+    assert state(text, NOW_S + 59.9) is TokenStatus.OK
+    assert state(text, NOW_S + 60) is TokenStatus.EXPIRED
     with pytest.raises(TokenFileError, match="already; revoke it"):
         create_token(file, "spark", NOW_S)
     newer, _ = create_token(file, "spark", NOW_S + 1, replace=True)
-    assert (state(text, NOW_S), state(newer, NOW_S)) == (Status.REVOKED, Status.OK)
+    assert (state(text, NOW_S), state(newer, NOW_S)) == (TokenStatus.REVOKED, TokenStatus.OK)
     revoke_token(file, "spark", NOW_S + 2)
-    assert (state(text, NOW_S + 100), state(newer, NOW_S + 100)) == (Status.REVOKED, Status.REVOKED)
+    assert (state(text, NOW_S + 100), state(newer, NOW_S + 100)) == (TokenStatus.REVOKED, TokenStatus.REVOKED)
     with pytest.raises(TokenFileError, match="there is no token 'spark'; there is none"):
         revoke_token(file, "spark", NOW_S)
     # What was revoked long ago is forgotten, and no longer told apart from a token that never was.
     create_token(file, "other", NOW_S + 2 + REVOKED_KEPT_S)
-    assert state(newer, NOW_S + 100) is Status.UNKNOWN
+    assert state(newer, NOW_S + 100) is TokenStatus.UNKNOWN
     assert [each.name for each in load_tokens(file)] == ["other"]
 
 
@@ -89,7 +89,7 @@ def test_a_hash_that_begins_alike_is_another_token() -> None:
     other = digest[:16] + ("0" * 48 if digest[16:] != "0" * 48 else "1" * 48)
     records = [TokenRecord("other", other, 1), TokenRecord("right", digest, 1)]
     assert str(Tokens(records).judge(text, 2).identity) == "token:right"
-    assert Tokens(records[:1]).judge(text, 2).status is Status.UNKNOWN
+    assert Tokens(records[:1]).judge(text, 2).status is TokenStatus.UNKNOWN
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-x", "a" * 41, "a:b", "ä", 'q"', "x\n", "*"])
@@ -183,7 +183,7 @@ KILLS = {
 DYING = """
 import os, signal, sys
 from pathlib import Path
-import ockam.identity.rules.tokens, stream_storage.durable_files as files
+import ockam.identity.rules.tokens, ockam.files.durable_files as files
 
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -26,7 +26,7 @@ LARGE = 1 << 20
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream_node.node.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
+    monkeypatch.setattr("stream_node.node.identity.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
 
 
 def refused_lines(node: TokenNode) -> int:

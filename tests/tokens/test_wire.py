@@ -19,7 +19,7 @@ import trio.testing
 
 from ockam.actors.address import local
 from ockam.actors.message import Message
-from ockam.identity.authentication import NODE_AUTHENTICATE, Status, TokenVerdict
+from ockam.identity.authentication import NODE_AUTHENTICATE, TokenStatus, TokenVerdict
 from ockam.identity.authenticator import Authenticator
 from ockam.identity.identity import ANONYMOUS
 from tests.support.certificates import Authority
@@ -200,7 +200,7 @@ async def test_a_flood_of_wrong_tokens_is_bounded(tmp_path: Path, monkeypatch: p
     """While 16 refusals to one host wait for their answer, further ones are closed without an answer and without a line
     in the audit log. A right token from the same host is accepted meanwhile."""
     token = first_token(tmp_path)
-    monkeypatch.setattr("stream_node.node.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
+    monkeypatch.setattr("stream_node.node.identity.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
     async with token_node(tmp_path, error_delay_s=1_000.0) as node:
 
         def flood() -> None:
@@ -241,7 +241,7 @@ def _wrapping(authority: Authority, host: str, who: tuple[str, str] | None = Non
 async def test_the_addresses_of_one_network_share_the_bound(autojump_clock: trio.testing.MockClock) -> None:
     """A host can have every address of its IPv6 network of 64 bits, so the bound is for the network."""
     authenticator = Authenticator(
-        lambda text: TokenVerdict(Status.UNKNOWN, reason="no"), refusal_delay_s=1.0, waiting_max=2
+        lambda text: TokenVerdict(TokenStatus.UNKNOWN, reason="no"), refusal_delay_s=1.0, waiting_max=2
     )
     message = Message((NODE_AUTHENTICATE,), (local("conn"), local("me")), authentication(UNKNOWN))
     unanswered = []

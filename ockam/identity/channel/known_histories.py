@@ -10,6 +10,8 @@ from pathlib import Path
 
 import structlog
 
+from ockam.files.durable_files import PRIVATE_MODE, make_folder, write_durably
+from ockam.files.sealed_file import with_seal, without_seal
 from ockam.identity.channel.errors import IdentityFileError, InvalidIdentifier
 from ockam.identity.channel.identity_history import (
     CHANGES_MAX,
@@ -18,8 +20,6 @@ from ockam.identity.channel.identity_history import (
     format_identifier,
     parse_identifier,
 )
-from stream_storage.durable_files import PRIVATE_MODE, make_folder, write_durably
-from stream_storage.sealed_file import with_seal, without_seal
 
 KNOWN_MAX = 10_000
 """The most identities that are retained. The one that was added first is forgotten first."""

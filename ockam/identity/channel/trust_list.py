@@ -9,10 +9,10 @@ from pathlib import Path
 
 import structlog
 
+from ockam.files.durable_files import PRIVATE_MODE, lock_folder, make_folder, write_durably
+from ockam.files.sealed_file import with_seal, without_seal
 from ockam.identity.channel.errors import IdentityFileError, InvalidIdentifier
 from ockam.identity.channel.identity_history import PeerIdentity, format_identifier, parse_identifier
-from stream_storage.durable_files import PRIVATE_MODE, lock_folder, make_folder, write_durably
-from stream_storage.sealed_file import with_seal, without_seal
 
 HEADING = "# Identities that may open secure channels to this node: an identifier and a name in each line.\n"
 

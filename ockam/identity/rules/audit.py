@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from ockam.files.durable_files import give_to_folder
 from ockam.identity.rules.audit_chain import AuditChain
 from ockam.identity.rules.audit_lines import ACTS, REFUSALS, AuditLines, Entry
-from stream_storage.durable_files import give_to_folder
 
 FILE_MODE = 0o640
 TEXT_CHARACTERS_MAX = 300

@@ -17,11 +17,11 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ockam.files.durable_files import lock_folder, write_durably
+from ockam.files.parsing import ParseError, parse_toml
 from ockam.identity.rules.limit_tables import read_limits
 from ockam.identity.rules.rights import ALL_RIGHTS, NO_RIGHT, RIGHT_NAMES, Right
 from ockam.identity.rules.rules import EVERYBODY, Rule, Rules
-from stream_storage.durable_files import lock_folder, write_durably
-from stream_storage.parsing import ParseError, parse_toml
 
 NAME_CHARACTERS_MAX = 64
 SOURCES = ("anonymous", "certificate", "token", "channel")

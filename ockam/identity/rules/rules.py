@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from ockam.files.text_order import prefix_end
 from ockam.identity.identity import Identity
 from ockam.identity.rules.rights import ALL_RIGHTS, NO_RIGHT, Demand, Right, rights_text
-from stream_storage.text_order import prefix_end
 
 EVERYBODY = "*"
 KNOWN_IDENTITIES_MAX = 10_000

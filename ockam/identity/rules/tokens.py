@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from ockam.identity.authentication import Status, TokenVerdict
+from ockam.files.durable_files import lock_folder, make_folder, write_durably
+from ockam.files.parsing import parse_json
+from ockam.files.sealed_file import with_seal, without_seal
+from ockam.identity.authentication import TokenStatus, TokenVerdict
 from ockam.identity.identity import Identity
 from ockam.identity.token import new_token
-from stream_storage.durable_files import lock_folder, make_folder, write_durably
-from stream_storage.parsing import parse_json
-from stream_storage.sealed_file import with_seal, without_seal
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 """The names of tokens. They stand in rules and in logs, so they have no spaces and no quotation marks."""
@@ -48,10 +48,10 @@ class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def identity(self) -> Identity:
         return Identity("token", self.name)
 
-    def state(self, now_s: float) -> Status:
+    def state(self, now_s: float) -> TokenStatus:
         if self.revoked_s is not None:
-            return Status.REVOKED
-        return Status.EXPIRED if self.expires_s is not None and now_s >= self.expires_s else Status.OK
+            return TokenStatus.REVOKED
+        return TokenStatus.EXPIRED if self.expires_s is not None and now_s >= self.expires_s else TokenStatus.OK
 
 
 _Change = Callable[[tuple[TokenRecord, ...]], tuple[TokenRecord, ...]]
@@ -176,18 +176,18 @@ class Tokens:
             if hmac.compare_digest(stored, digest):
                 return _verdict(record, record.state(now_s))
         return TokenVerdict(
-            Status.UNKNOWN,
+            TokenStatus.UNKNOWN,
             reason="this node does not know the token; it may be one of another node, or revoked long ago: ask the "
             "operator for a new one",
         )
 
     def is_valid(self, identity: Identity, now_s: float) -> bool:
         record = self.valid.get(identity.name)
-        return record is not None and record.state(now_s) is Status.OK
+        return record is not None and record.state(now_s) is TokenStatus.OK
 
 
-def _verdict(record: TokenRecord, state: Status) -> TokenVerdict:
-    if state is Status.OK:
+def _verdict(record: TokenRecord, state: TokenStatus) -> TokenVerdict:
+    if state is TokenStatus.OK:
         return TokenVerdict(state, record.identity)
-    what = "has expired" if state is Status.EXPIRED else "is revoked"
+    what = "has expired" if state is TokenStatus.EXPIRED else "is revoked"
     return TokenVerdict(state, reason=f"the token {record.name} {what}; ask the operator of the node for a new one")

@@ -102,7 +102,7 @@ def subscribe(
     """
     from block_node.blocks.files import write_block
     from block_node.blocks.items import item_prefix
-    from stream_storage.durable_files import make_folder
+    from ockam.files.durable_files import make_folder
 
     _check_suffix(suffix)
     if out is not None:
@@ -207,7 +207,7 @@ def generate(
     from block_node.blocks.files import write_block
     from block_node.blocks.generator import BlockShape, ChainGenerator
     from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
-    from stream_storage.durable_files import make_folder
+    from ockam.files.durable_files import make_folder
 
     _check_suffix(suffix)
     make_folder(folder)

@@ -61,7 +61,7 @@ def produce(
 
     Into a file: stream-node cardinal produce blocks.json --recording blocks.cardinal
     """
-    from cardinal_streams.produce.publishing import Block, publish
+    from cardinal_streams.produce.publishing import ChainBlock, publish
 
     known = find_application(application)
     payloads = list(_read_payloads(files or []))
@@ -71,7 +71,7 @@ def produce(
         new = 0
         async with publish(known, opened, redundant=not repair) as publisher:
             for at in range(0, len(payloads), GROUP_BLOCKS):
-                new += await publisher.send([Block(payload) for payload in payloads[at : at + GROUP_BLOCKS]])
+                new += await publisher.send([ChainBlock(payload) for payload in payloads[at : at + GROUP_BLOCKS]])
             messages = publisher.statistics().messages_made
         seconds = time.monotonic() - started_s
         report: dict[str, Any] = {"application": known.name, "blocks": len(payloads), "sent": new}

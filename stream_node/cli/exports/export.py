@@ -1,5 +1,4 @@
-"""The commands `stream-node export …`: export the messages of a node to a table, in a separate process.
-In this package, only these commands import `spark_export`."""
+"""The commands `stream-node export …`: export the messages of a node to a table, in a separate process."""
 
 from __future__ import annotations
 
@@ -62,14 +61,14 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
         from spark_export.exporter.errors import StreamsLeftOut
         from spark_export.exporter.job import open_exporter
         from spark_export.exporter.report import outcome_lines, outcome_row
-        from spark_export.exporter.run import Outcome
+        from spark_export.exporter.run import ExportOutcome
         from spark_export.exporter.step import log_step
 
         choose_log_level(log_level)
         os.nice(nice)
         chosen = export.settings()
 
-        async def main() -> Outcome:
+        async def main() -> ExportOutcome:
             async with open_exporter(chosen, on_progress=on_progress) as exporter:
                 return await exporter.run(on_step=log_step)
 
@@ -136,8 +135,8 @@ def daemon(
         from spark_export.exporter.daemon import run_daemon
         from spark_export.exporter.job import open_exporter
         from spark_export.exporter.report import outcome_row
-        from spark_export.exporter.run import Exporter, Outcome
-        from spark_export.exporter.upkeep import Upkeep
+        from spark_export.exporter.run import Exporter, ExportOutcome
+        from spark_export.exporter.upkeep import TableUpkeep
 
         every_s = max(1, parse_duration(every))
         choose_log_level(log_level)
@@ -145,7 +144,7 @@ def daemon(
         chosen = export.settings()
         keep_s = None if keep is None else parse_duration(keep)
 
-        def told(outcome: Outcome) -> None:
+        def told(outcome: ExportOutcome) -> None:
             say_each([outcome_row(outcome, str(chosen.place()))], ())
             sys.stdout.flush()
 
@@ -163,7 +162,7 @@ def daemon(
 
         async def main() -> None:
             async with opened() as exporter:
-                upkeep = Upkeep(chosen.open_log(), files_min=compact_files, keep_s=keep_s)
+                upkeep = TableUpkeep(chosen.open_log(), files_min=compact_files, keep_s=keep_s)
                 await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told, upkeep=upkeep)
 
         _run(main())
@@ -204,7 +203,7 @@ def verify(
 
         from spark_export.exporter.job import ExportSettings
         from spark_export.exporter.node_side import Selection
-        from spark_export.exporter.reading import NodeReader
+        from spark_export.exporter.reading import ExportReader
         from spark_export.exporter.report import verdict_lines, verdict_row
         from spark_export.exporter.verify import verify as check
 
@@ -214,7 +213,7 @@ def verify(
             tls, token = proof_for(target)
             settings = ExportSettings(folder, target.address, tls=tls, token=token)
             side = settings.node_side()
-            reader = NodeReader(settings.source(), lambda: None)
+            reader = ExportReader(settings.source(), lambda: None)
             ends, read = side.list_ends(Selection()), reader.read
 
         def told(done: int, total: int) -> None:
@@ -242,11 +241,11 @@ def compact(
     """
     with errors_told():
         from spark_export.exporter.report import kept_line, kept_row
-        from spark_export.exporter.upkeep import Upkeep
+        from spark_export.exporter.upkeep import TableUpkeep
 
         keep_s = None if keep is None else parse_duration(keep)
         choose_log_level(log_level)
-        done = Upkeep(table.open(folder), files_min=2, keep_s=keep_s).run()
+        done = TableUpkeep(table.open(folder), files_min=2, keep_s=keep_s).run()
         row, line = kept_row(done), kept_line(done)
     say(row, line)
 

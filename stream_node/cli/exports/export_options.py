@@ -245,7 +245,7 @@ class DecodingOptions(NamedTuple):
     without_data: WithoutDataOption = False
 
     def decoder(self) -> Any:
-        """Returns a `spark_export.decode.decoding.Decoder`, or None. Raises UsageError."""
+        """Returns a `spark_export.decode.decoding.MessageDecoder`, or None. Raises UsageError."""
         if self.decode is None:
             if self.schema or self.decode_option or self.without_data:
                 raise UsageError("--schema, --decode-option and --without-data need --decode")

@@ -13,7 +13,7 @@ from stream_node.cli.output import columns, say
 
 if TYPE_CHECKING:
     from stream_client import StreamClient
-    from stream_node.fleet.cluster.protocol import StatusResponse
+    from stream_node.fleet.cluster.protocol import ClusterStatus
 
 HEAD = ("member", "address", "state", "shards")
 
@@ -27,9 +27,9 @@ def status(node: NodeOptions = ANY_NODE) -> None:
     """
 
     async def run(client: StreamClient) -> None:
-        from stream_node.fleet.cluster.protocol import CLUSTER, STATUS, StatusRequest
+        from stream_node.fleet.cluster.protocol import CLUSTER, STATUS, ClusterStatusRequest
 
-        _say(await client.session.ask(str(CLUSTER), STATUS, StatusRequest(0)))
+        _say(await client.session.ask(str(CLUSTER), STATUS, ClusterStatusRequest(0)))
 
     with_client(run, node)
 
@@ -55,7 +55,7 @@ def drain(
     with_client(run, node)
 
 
-def _say(found: StatusResponse) -> None:
+def _say(found: ClusterStatus) -> None:
     import msgspec
 
     members = [

@@ -177,8 +177,8 @@ def has_terminal() -> bool:
 
 
 def report_listening(settings: Config, addresses: list[str], http: list[str], as_json: bool) -> None:
-    from stream_node.node.access import lacking
-    from stream_node.node.tls_state import tls_mode, tls_text
+    from stream_node.node.identity.access import lacking
+    from stream_node.node.identity.tls_state import tls_mode, tls_text
 
     line: dict[str, object] = {"event": "listening", "addresses": addresses, "pid": os.getpid()}
     if http:

@@ -110,7 +110,7 @@ def remove(identifier: IdentifierArgument, directory: DirectoryOptions = ANY_DIR
 
 
 def _file(file: Path | None, data_dir: str | None) -> Path:
-    from stream_node.node.channel_services import node_identity_file, user_identity_file
+    from stream_node.node.identity.channel_services import node_identity_file, user_identity_file
 
     if file is not None and data_dir is not None:
         raise UsageError("--file and --data-dir are two identities; leave one out")
@@ -120,6 +120,6 @@ def _file(file: Path | None, data_dir: str | None) -> Path:
 
 
 def _trust_file(directory: DirectoryOptions) -> Path:
-    from stream_node.node.channel_services import trust_file
+    from stream_node.node.identity.channel_services import trust_file
 
     return trust_file(directory.load().data_dir)

@@ -192,6 +192,6 @@ def _row(record: TokenRecord, now_s: int) -> dict[str, Any]:
 
 
 def _store(directory: DirectoryOptions) -> Path:
-    from stream_node.node.token_services import token_file
+    from stream_node.node.identity.token_services import token_file
 
     return token_file(directory.load().data_dir)

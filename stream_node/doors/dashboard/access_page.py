@@ -11,11 +11,11 @@ from typing import Any
 import trio
 from starlette.responses import Response
 
+from ockam.files.parsing import ParseError, parse_json
 from ockam.identity.rules.rights import EVERY_NAME, RIGHT_NAMES, Right
 from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
 from stream_node.doors.http.problems import Problem
-from stream_node.node.access import AUDIT_FILE
-from stream_storage.parsing import ParseError, parse_json
+from stream_node.node.identity.access import AUDIT_FILE
 
 TAIL_BYTES = 256 * 1024
 """How much of the end of the audit log is read."""

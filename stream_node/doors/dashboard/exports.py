@@ -117,10 +117,10 @@ def _folder(page: DashboardPage) -> str:
 async def _read(folder: str, read: Callable[[Any], T]) -> T:
     """Reads the history of an export in a thread. Raises Problem."""
     # The one module of the exporter that a node loads, and only for these pages. It needs neither Spark nor pyarrow.
-    from spark_export.exporter.history import FILE, History
+    from spark_export.exporter.history import FILE, ExportHistory
     from spark_export.tables.errors import ExportError
 
-    history = History(Path(folder, FILE))
+    history = ExportHistory(Path(folder, FILE))
     try:
         return await trio.to_thread.run_sync(read, history, abandon_on_cancel=True)
     except (ExportError, OSError) as error:

@@ -23,7 +23,7 @@ from stream_node.doors.dashboard.silence import Silence
 from stream_node.doors.dashboard.troubles import find_stuck, find_troubles
 from stream_node.doors.http.app import json_response
 from stream_node.fleet.worker_place import has_own_databases
-from stream_node.node.endings import Ending, read_endings
+from stream_node.node.identity.endings import Ending, read_endings
 from stream_node.node.parts import NodeParts
 from stream_storage.errors import StorageError
 

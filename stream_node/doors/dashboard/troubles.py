@@ -11,7 +11,7 @@ from stream_node.doors.dashboard.reading import Beyond, ConsumerLag, ConsumerPro
 from stream_node.doors.dashboard.rendering import duration, link, number, size
 from stream_node.doors.dashboard.silence import Silent
 from stream_node.fleet.worker_place import shares_shards
-from stream_node.node.endings import Ending
+from stream_node.node.identity.endings import Ending
 from stream_node.node.parts import NodeParts
 
 ENDS_S, ENDS_BAD_S = 14 * 86_400.0, 86_400.0

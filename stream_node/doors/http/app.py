@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -125,8 +125,6 @@ class HttpApp:
         self.answered: Counter[int] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
         config, request = self._parts.config, Request(scope)
         peer = peer_of(request)
         party = party_key(peer.identity, peer.address)
@@ -142,6 +140,7 @@ class HttpApp:
                 party=party,
                 memory=memory,
                 coding=", ".join(request.headers.getlist("content-encoding")),
+                is_on_demand=request.headers.get("expect", "").lower() == "100-continue",
             )
             with body:
                 await self._serve(scope, body, send)
@@ -149,13 +148,13 @@ class HttpApp:
     async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:
         async with trio.open_nursery() as nursery:
             readable = readable_send(Request(scope), send, self._parts.config)
-            place = place_of(Request(scope))
-            answer = _Answer(readable, body, nursery, self.answered, scope[MEMORY], is_last=place.is_for_health)
+            answer = _Answer(readable, body, self.answered, scope[MEMORY])
             # What nobody waits for any more is not worked on: an answer whose peer has gone ends here.
-            nursery.start_soon(body.watch, nursery.cancel_scope, place.note_received)
+            nursery.start_soon(body.watch, nursery.cancel_scope, place_of(Request(scope)).note_received)
             problem = await self._answer(scope, body, answer)
             if problem is not None and not answer.has_begun:
-                await problem.response()(scope, body.receive, answer.send)
+                with suppress(ClientDisconnect):
+                    await problem.response()(scope, body.receive, answer.send)
             nursery.cancel_scope.cancel()
 
     async def _answer(self, scope: Scope, body: RequestBody, answer: _Answer) -> Problem | None:
@@ -243,39 +242,25 @@ class HttpApp:
 
 
 class _Answer:
-    """Sends one answer: adds the security headers, and reads the rest of the body."""
+    """Sends one answer: adds the security headers, and reads the rest of the body before it."""
 
-    def __init__(
-        self,
-        send: Send,
-        body: RequestBody,
-        nursery: trio.Nursery,
-        answered: Counter[int],
-        memory: RequestMemory,
-        *,
-        is_last: bool,
-    ) -> None:
-        """is_last: whether the connection ends after the answer."""
+    def __init__(self, send: Send, body: RequestBody, answered: Counter[int], memory: RequestMemory) -> None:
         self._send = send
         self._body = body
-        self._nursery = nursery
         self._answered = answered
         self._memory = memory
         self._added = [(name.encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
-        if is_last:
-            self._added.append((b"connection", b"close"))
         self.has_begun = False
 
     async def send(self, event: Message) -> None:
         if event["type"] == "http.response.start":
-            self.has_begun = True
-            self._answered[event["status"]] += 1
             present = {name.lower() for name, _ in event["headers"]}
             event["headers"] = [*event["headers"], *(each for each in self._added if each[0] not in present)]
             await self._body.discard_some()
-        elif not event.get("more_body", False) and not self._body.is_complete:
-            # Hypercorn would wait for ever to hand on a body that nobody reads.
-            self._nursery.start_soon(self._body.discard)
+            await self._send(event)
+            self.has_begun = True
+            self._answered[event["status"]] += 1
+            return
         self._memory.note(sent_bytes=len(event.get("body", b"")))
         await self._send(event)
         self._memory.note(sent_bytes=0)

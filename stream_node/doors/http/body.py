@@ -78,10 +78,13 @@ class RequestBody:
         party: str,
         memory: RequestMemory,
         coding: str,
+        is_on_demand: bool,
     ) -> None:
         """bytes_max: the largest body, also after decoding. part_s: the longest time until the next part. party: the
-        sender, as `ockam.quotas.usage.party_key` names it. coding: the header Content-Encoding."""
+        sender, as `ockam.quotas.usage.party_key` names it. coding: the header Content-Encoding. is_on_demand: whether
+        the sender waits until its body is wanted."""
         self._receive = receive
+        self._is_on_demand = is_on_demand
         self._coding = coding.strip().lower()
         self._decoder = _Gunzip() if self._coding in GZIP else None
         self._bytes_max = bytes_max
@@ -177,17 +180,16 @@ class RequestBody:
 
     async def discard_some(self) -> None:
         """Reads some of the rest of the body and drops it, before an answer is sent."""
+        # A sender that still waits would send its body for nothing.
+        if self._is_on_demand:
+            return
         until_bytes = self.size_bytes + DISCARD_BYTES_MAX
         with trio.move_on_after(DISCARD_S_MAX):
             while not self.is_complete and self.size_bytes < until_bytes:
                 await self._next()
 
-    async def discard(self) -> None:
-        """Reads the rest of the body and drops it, while the answer is sent."""
-        while not self.is_complete:
-            await self._next()
-
     async def _next(self) -> Any:
+        self._is_on_demand = False
         event = await self._receive()
         self._note(event)
         return event

@@ -1,49 +1,50 @@
-"""HttpConnection: one connection of HTTP/1.1. Hypercorn reads and writes HTTP; this module bounds the peer.
-HTTP/2 is off, because hypercorn ends a connection of HTTP/2 after 1,000 requests. WebSockets are off, too."""
+"""HttpConnection: one connection of HTTP/1.1. h11 reads and writes HTTP; this module moves its bytes, calls the
+application of ASGI for each request, and bounds the peer. Upgrades, such as to a WebSocket, are ignored."""
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from email.utils import formatdate
+from typing import NamedTuple
+from urllib.parse import unquote
 
+import h11
 import structlog
 import trio
-from hypercorn.config import Config as HypercornConfig
-from hypercorn.events import Event, Updated
-from hypercorn.protocol.events import Body, EndBody
-from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.events import Response as HttpResponse
-from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
-from hypercorn.trio.task_group import TaskGroup
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ConnectionState
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Scope
 
 from ockam.errors import RemoteProtocolError
 from ockam.identity.identity import Identity
-from ockam.identity.tls_layer import PeerCertificate, TlsLayer, identity_of
+from ockam.identity.tls_layer import TlsLayer
 from ockam.identity.tls_stream import receive_decrypted
-from ockam.quotas.memory import Holdings, PeerMemory
+from ockam.quotas.memory import Holdings
 from ockam.transport.connection_machine import ConnectionStatistics
-from ockam.transport.roster import Roster
 from ockam.transport.sockets import send_nowait
 from ockam.transport.tcp_statistics import Traffic
+from stream_node.doors.http.body import DISCARD_BYTES_MAX, DISCARD_S_MAX
 from stream_node.doors.http.identity import PEER_STATE, PLACE_STATE, ConnectionContext, Peer
 from stream_node.doors.http.problems import problem_of_status
+from stream_node.node.parts import NodeParts
+
+READ_BYTES_MAX = 64 * 1024
 
 logger = structlog.get_logger(__name__)
 
 
 class HttpStream:
-    """The bytes of one connection, encrypted if it uses TLS, with the methods of a stream that hypercorn needs.
+    """The bytes of one connection, encrypted if it uses TLS.
     send_s: the longest time in which the peer may take no part of an answer. traffic: counts the bytes, without TLS.
-    tls: after its handshake; None: the connection is not encrypted."""
+    tls: after its handshake; None: not encrypted. certificate: as the peer has proved it."""
 
     def __init__(self, stream: trio.SocketStream, tls: TlsLayer | None, send_s: float) -> None:
-        self.socket = stream.socket
         self._stream = stream
         self._tls = tls
+        self.certificate = None if tls is None else tls.certificate
         self._send_s = send_s
         self.traffic = Traffic()
 
@@ -55,21 +56,20 @@ class HttpStream:
         with trio.move_on_after(self._send_s) as scope:
             await self._stream.send_all(data)
         if scope.cancelled_caught:
-            self.socket.close()
+            self.reset()
             raise trio.BrokenResourceError("the peer does not take its answer")
 
-    async def receive_some(self, bytes_max: int) -> bytes:
-        data = await self._receive_some(bytes_max)
+    async def receive_some(self) -> bytes:
+        """Returns the next bytes, or b"" if the peer has closed its sending side."""
+        if self._tls is None:
+            data = bytes(await self._stream.receive_some(READ_BYTES_MAX))
+        else:
+            try:
+                data = await receive_decrypted(self._stream, self._tls, self._put_raw, READ_BYTES_MAX)
+            except RemoteProtocolError as error:
+                raise trio.BrokenResourceError(str(error)) from error
         self.traffic.received_bytes += len(data)
         return data
-
-    async def _receive_some(self, bytes_max: int) -> bytes:
-        if self._tls is None:
-            return bytes(await self._stream.receive_some(bytes_max))
-        try:
-            return await receive_decrypted(self._stream, self._tls, self._put_raw, bytes_max)
-        except RemoteProtocolError as error:
-            raise trio.BrokenResourceError(str(error)) from error
 
     async def send_eof(self) -> None:
         if self._tls is None:
@@ -77,132 +77,211 @@ class HttpStream:
         else:
             self._put_raw(self._tls.goodbye())
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+    def close(self) -> None:
+        self._stream.socket.close()
+
+    def reset(self) -> None:
+        """Closes the connection so that the peer gets an error, and not an end."""
+        with suppress(OSError):
+            self._stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def _put_raw(self, data: bytes) -> None:
         if data:
-            send_nowait(self.socket, data)
+            send_nowait(self._stream.socket, data)
 
 
-class _Http11(H11Protocol):
-    traffic: Traffic
+class Place(NamedTuple):
+    """The place of a connection among all. is_for_health: it ends after one answer, which is about the health of a full
+    node. note_received, note_waits: called when a whole request was received, and when its answer was sent."""
 
-    async def _check_protocol(self, event: Any) -> None:
-        """Ignores every request to change to HTTP/2."""
-
-    async def _create_stream(self, request: Any) -> None:
-        """Ignores every request to change to a WebSocket, as HTTP allows.
-        Hypercorn's WebSockets have no time limits, and many invalid headers break them."""
-        headers = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"upgrade"]
-        plain = type(request)(
-            method=request.method, target=request.target, headers=headers, http_version=request.http_version
-        )
-        self.traffic.received += 1
-        await super()._create_stream(plain)
-
-    async def stream_send(self, event: StreamEvent) -> None:
-        self.traffic.sent += isinstance(event, HttpResponse)
-        await super().stream_send(event)
-
-    async def _send_error_response(self, status_code: int) -> None:
-        """Answers a request that is not valid HTTP, or whose headers are too large."""
-        response = problem_of_status(status_code, "").response()
-        headers = [*response.raw_headers, (b"connection", b"close")]
-        await self.stream_send(HttpResponse(STREAM_ID, headers, status_code))
-        await self.stream_send(Body(STREAM_ID, bytes(response.body)))
-        await self.stream_send(EndBody(STREAM_ID))
+    is_for_health: bool
+    note_received: Callable[[], None]
+    note_waits: Callable[[], None]
 
 
-class HttpConnection(TCPServer):
+class HttpConnection:
     """Serves the requests of one connection, one after the other.
-    certificate: as the peer has proved it. identity: as the last request has proved it. roster: lists the connection
-    while it runs. closed: counts the closed connections by reason. is_for_health: see `ConnectionContext`.
-    note_received, note_waits: called when a whole request was received, and when its answer was sent."""
+    identity: as the last request has proved it. closed: counts by reason.
+    Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with others."""
 
     def __init__(
-        self,
-        app: AppWrapper,
-        config: HypercornConfig,
-        context: WorkerContext,
-        stream: HttpStream,
-        peer: Peer,
-        certificate: PeerCertificate | None,
-        *,
-        memory: PeerMemory,
-        roster: Roster,
-        closed: Counter[str],
-        is_for_health: bool,
-        note_received: Callable[[], None],
-        note_waits: Callable[[], None],
+        self, app: ASGIApp, stream: HttpStream, peer: Peer, parts: NodeParts, closed: Counter[str], place: Place
     ) -> None:
-        self._holdings = Holdings(memory, lambda: None, self._close_slow)
-        self._roster = roster
+        self._app = app
+        self.stream = stream
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=parts.config.http_header_bytes_max)
+        self._idle_s = parts.config.http_idle_timeout_s
+        self._holdings = Holdings(parts.tcp.memory, lambda: None, self._close_slow)
+        self._roster = parts.tcp.roster
         self._closed = closed
-        self._traffic = stream.traffic
         # The traffic up to the end of the last answer. All later traffic belongs to the request after it.
         self._answered = Traffic()
-        self._note_waits = note_waits
-        place = ConnectionContext(self._holdings, is_for_health, note_received, self._note_caller)
-        state = ConnectionState({PEER_STATE: peer, PLACE_STATE: place})
-        super().__init__(app, config, context, state, stream)  # type: ignore[arg-type]
+        self._note_waits = place.note_waits
+        context = ConnectionContext(self._holdings, place.is_for_health, place.note_received, self._note_caller)
+        self._state = {PEER_STATE: peer, PLACE_STATE: context}
         self.peer = peer
         self.identity = peer.identity
-        self.certificate = certificate
         self._scope = trio.CancelScope()
+        # Around the wait for a request. `finish` cancels it, also before the wait has begun.
+        self._waiting = trio.CancelScope()
+        self._is_last = place.is_for_health
+        # Whether the peer gets nothing more: it has gone, or its bytes are not HTTP.
+        self._is_over = False
+        self._is_head = False
 
     async def run(self) -> None:
         """Serves until either side ends the connection. After the end, no request is still being answered."""
-        host, _, port = self.peer.address.rpartition(":")
         self._roster.begin(self, self.peer.address, trio.current_time())
         try:
-            with self._scope:
-                async with TaskGroup() as task_group:
-                    self._task_group = task_group
-                    self.protocol = _Http11(  # type: ignore[assignment]
-                        self.app,
-                        self.config,
-                        self.context,
-                        task_group,
-                        ConnectionState(self.state),
-                        ssl=self.peer.is_encrypted,
-                        client=(host.strip("[]"), int(port)),
-                        server=(self.peer.server_host, 0),
-                        send=self.protocol_send,
-                    )
-                    self.protocol.traffic = self._traffic  # type: ignore[attr-defined]
-                    await self.idle_task.restart(task_group, self._idle_timeout)
-                    await self._read_data()
-                    await self.idle_task.stop()
-        except OSError:
-            # The socket failed, so the peer cannot get an answer.
-            return
+            with self._scope, suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                while (request := await self._next_request()) is not None:
+                    await self._app(self._scope_of(request), self._receive, self._send)
+                    self._answered = Traffic.of(self.statistics())
+                    self._note_waits()
+                    if self._is_last or not self._h11.our_state is self._h11.their_state is h11.DONE:
+                        break
+                    self._h11.start_next_cycle()
+                    self._is_head = False
+                    self._waiting = trio.CancelScope()
+                await self._say_end()
         finally:
-            await self._close()
+            self._close_stream()
             self._holdings.end()
             self._roster.end(self)
 
-    async def protocol_send(self, event: Event) -> None:
-        if isinstance(event, Updated) and event.idle:
-            self._answered = Traffic.of(self.statistics())
-            self._note_waits()
-        await super().protocol_send(event)
+    async def _next_request(self) -> h11.Request | None:
+        """Returns the next request; None if the connection must end instead."""
+        self._waiting.deadline = trio.current_time() + self._idle_s
+        with self._waiting:
+            if isinstance(event := await self._next_event(), h11.Request):
+                self.stream.traffic.received += 1
+                return event
+        return None
 
-    async def _close(self) -> None:
-        # A body that nobody reads would keep the reading task waiting for ever.
-        self._scope.cancel()
-        with trio.CancelScope(shield=True):
-            await super()._close()
+    async def _next_event(self) -> h11.Event:
+        """Returns the next event of the peer. ConnectionClosed stands also for a connection that failed, and for bytes
+        that are not HTTP, which are answered here."""
+        while True:
+            # The peer has said that it sends no other request, so what it sends after this one means nothing.
+            if self._h11.their_state is h11.MUST_CLOSE:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    while await self.stream.receive_some():
+                        pass
+                return h11.ConnectionClosed()
+            try:
+                event = self._h11.next_event()
+            except h11.RemoteProtocolError as error:
+                await self._refuse(error.error_status_hint)
+                return h11.ConnectionClosed()
+            # The next request is here, and must wait for the answer to the present one.
+            if event is h11.PAUSED:
+                await trio.sleep_forever()
+            if isinstance(event, h11.Event):
+                return event
+            try:
+                # The peer waits until somebody wants its body, and somebody does now.
+                if self._h11.they_are_waiting_for_100_continue:
+                    await self._put(h11.InformationalResponse(status_code=100, headers=[]))
+                self._h11.receive_data(await self.stream.receive_some())
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return h11.ConnectionClosed()
+
+    async def _refuse(self, status: int) -> None:
+        if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            with suppress(ClientDisconnect):
+                await problem_of_status(status, "").response()({"type": "http"}, self._receive, self._send)
+
+    def _scope_of(self, request: h11.Request) -> Scope:
+        self._is_head = request.method == b"HEAD"
+        path, _, query = request.target.partition(b"?")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": request.http_version.decode(),
+            "method": request.method.decode("ascii").upper(),
+            "scheme": "https" if self.peer.is_encrypted else "http",
+            "path": unquote(path.decode("ascii")),
+            "raw_path": path,
+            "query_string": query,
+            "headers": list(request.headers),
+            "server": (self.peer.server_host, 0),
+            "state": dict(self._state),
+        }
+
+    async def _receive(self) -> Message:
+        # One read can bring ten thousand chunks. Others must get their turns between them.
+        await trio.lowlevel.checkpoint()
+        event = await self._next_event()
+        if isinstance(event, h11.Data):
+            return {"type": "http.request", "body": bytes(event.data), "more_body": True}
+        self._is_over = isinstance(event, h11.ConnectionClosed)
+        return {"type": "http.disconnect" if self._is_over else "http.request"}
+
+    async def _send(self, message: Message) -> None:
+        """The function `send` of ASGI. Raises ClientDisconnect if the peer cannot get the answer."""
+        # In the state ERROR, a part of other bytes may have left.
+        if self._is_over or self._h11.our_state is h11.ERROR:
+            raise ClientDisconnect
+        try:
+            if message["type"] == "http.response.start":
+                await self._begin(message["status"], message["headers"])
+                return
+            data = b"" if self._is_head else message.get("body", b"")
+            await self._put(h11.Data(data=data), *([] if message.get("more_body", False) else [h11.EndOfMessage()]))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._is_over = True
+            raise ClientDisconnect from error
+
+    async def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        headers = [*headers, (b"date", formatdate(usegmt=True).encode())]
+        # After a body that was not read to its end, no other request can be found.
+        if self._is_last or self._h11.their_state in (h11.SEND_BODY, h11.ERROR):
+            headers.append((b"connection", b"close"))
+        self.stream.traffic.sent += 1
+        await self._put(h11.Response(status_code=status, headers=headers))
+
+    async def _put(self, *events: h11.InformationalResponse | h11.Response | h11.Data | h11.EndOfMessage) -> None:
+        try:
+            for data in filter(None, map(self._h11.send, events)):
+                await self.stream.send_all(data)
+        except BaseException:
+            # Also after a cancellation, a part of the bytes may have left, and no other bytes may follow.
+            self._h11.send_failed()
+            raise
+
+    async def _say_end(self) -> None:
+        # An answer that broke off must not look complete, so its connection is closed without these steps.
+        state = self._h11.our_state
+        if state in (h11.IDLE, h11.DONE, h11.MUST_CLOSE):
+            await self.stream.send_eof()
+        # A socket that is closed while it has unread bytes takes the answer away from the peer.
+        left_bytes = DISCARD_BYTES_MAX if state in (h11.DONE, h11.MUST_CLOSE) else 0
+        with trio.move_on_after(DISCARD_S_MAX):
+            while left_bytes > 0 and (data := await self.stream.receive_some()):
+                left_bytes -= len(data)
+
+    def finish(self) -> None:
+        """Ends the connection after the answer to its present request, at once if there is none."""
+        self._is_last = True
+        self._waiting.cancel()
 
     def close(self, reason: str) -> None:
         """Ends the connection at once, and drops all answers."""
         self._closed[reason] += 1
-        self.stream.socket.close()
+        self._close_stream()
         self._scope.cancel()
+
+    def _close_stream(self) -> None:
+        # To a peer of HTTP/1.0, the end of the connection is the end of the answer, so a part of one ends by a reset.
+        if self._h11.our_state in (h11.SEND_BODY, h11.ERROR) and self._h11.their_http_version != b"1.1":
+            self.stream.reset()
+        else:
+            self.stream.close()
 
     def statistics(self) -> ConnectionStatistics:
         """Requests count as received messages, and answers as sent ones."""
-        each = self._traffic
+        each = self.stream.traffic
         moved = each.received, each.received_bytes, each.sent, each.sent_bytes
         return ConnectionStatistics(self.peer.address, "http", *moved, self._holdings.unread_bytes)
 
@@ -214,8 +293,3 @@ class HttpConnection(TCPServer):
     def _close_slow(self) -> None:
         logger.warning("http_slow_consumer", peer=self.peer.address, held_bytes=self._holdings.size_bytes)
         self.close("slow_consumer")
-
-
-def make_peer(address: str, server_host: str, tls: TlsLayer | None) -> Peer:
-    """address: the `host:port` of the peer. server_host: the IP address that it has called."""
-    return Peer(address, identity_of(None if tls is None else tls.certificate), tls is not None, server_host)

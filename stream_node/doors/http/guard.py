@@ -21,7 +21,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 def check_headers(request: HTTPConnection, config: Config) -> None:
     """Raises Problem if the first line and the headers are too large, or do not say where the body ends.
-    Hypercorn bounds only headers that come in parts."""
+    h11 bounds only headers that come in parts."""
     target = len(request.scope["raw_path"]) + len(request.scope["query_string"])
     if target + sum(len(name) + len(text) + 4 for name, text in request.headers.raw) > config.http_header_bytes_max:
         raise problem_of_status(431, "")

@@ -1,4 +1,4 @@
-"""HttpCaller: the sender of an HTTP request. This is the one place where a request gets its identity.
+"""HttpCaller: the sender of an HTTP request.
 A connection proves an identity by its client certificate, exactly as on the node's own listener; else it is anonymous.
 A request on an anonymous connection can prove another identity by a token (`Authorization: Bearer …`)."""
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from starlette.requests import HTTPConnection
 
 from ockam.actors.message import Origin
-from ockam.identity.authentication import Status
+from ockam.identity.authentication import TokenStatus
 from ockam.identity.authenticator import Authenticator
 from ockam.identity.identity import Identity
 from ockam.quotas.memory import Holdings
@@ -91,7 +91,7 @@ async def judge_token(text: str, request: HTTPConnection, authenticator: Authent
     verdict = await authenticator.judge_text(text, peer.address, peer.identity, peer.is_encrypted)
     if verdict is None:
         raise Problem(429, "too-many-refusals", "too many refused tokens of this host wait for their answer; wait")
-    if verdict.status is Status.SECOND:
+    if verdict.status is TokenStatus.SECOND:
         raise Problem(400, "second-identity", verdict.reason)
     if verdict.identity is None:
         raise _unauthorized(verdict.reason)

@@ -1,55 +1,34 @@
-"""HttpListener: accepts HTTP connections in the node's own event loop, and ends them when the node stops.
-Hypercorn is used only for the protocol. The node itself opens the sockets, makes the TLS handshakes, writes the log
-lines and ends the connections."""
+"""HttpListener: accepts HTTP connections, makes their TLS handshakes, and ends them when the node stops."""
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
 
 import structlog
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.config import Config as HypercornConfig
-from hypercorn.logging import Logger as HypercornLogger
-from hypercorn.trio.worker_context import WorkerContext
 
 from ockam.actors.address import split_host_port
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.errors import RemoteProtocolError
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.identity.tls_faults import TlsFault
-from ockam.identity.tls_layer import TlsLayer
+from ockam.identity.tls_layer import TlsLayer, identity_of
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import party_key
 from ockam.transport.listener import accept_all, has_unread
 from ockam.transport.sockets import send_nowait, socket_name
 from stream_node.doors.http.app import Endpoint, HttpApp
 from stream_node.doors.http.clients import HttpClients
-from stream_node.doors.http.connection import HttpConnection, HttpStream, make_peer
+from stream_node.doors.http.connection import HttpConnection, HttpStream, Place
+from stream_node.doors.http.identity import Peer
 from stream_node.doors.http.places_machine import Admission, Places, share_of
 from stream_node.doors.http.statistics import HttpStatistics
+from stream_node.node.identity.tls_settings import make_listener
 from stream_node.node.parts import NodeParts
-from stream_node.node.tls_settings import make_listener
-
-BODY_PARTS_WAITING_MAX = 2
-"""The largest number of parts of one body, of up to 64 KiB each, that wait in memory for their endpoint."""
 
 logger = structlog.get_logger(__name__)
-
-
-class _Logs(HypercornLogger):
-    """Passes the few log lines of hypercorn to the node's log. A failed request has its line in `app`."""
-
-    def __init__(self, config: HypercornConfig) -> None:
-        self.access_logger = None
-        self.error_logger = logging.getLogger("stream_node.http")
-
-    async def exception(self, message: str, *args: Any, **kwargs: Any) -> None:
-        logger.error("http_failed", reason=message, exc_info=True)
 
 
 class _Guest:
@@ -83,16 +62,10 @@ class HttpListener:
         self._tls = None if parts.tls is None else make_listener(config, parts.tls)
         self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
         # Handlers use streams through clients inside the node, so that every right and limit is checked as elsewhere.
-        self.clients = HttpClients(
-            parts.tcp,
-            nursery,
-            service=config.service_addresses[0],
-            index_service=config.index_addresses[0],
-            clients_max=config.http_clients_max,
-        )
+        service, index = config.service_addresses[0], config.index_addresses[0]
+        most = config.http_clients_max
+        self.clients = HttpClients(parts.tcp, nursery, service=service, index_service=index, clients_max=most)
         self._app = HttpApp(parts, self.clients, endpoints)
-        self._config = _hypercorn_config(parts)
-        self._context = WorkerContext(None)
         self._listening = trio.CancelScope()
         self._open: dict[HttpConnection, None] = {}
         self._places: Places[_Guest] = Places()
@@ -166,6 +139,9 @@ class HttpListener:
             if connection is not None:
                 guest.connection = connection
                 self._open[connection] = None
+                # The node may have begun to stop during the handshake.
+                if self._listening.cancel_called:
+                    connection.finish()
                 try:
                     await connection.run()
                 finally:
@@ -186,27 +162,17 @@ class HttpListener:
             tls = await self._handshake(guest, stream, address)
             if tls is None:
                 return None
-        peer = make_peer(address, server_host, tls)
+        secured = HttpStream(stream, tls, self.parts.config.send_timeout_s)
+        peer = Peer(address, identity_of(secured.certificate), tls is not None, server_host)
         # A certificate counts for itself, wherever it connects from.
         if peer.identity != ANONYMOUS:
             self._places.leave(guest)
             admission = self._enter(guest, party_key(peer.identity, address), address)
             if admission is Admission.REFUSED:
                 return None
-        return HttpConnection(
-            ASGIWrapper(cast(Any, self._app)),
-            self._config,
-            self._context,
-            HttpStream(stream, tls, self.parts.config.send_timeout_s),
-            peer,
-            None if tls is None else tls.certificate,
-            memory=self.parts.tcp.memory,
-            roster=self.parts.tcp.roster,
-            closed=self._closed,
-            is_for_health=admission is Admission.HEALTH,
-            note_received=partial(self._places.note_received, guest),
-            note_waits=partial(self._places.note_waits, guest),
-        )
+        notes = partial(self._places.note_received, guest), partial(self._places.note_waits, guest)
+        place = Place(admission is Admission.HEALTH, *notes)
+        return HttpConnection(self._app, secured, peer, self.parts, self._closed, place)
 
     async def _handshake(self, guest: _Guest, stream: trio.SocketStream, address: str) -> TlsLayer | None:
         assert self._tls is not None, "called with TLS only"
@@ -223,13 +189,11 @@ class HttpListener:
             self._closed["broken"] += 1
         return None
 
-    # The end of connections.
-
     def end_refused(self) -> None:
         if self._tls is None:
             return
         for connection in list(self._open):
-            refusal = self._tls.refusal(connection.certificate)
+            refusal = self._tls.refusal(connection.stream.certificate)
             if refusal is not None:
                 kind, reason = refusal
                 logger.warning("http_connection_closed", peer=connection.peer.address, kind=kind, reason=reason)
@@ -245,10 +209,11 @@ class HttpListener:
         self.clients.close_identities(is_meant, reason)
         return len(meant)
 
-    async def stop_accepting(self) -> None:
+    def stop_accepting(self) -> None:
         """Accepts no more connections, and ends each one after the answer to its present request."""
         self._listening.cancel()
-        await self._context.terminated.set()
+        for connection in self._open:
+            connection.finish()
 
     async def aclose(self, deadline_s: float) -> None:
         """Waits until all connections have ended; ends the others at `deadline_s`, a time on trio's clock."""
@@ -262,23 +227,10 @@ class HttpListener:
     def statistics(self) -> HttpStatistics:
         requests = {str(status): count for status, count in sorted(self._app.answered.items())}
         body_bytes = self._app.bodies.size_bytes
-        return HttpStatistics(
-            len(self._open), self._accepted, dict(self._closed), requests, len(self.clients), body_bytes
-        )
+        open_count, clients = len(self._open), len(self.clients)
+        return HttpStatistics(open_count, self._accepted, dict(self._closed), requests, clients, body_bytes)
 
     def _note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
         gate = self.parts.node.gate
         if gate is not None:
             gate.note_tls_refused(peer, identity, reason)
-
-
-def _hypercorn_config(parts: NodeParts) -> HypercornConfig:
-    config = HypercornConfig()
-    config.logger_class = _Logs
-    config.h11_max_incomplete_size = parts.config.http_header_bytes_max
-    config.keep_alive_timeout = parts.config.http_idle_timeout_s
-    config.include_server_header = False
-    config.keep_alive_max_requests = 2**62
-    # Parts of a body, of up to 64 KiB each, that wait in memory until the endpoint wants them.
-    config.max_app_queue_size = BODY_PARTS_WAITING_MAX
-    return config

@@ -59,10 +59,17 @@ class RequestMemory:
         self.body_bytes = self.made_bytes = self.sent_bytes = 0
 
     def __enter__(self) -> RequestMemory:
+        self._holdings.watch(self, self._note_end)
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.note(body_bytes=0, made_bytes=0, sent_bytes=0)
+        self._holdings.unwatch(self)
+
+    def _note_end(self, has_ended: bool) -> None:
+        # A connection that is closed to free memory frees it at once. Else all the others would be closed, too.
+        if has_ended:
+            self._holdings.note_waiting(-self.body_bytes)
 
     def count_for(self, key: str) -> None:
         """Counts also for another identity from now on, because the request has proved it."""
@@ -105,7 +112,7 @@ class RequestMemory:
         self.sent_bytes = self.sent_bytes if sent_bytes is None else sent_bytes
         self._count(self.body_bytes + self.made_bytes + self.sent_bytes)
         # Last, because this may end the connections that hold most, even this one.
-        self._holdings.note_waiting(self.body_bytes - before_bytes)
+        self._holdings.note_waiting(0 if self._holdings.has_ended else self.body_bytes - before_bytes)
         self._holdings.note(0, self.made_bytes + self.sent_bytes)
 
     def _count(self, total_bytes: int) -> None:

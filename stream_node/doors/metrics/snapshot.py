@@ -15,7 +15,7 @@ import trio
 from ockam.actors.mailbox import MailboxStatistics
 from stream_node.care.trouble import CurrentTroubles
 from stream_node.doors.metrics.reading import ConsumerFigures, StreamFigures, read_figures
-from stream_node.node.endings import Ending, read_endings
+from stream_node.node.identity.endings import Ending, read_endings
 from stream_node.node.parts import NodeCondition, NodeParts
 from stream_node.node.statistics import ServerStatistics
 from stream_service.counters import StreamCounters

@@ -10,7 +10,7 @@ from ockam.actors.address import Address
 from ockam.actors.message import Message, Origin
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.quotas.usage import UNLIMITED, Usage, Usages, party_key
-from stream_node.fleet.cluster.protocol import MEMBER, Envelope, envelope_hop, read_envelope
+from stream_node.fleet.cluster.protocol import MEMBER, MemberEnvelope, envelope_hop, read_envelope
 
 ENVELOPES_MAX = 10_000
 
@@ -31,7 +31,7 @@ class Envelopes:
                 self._hops.clear()
             identity = origin.identity
             hop = self._hops[key] = envelope_hop(
-                Envelope(shard, 0, identity.source, identity.name, origin.peer, origin.frame_bytes_max)
+                MemberEnvelope(shard, 0, identity.source, identity.name, origin.peer, origin.frame_bytes_max)
             )
         return Message((MEMBER, hop, *message.onward_route), message.return_route, message.payload, origin)
 

@@ -22,7 +22,7 @@ from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import OpenRequests
 from stream_node.fleet.cluster.proofs import prove
 from stream_node.fleet.cluster.protocol import CLUSTER, LINK, MARK, MEMBER, PROVE, LinkRequest, Mark, ProveRequest
-from stream_node.fleet.cluster.unanswered import Unanswered
+from stream_node.fleet.cluster.unanswered import UnansweredRequests
 from stream_node.fleet.cluster.view import StoredMember
 
 ROUTES_MAX = 10_000
@@ -65,7 +65,7 @@ class Link:
         self._hang_up = hang_up
         self._passed_on = passed_on
         self._opens_session = opens_session
-        self.unanswered = Unanswered(is_there)
+        self.unanswered = UnansweredRequests(is_there)
         self._marks: dict[int, Callable[[], None]] = {}
         self._routes: dict[Route, Route] = {}
 

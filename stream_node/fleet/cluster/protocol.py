@@ -24,10 +24,10 @@ No worker has this address. `stream_node.fleet.cluster.router.Router` takes thes
 connection between the members waits for the mailboxes that get them."""
 
 
-# type Envelope struct {
+# type MemberEnvelope struct {
 #   shard: uint, moves: uint, source: string, name: string, peer: string, frame_bytes_max: uint
 # }
-class Envelope(msgspec.Struct, frozen=True):
+class MemberEnvelope(msgspec.Struct, frozen=True):
     """What one member tells another about a message.
 
     shard: the shard for which the message is.
@@ -48,15 +48,15 @@ class Envelope(msgspec.Struct, frozen=True):
         return Identity(cast(Source, self.source), self.name)
 
 
-_encode = bare.Encoder(Envelope).encode
-_decode = bare.Decoder(Envelope).decode
+_encode = bare.Encoder(MemberEnvelope).encode
+_decode = bare.Decoder(MemberEnvelope).decode
 
 
-def envelope_hop(envelope: Envelope) -> Address:
+def envelope_hop(envelope: MemberEnvelope) -> Address:
     return local(_encode(envelope))
 
 
-def read_envelope(hop: Address) -> Envelope:
+def read_envelope(hop: Address) -> MemberEnvelope:
     """Returns the envelope of a hop. Raises ProtocolError."""
     try:
         return _decode(hop.value)
@@ -96,8 +96,8 @@ class Mark(msgspec.Struct, frozen=True):
     shard: bare.UInt
 
 
-# type StatusRequest struct { request_id: uint }
-class StatusRequest(msgspec.Struct, frozen=True):
+# type ClusterStatusRequest struct { request_id: uint }
+class ClusterStatusRequest(msgspec.Struct, frozen=True):
     request_id: bare.UInt
 
 
@@ -118,8 +118,8 @@ class ShardStatus(msgspec.Struct, frozen=True):
     epoch: bare.UInt
 
 
-# type StatusResponse struct { request_id: uint, name: string, members: list<MemberStatus>, shards: list<ShardStatus> }
-class StatusResponse(msgspec.Struct, frozen=True):
+# type ClusterStatus struct { request_id: uint, name: string, members: list<MemberStatus>, shards: list<ShardStatus> }
+class ClusterStatus(msgspec.Struct, frozen=True):
     """name: the member that answers. shards: all 256, in the order of their numbers."""
 
     request_id: bare.UInt
@@ -140,7 +140,7 @@ class DrainRequest(msgspec.Struct, frozen=True):
 LINK = Protocol("node/cluster_link/1", LinkRequest, LinkResponse)
 PROVE = Protocol("node/cluster_prove/1", ProveRequest, Nothing)
 MARK = Protocol("node/cluster_mark/1", Mark, Mark)
-STATUS = Protocol("node/cluster/1", StatusRequest, StatusResponse)
-DRAIN = Protocol("node/cluster_drain/1", DrainRequest, StatusResponse)
+STATUS = Protocol("node/cluster/1", ClusterStatusRequest, ClusterStatus)
+DRAIN = Protocol("node/cluster_drain/1", DrainRequest, ClusterStatus)
 
 Role = Literal[b"caller", b"called"]

@@ -1,4 +1,4 @@
-"""Unanswered: messages of clients to one other member that have no answer yet. It sends nothing.
+"""UnansweredRequests: messages of clients to one other member that have no answer yet. It sends nothing.
 When the member is lost, nobody knows which of them it has served. A peer of the real services gets ERROR for each push,
 which it sends again, and no message for each pull. A client of ours loses its connection and sends everything again in
 order. A client that has all answers notices nothing."""
@@ -36,7 +36,7 @@ class _OpenRequests:
         self.lost: deque[bytes] | None = deque()
 
 
-class Unanswered:
+class UnansweredRequests:
     def __init__(self, is_there: Callable[[Address], bool]) -> None:
         self._is_there = is_there
         self._open: dict[Route, _OpenRequests] = {}

@@ -17,7 +17,7 @@ from ockam.identity.rules.rights import NOTHING, Demand, Right
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from stream_node.fleet.cluster.proofs import NONCE_BYTES
-from stream_node.fleet.cluster.protocol import DRAIN, LINK, MARK, STATUS, MemberStatus, ShardStatus, StatusResponse
+from stream_node.fleet.cluster.protocol import DRAIN, LINK, MARK, STATUS, ClusterStatus, MemberStatus, ShardStatus
 from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.view import ClusterView
 from stream_storage.errors import StorageError
@@ -120,7 +120,7 @@ class ClusterWorker(Worker):
 
     # What clients ask.
 
-    def _status(self, request_id: int) -> StatusResponse:
+    def _status(self, request_id: int) -> ClusterStatus:
         view: ClusterView = self._member.router.view
         members = [
             MemberStatus(
@@ -133,7 +133,7 @@ class ClusterWorker(Worker):
             for member in view.members.values()
         ]
         shards = [ShardStatus(shard.owner, shard.epoch) for shard in view.shards]
-        return StatusResponse(request_id, self._member.router.name, members, shards)
+        return ClusterStatus(request_id, self._member.router.name, members, shards)
 
     def _drain(self, message: Message) -> None:
         request = DRAIN.decode_request(message.payload)

@@ -17,7 +17,7 @@ from stream_node.fleet.mirror.mirror import Identity
 from stream_node.fleet.mirror.returning import Returning
 from stream_service.follower_rows import FOLLOWERS_MAX, FollowerRow, drop_follower, note_follower
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import Follower, refusal_of_source
+from stream_service.mirroring import AskingMirror, refusal_of_source
 from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
 from stream_storage.contract import Session
@@ -47,10 +47,10 @@ class Followers:
         self._role_changed = role_changed
         self._own_address = own_address
         # When each mirror last asked, by the id of its source. A stream that is made again has another id.
-        self._heard_us: dict[int, dict[Follower, int]] = {}
+        self._heard_us: dict[int, dict[AskingMirror, int]] = {}
 
     def add(self, row: FollowerRow) -> None:
-        self._heard_us.setdefault(row.stream_id, {})[Follower(row.address, row.stream_name)] = row.heard_us
+        self._heard_us.setdefault(row.stream_id, {})[AskingMirror(row.address, row.stream_name)] = row.heard_us
 
     def begin_asking(self, identity: Identity, fences: MirrorRow | None, nursery: trio.Nursery) -> None:
         """Makes a partition refuse pushes until its mirrors were asked whether one of them has taken its place.
@@ -59,8 +59,8 @@ class Followers:
         # Everybody who may be the primary now is asked.
         stream = LocalStream(self._directory, identity)
         mirrors = list(self._heard_us.get(stream.get_worker().bounds.stream_id, ()))
-        if fences is not None and Follower(fences.source, fences.source_name) not in mirrors:
-            mirrors.append(Follower(fences.source, fences.source_name))
+        if fences is not None and AskingMirror(fences.source, fences.source_name) not in mirrors:
+            mirrors.append(AskingMirror(fences.source, fences.source_name))
         # An earlier version stored every address that a mirror sent.
         nowhere = [mirror for mirror in mirrors if refusal_of_source(mirror.address) is not None]
         if nowhere:
@@ -74,7 +74,7 @@ class Followers:
         elif fences is not None:
             self._role_changed(identity, fences)
 
-    def note(self, nursery: trio.Nursery, identity: Identity, origin: Origin, mirror: Follower) -> None:
+    def note(self, nursery: trio.Nursery, identity: Identity, origin: Origin, mirror: AskingMirror) -> None:
         """Stores the address of a mirror that asks a stream of this node for messages."""
         try:
             stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
@@ -115,7 +115,7 @@ class Followers:
             if fences is not None and row == fences:
                 self._role_changed(identity, fences)
 
-    async def _drop(self, identity: Identity, mirrors: Sequence[Follower]) -> None:
+    async def _drop(self, identity: Identity, mirrors: Sequence[AskingMirror]) -> None:
         def drop(session: Session) -> None:
             for mirror in mirrors:
                 drop_follower(session, stream_id, mirror.address, mirror.stream_name)
@@ -138,10 +138,10 @@ class Followers:
         try:
             rows = await do(self._directory.storage.submit_write, write)
         except StorageError as error:
-            self._heard_us[row.stream_id].pop(Follower(row.address, row.stream_name), None)
+            self._heard_us[row.stream_id].pop(AskingMirror(row.address, row.stream_name), None)
             logger.warning("mirror_not_written_down", stream=identity[0], reason=str(error))
             return
-        written = {Follower(each.address, each.stream_name) for each in rows}
+        written = {AskingMirror(each.address, each.stream_name) for each in rows}
         # Mirrors that have asked since are being stored themselves.
         known = self._heard_us[row.stream_id].items()
         self._heard_us[row.stream_id] = {

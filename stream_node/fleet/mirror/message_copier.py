@@ -24,7 +24,7 @@ from stream_service import stored
 from stream_service.extensions import INFO, InfoRequest
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirror_operations import AnyChange, find_record, skip_forward, store_mirrored, take_history
-from stream_service.mirroring import MIRROR, MIRROR_BYTES_MAX, Follower, MirrorPull, MirrorStatus, SourceRole
+from stream_service.mirroring import MIRROR, MIRROR_BYTES_MAX, AskingMirror, MirrorPull, MirrorStatus, SourceRole
 from stream_service.names import stream_address
 from stream_storage.contract import Session
 from stream_storage.errors import StorageClosed, StorageError
@@ -53,7 +53,7 @@ class MessageCopier:
     def __init__(self, mirror: Mirror, own_address: str | None) -> None:
         self._mirror = mirror
         self._stream, self._row = mirror.stream, mirror.row
-        self._self = None if own_address is None else Follower(own_address, mirror.stream.identity[0])
+        self._self = None if own_address is None else AskingMirror(own_address, mirror.stream.identity[0])
         self._failure: Exception | None = None
         self._circle = MirrorCondition.FOLLOWING
         self._circle_look_s = 0.0

@@ -48,7 +48,7 @@ COPY_S_MAX = 60.0
 
 NO_ROLES = (
     "it is a member of a cluster, or has several workers, or gives this node no right to make it call here "
-    "(docs/mirror.md, Rights)"
+    "(docs/scale.md, Rights)"
 )
 WAY_WITHOUT_FENCE = "Stop its publishers, wait until nothing is missing here, and promote with --force --source-goes-on"
 

@@ -17,7 +17,7 @@ from stream_node.fleet.mirror.errors import MirrorError, SourceLost, SourceRefus
 from stream_node.fleet.mirror.local_stream import LocalStream
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import MIRROR, BeMirror, Follower, MirrorPull, SourceRole
+from stream_service.mirroring import MIRROR, AskingMirror, BeMirror, MirrorPull, SourceRole
 from stream_service.names import stream_address
 from stream_service.role_operations import store_role
 from stream_service.workers.role_requests import log_given_up
@@ -36,14 +36,14 @@ class Returning:
     are streams of their own now. own_address: where other nodes reach this one, if known."""
 
     def __init__(
-        self, stream: LocalStream, mirrors: Sequence[Follower], new_id: Callable[[], str], own_address: str | None
+        self, stream: LocalStream, mirrors: Sequence[AskingMirror], new_id: Callable[[], str], own_address: str | None
     ) -> None:
         self._stream = stream
         self._mirrors = mirrors
         self._new_id = new_id
-        self._self = Follower(own_address or "", stream.identity[0])
-        self.replaced_by: Follower | None = None
-        self.removed: list[Follower] = []
+        self._self = AskingMirror(own_address or "", stream.identity[0])
+        self.replaced_by: AskingMirror | None = None
+        self.removed: list[AskingMirror] = []
 
     def hold_back(self) -> None:
         """Begins, before the node reads from its connections: no push is stored from now on; everything else is
@@ -78,7 +78,7 @@ class Returning:
         finally:
             self._stream.directory.hold(self._stream.identity, None)
 
-    async def _ask(self, mirror: Follower, scope: trio.CancelScope) -> None:
+    async def _ask(self, mirror: AskingMirror, scope: trio.CancelScope) -> None:
         """Asks one mirror until it answers. The first one that has taken the place of the stream ends the asking."""
         while True:
             try:
@@ -95,7 +95,7 @@ class Returning:
         if self.replaced_by is not None:
             scope.cancel()
 
-    async def _ask_once(self, mirror: Follower) -> None:
+    async def _ask_once(self, mirror: AskingMirror) -> None:
         """Finds out whether a mirror was promoted in the place of this stream.
         Then its history goes on where this one ends, and it fences a source, or follows the primary that has taken its
         own place."""
@@ -114,7 +114,7 @@ class Returning:
             elif goes_on and (page.role is SourceRole.SUCCESSOR or await self._follows_another(remote, mirror)):
                 self.replaced_by = self.replaced_by or mirror
 
-    async def _follows_another(self, remote: RemoteNode, mirror: Follower) -> bool:
+    async def _follows_another(self, remote: RemoteNode, mirror: AskingMirror) -> bool:
         """Whether a mirror follows another node than this one. Raises MirrorError.
         A mirror can know more of the history than the stream itself if older files of this node were put back."""
         try:
@@ -122,4 +122,4 @@ class Returning:
         except SourceRefused:
             # Without the right to ask that, this node rather takes no pushes.
             return True
-        return Follower(there.source, there.stream_name) != self._self
+        return AskingMirror(there.source, there.stream_name) != self._self

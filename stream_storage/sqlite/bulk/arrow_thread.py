@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from stream_storage.contract import Operation
-from stream_storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text
+from stream_storage.errors import DatabaseCorrupt, StorageError, UnknownStreamId, corrupt_text
 from stream_storage.sqlite.bulk.child import Answer, BulkChild
 from stream_storage.sqlite.bulk.child_main import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
 from stream_storage.sqlite.errors import storage_error
@@ -151,7 +151,7 @@ class ArrowThread(threading.Thread):
         if status == OK:
             return ArrowAnswer(*bounds, body)
         if status == GONE:
-            raise StreamNotFound(operation.stream_id)
+            raise UnknownStreamId(operation.stream_id)
         reason = body.decode(errors="replace")
         raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
 

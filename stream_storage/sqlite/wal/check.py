@@ -15,9 +15,9 @@ from typing import BinaryIO, Final, NamedTuple
 
 import structlog
 
+from ockam.files.durable_files import create_private, rename_durably
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.directory_lock import left_in_this_boot, owner_lives
-from stream_storage.durable_files import create_private, rename_durably
 from stream_storage.errors import StorageError, WalDamaged
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.wal.rewrite import rebuild

@@ -12,7 +12,7 @@ from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.backfill.settings import SourceSetting
-from block_node.persist.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRanges, NumberRange
 
 BLOCK_BYTES = 10
 CHECKED_EVERY = 5
@@ -131,7 +131,7 @@ class FillWorld:
             self.machine.check()
 
     def _begin(self, fetch: Fetch) -> None:
-        asked = BlockRange(fetch.first, fetch.last)
+        asked = NumberRange(fetch.first, fetch.last)
         for other, _ in self.under_way.values():
             if self.machine.find_awaited(other.chunk_id) and other.first <= asked.last and asked.first <= other.last:
                 raise Broken(f"{asked} is asked for while {other} is under way")

@@ -24,7 +24,7 @@ from block_node.backfill.state import BackfillState
 from block_node.backfill.statistics import BackfillStatus
 from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
-from block_node.persist.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRanges, NumberRange
 from tests.block_node.backfill.served_blocks import remove_blocks
 from tests.block_node.publish.samples import Bench, bench, chain_of
 
@@ -114,7 +114,7 @@ async def backfilling(
         nursery.cancel_scope.cancel()
 
 
-def busy(worker: Backfill, kind: Kind) -> list[BlockRange]:
+def busy(worker: Backfill, kind: Kind) -> list[NumberRange]:
     """What the worker of that kind looks after."""
     return next(list(filler.machine.holes) for filler in worker._fillers.values() if filler.machine.kind is kind)
 
@@ -127,17 +127,17 @@ async def test_b8_history_is_left_to_its_worker_while_that_works(
     async with backfilling(tmp_path, (10, 14), (0, 6), first_block=10, **limits) as (world, worker, source):
         source.has = BlockRanges([(7, 9)])
         await trio.sleep(10)
-        assert busy(worker, Kind.HISTORICAL) == [BlockRange(7, 9)]
+        assert busy(worker, Kind.HISTORICAL) == [NumberRange(7, 9)]
         assert remove_blocks(tmp_path, 2, 3) == 2
         source.has = BlockRanges([(0, 19)])
         await trio.sleep(20)
-        assert busy(worker, Kind.HISTORICAL) == [BlockRange(7, 9)]
-        assert busy(worker, Kind.LIVE_TAIL) == [BlockRange(15, 19)]
+        assert busy(worker, Kind.HISTORICAL) == [NumberRange(7, 9)]
+        assert busy(worker, Kind.LIVE_TAIL) == [NumberRange(15, 19)]
         assert source.under_way() == [(7, 9), (15, 19)]
         for fetch in list(source.fetches):
             fetch.answer()
         await trio.sleep(20)
-        assert busy(worker, Kind.HISTORICAL) == [BlockRange(2, 3)]
+        assert busy(worker, Kind.HISTORICAL) == [NumberRange(2, 3)]
         source.fetches[-1].answer()
         await trio.sleep(1)
         assert world.stored() == list(range(20))

@@ -32,6 +32,7 @@ from block_node.blocks.items import Item, make_item, split_block
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
 from tests.support.blocks import ALL_BUT_TSS, ROOTS, join_block, own_verifier, real_blocks, signing_keys
+from tests.support.data_dir import overwrite
 
 SUFFIXES = pytest.mark.parametrize("suffix", [PLAIN, GZIP, ZSTD])
 ITEMS = [make_item(11, bytes([number]) * (37 * number)) for number in range(1, 9)]
@@ -75,9 +76,11 @@ def test_a_file_that_is_cut_short_is_told(tmp_path: Path, suffix: str) -> None:
     path, cut = tmp_path / f"0{suffix}", tmp_path / f"1{suffix}"
     write_block(path, items)
     whole = path.read_bytes()
+    cut.write_bytes(whole)
     between = {len(join_block(items[:count])) for count in range(1, len(items))} if suffix == PLAIN else set()
-    for size in range(len(whole)):
-        cut.write_bytes(whole[:size])
+    # The longest first: a file is shortened in no time, and a new content may wait for the disk (`overwrite`).
+    for size in reversed(range(len(whole))):
+        os.truncate(cut, size)
         read: list[Item] = []
         if size in between:
             with pytest.raises(VerificationFailed):
@@ -99,7 +102,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, suffix: str) -> None:
     for position in range(len(whole)):
         changed = bytearray(whole)
         changed[position] ^= 0x10
-        damaged.write_bytes(changed)
+        overwrite(damaged, changed)
         try:
             assert list(read_items(damaged)) == ITEMS
             unnoticed += 1

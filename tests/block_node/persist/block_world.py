@@ -29,11 +29,11 @@ from block_node.persist.chain_log import ChainLog
 from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock
 from block_node.persist.plugin import Persistence
 from block_node.persist.retention import BlockRetention
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from ockam.actors.address import local
 from ockam.actors.node import Node
 from stream_storage.contract import Operation, Session
-from stream_storage.errors import ConnectionLost, DiskFull
+from stream_storage.errors import DatabaseLost, DiskFull
 from stream_storage.runner import Runner
 from stream_storage.thread_runner import ThreadRunner
 from tests.block_node.persist.block_samples import check_database, items_of, root_of
@@ -83,7 +83,7 @@ class AwayLog(ChainLog):
     """A chain in a database that is away."""
 
     def places(self, *arguments: object) -> NoReturn:
-        raise ConnectionLost("said the test")
+        raise DatabaseLost("said the test")
 
 
 class FussyRunner:
@@ -110,7 +110,7 @@ class FussyRunner:
 class World:
     """A facility with a persistence plugin and a witness, on a node."""
 
-    def __init__(self, node: Node, runner: FussyRunner, store: BlockStore, held_bytes_max: int) -> None:
+    def __init__(self, node: Node, runner: FussyRunner, store: ChainStore, held_bytes_max: int) -> None:
         self.node = node
         self.runner = runner
         self.store = store
@@ -196,7 +196,7 @@ async def world(
             node = Node(nursery)
             async with ThreadRunner(database, batches=node) as threads:
                 runner = FussyRunner(threads)
-                store = BlockStore(runner, now_us=lambda: 5, retention=retention)  # type: ignore[arg-type]
+                store = ChainStore(runner, now_us=lambda: 5, retention=retention)  # type: ignore[arg-type]
                 made = World(node, runner, store, held_bytes_max)
                 await wait_until(lambda: store.is_open)
                 yield made

@@ -12,7 +12,7 @@ import pytest
 
 from block_node.persist import chain_log
 from block_node.persist.chain_log import ChainLog, NewBlock, stream_name
-from block_node.persist.errors import BlockConflict, PredecessorMissing, StagedPartMissing
+from block_node.persist.errors import PredecessorMissing, StagedPartMissing, StoredBlockDiffers
 from block_node.persist.mark import PART_BYTES_MAX, find_mark, key_of
 from block_node.persist.ranges import BlockRanges
 from stream_storage.contract import Append
@@ -93,7 +93,7 @@ def test_the_same_block_again_changes_nothing_and_another_one_is_refused(databas
     with writing(database) as session:
         before = LOG.state(session), LOG.stream(session)
         assert LOG.store(session, block_of(4), 6)[:2] == (LOG.find(session, 4), False)
-        with pytest.raises(BlockConflict, match="block 4 is stored with root"):
+        with pytest.raises(StoredBlockDiffers, match="block 4 is stored with root"):
             LOG.store(session, block_of(4, items_of(99)), 6)
         assert (LOG.state(session), LOG.stream(session)) == before
 

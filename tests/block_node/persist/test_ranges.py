@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from block_node.persist.ranges import BlockRange, BlockRanges
+from block_node.persist.ranges import BlockRanges, NumberRange
 
 NUMBERS = st.integers(0, 24)
 CHANGES = st.lists(st.tuples(st.booleans(), NUMBERS, st.integers(0, 6)), max_size=20)
@@ -43,4 +43,4 @@ def test_ranges_are_a_set_of_numbers(changes: list[tuple[bool, int, int]], low: 
 
 def test_a_set_prints_its_ranges() -> None:
     assert repr(BlockRanges([(1, 2), (5, 5)])) == "BlockRanges([(1, 2), (5, 5)])"
-    assert list(BlockRanges([(5, 5), (1, 2), (3, 4)])) == [BlockRange(1, 5)]
+    assert list(BlockRanges([(5, 5), (1, 2), (3, 4)])) == [NumberRange(1, 5)]

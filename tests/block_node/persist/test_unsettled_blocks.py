@@ -18,7 +18,7 @@ from block_node.persist.chain_log import ChainLog
 from block_node.persist.errors import PredecessorMissing
 from block_node.persist.operations import read_chain
 from block_node.persist.retention import BlockRetention
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from stream_storage.commit import apply_read
 from stream_storage.errors import CommitUnsettled, StorageError
 from stream_storage.postgres.database import PostgresDatabase
@@ -33,7 +33,7 @@ async def test_a_block_in_doubt_is_counted_once_it_is_known_to_be_stored() -> No
         assert pair.standby is not None
         database = PostgresDatabase.open(pair.primary.url, wait_s=0.5, call_s=0.5)
         async with ThreadRunner(database) as runner:
-            store = BlockStore(runner, now_us=lambda: 7, retention=BlockRetention(blocks=3))
+            store = ChainStore(runner, now_us=lambda: 7, retention=BlockRetention(blocks=3))
             opened: list[StorageError | None] = []
             store.open(opened.append)
             await wait_until(lambda: bool(opened))
@@ -61,7 +61,7 @@ async def test_a_block_in_doubt_is_counted_once_it_is_known_to_be_stored() -> No
         database.close()
 
 
-async def stored(store: BlockStore, number: int) -> StorageError | None:
+async def stored(store: ChainStore, number: int) -> StorageError | None:
     """Stores a block, and returns its error."""
     found: list[StorageError | None] = []
     store.store(block_of(number), found.append)

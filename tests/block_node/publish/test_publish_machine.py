@@ -5,6 +5,7 @@ Method: events in random orders, effects carried out as the runner does, against
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from block_node.events import (
 )
 from block_node.protocol import Acknowledgement, EndStream, Piece, PublisherEndCode, ResendBlock
 from block_node.publish.block_machine import Stage
+from block_node.publish.decision import HeaderDecision
 from block_node.publish.effects import Effect, EndSession, SendResponse
 from block_node.publish.limits import PublishLimits
 from block_node.publish.publish_machine import PublishMachine
@@ -176,3 +178,44 @@ def test_a_backfilled_block_that_is_not_stored_takes_back_the_next_one_too() -> 
     machine.header(publisher, 5, [b"header"], 0.0)
     plugins.carry_out()
     assert plugins.with_plugins == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("offered", "decision", "cursor"),
+    [
+        pytest.param(5, HeaderDecision.ACCEPT, 6, id="accepted: it goes on with the next one"),
+        pytest.param(2, HeaderDecision.DUPLICATE, 5, id="stored: it goes on after the last stored one"),
+        pytest.param(4, HeaderDecision.DUPLICATE, 5, id="the last stored one"),
+        pytest.param(9, HeaderDecision.BEHIND, 5, id="too far ahead: it goes back to the missing one"),
+    ],
+)
+def test_the_answer_says_which_block_the_publisher_sends_next(
+    offered: int, decision: HeaderDecision, cursor: int
+) -> None:
+    """Goal: the node knows whom to ask for a missing block. Method: a node with blocks up to 4 gets one header."""
+    machine = PublishMachine(PublishLimits(), last_block=4, first_block=0, now_s=0.0)
+    publisher = PublisherState(0, False, 0.0)
+    machine.join(publisher)
+    assert machine.offer(publisher, offered, 0.0) is decision
+    assert publisher.cursor == cursor
+    # A publisher is asked for a block that it has passed.
+    assert [publisher.is_to_be_asked(each, -1.0) for each in (cursor - 1, cursor)] == [True, False]
+
+
+def test_a_block_of_another_publisher_is_skipped() -> None:
+    machine = PublishMachine(PublishLimits(), last_block=4, first_block=0, now_s=0.0)
+    first, second = PublisherState(0, False, 0.0), PublisherState(1, False, 0.0)
+    machine.join(first)
+    machine.join(second)
+    assert machine.offer(first, 5, 0.0) is HeaderDecision.ACCEPT
+    assert machine.offer(second, 5, 0.0) is HeaderDecision.SKIP
+    assert second.cursor == 6
+
+
+def test_every_acknowledgement_is_counted() -> None:
+    machine = PublishMachine(PublishLimits(), last_block=None, first_block=0, now_s=0.0)
+    for number in range(3):
+        machine.verified(VerificationNotification(number, 0, BlockOrigin.BACKFILL, True), 0.0)
+        machine.persisted(PersistedNotification(number, True, BlockOrigin.BACKFILL, root=b"r"), 0.0)
+    statistics = machine.statistics()
+    assert (statistics.acknowledgements, statistics.last_block) == (3, 2)

@@ -13,7 +13,7 @@ import trio.testing
 
 from block_node.persist.chain_log import NewBlock
 from block_node.persist.collector import BlockCollector
-from block_node.persist.store import BlockStore
+from block_node.persist.store import ChainStore
 from stream_storage.contract import Operation
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.database import Database
@@ -37,7 +37,7 @@ async def test_a_failure_that_comes_after_the_next_try_began_does_not_outlast_it
 
     async with trio.open_nursery() as nursery:
         runner = FullAtFirst(database, nursery, partial(trio.sleep, 0.01))
-        store = BlockStore(runner, now_us=lambda: 0)
+        store = ChainStore(runner, now_us=lambda: 0)
         store.open(lambda error: None)
         await runner.wait_idle()
         runner.full = True

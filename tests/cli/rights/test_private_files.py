@@ -17,8 +17,8 @@ from ockam.identity.channel.trust_list import save_trusted
 from ockam.identity.rules.audit import FILE_MODE as AUDIT_MODE
 from stream_client import blocking
 from stream_node.care.doctor_access import check_private_files
-from stream_node.node.channel_services import trust_file
 from stream_node.node.config import Config
+from stream_node.node.identity.channel_services import trust_file
 from stream_node.node.process import NodeProcess
 from tests.cli.command import CommandLine
 

@@ -20,13 +20,14 @@ from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.tokens import TokenFileError, create_token, load_tokens, revoke_token
 from stream_node.care.doctor import examine
 from stream_node.care.doctor_access import check_audit, check_private_files
-from stream_node.node.channel_services import trust_file
 from stream_node.node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.node.clock_note import Known, read_known, write_note
 from stream_node.node.config import Config
-from stream_node.node.token_services import token_file
+from stream_node.node.identity.channel_services import trust_file
+from stream_node.node.identity.token_services import token_file
 from stream_storage.sqlite.database import Database
 from tests.cli.command import CommandLine
+from tests.support.data_dir import overwrite
 
 
 def make_tokens(file: Path) -> None:
@@ -59,7 +60,7 @@ def test_one_flipped_bit_lets_nobody_in(
     content, expected = file.read_bytes(), read(file)
     refused = 0
     for flipped in flips(content):
-        file.write_bytes(flipped)
+        overwrite(file, flipped)
         with suppress(error):
             assert read(file) == expected
             continue
@@ -74,7 +75,7 @@ def test_a_damaged_clock_note_is_passed_over(tmp_path: Path) -> None:
     file = tmp_path / CLOCK_NAME
     content, known = file.read_bytes(), read_known(tmp_path, 7, 2**60)
     for flipped in flips(content):
-        file.write_bytes(flipped)
+        overwrite(file, flipped)
         assert read_known(tmp_path, 7, 2**60) in (known, Known(7, None))
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_service.protocol import PULL, PUSH
-from stream_service.workers.served import SERVED, Read, Write, find_right, find_served
+from stream_service.workers.served import Read, Write, find_right, find_served, served_messages
 
 
 def test_every_row_is_found_by_the_name_in_front_of_a_payload() -> None:
-    for protocol, served in SERVED.items():
+    for protocol, served in served_messages().items():
         assert find_served(protocol.tag + b"\x00") is served
         assert find_right(protocol.tag) == served.right
         # One byte has the size of the name.
@@ -26,6 +26,6 @@ def test_nothing_else_is_served_and_one_right_on_the_stream_is_enough_to_be_told
 
 
 def test_whoever_may_only_read_can_write_nothing() -> None:
-    assert isinstance(SERVED[PULL], Read)
-    for served in SERVED.values():
+    assert isinstance(served_messages()[PULL], Read)
+    for served in served_messages().values():
         assert not isinstance(served, Write) or not served.right & Right.READ

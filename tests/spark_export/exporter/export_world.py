@@ -15,9 +15,9 @@ import pytest
 
 from spark_export.exporter.job import ExportSettings, open_existing, open_exporter
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.reading import NodeReader
-from spark_export.exporter.run import Exporter, Outcome, Progress
-from spark_export.exporter.upkeep import Kept, Upkeep
+from spark_export.exporter.reading import ExportReader
+from spark_export.exporter.run import Exporter, ExportOutcome, Progress
+from spark_export.exporter.upkeep import Kept, TableUpkeep
 from spark_export.exporter.verify import VerificationResult, verify
 from spark_export.tables.columns import ROWS
 from spark_export.tables.log import TableLog
@@ -59,8 +59,8 @@ class World:
             for number in range(count):
                 publisher.push(b"%0*d" % (size, number), key=key)
 
-    def run(self, *, on_progress: Callable[[Progress], None] | None = None, **changes: Any) -> Outcome:
-        async def main() -> Outcome:
+    def run(self, *, on_progress: Callable[[Progress], None] | None = None, **changes: Any) -> ExportOutcome:
+        async def main() -> ExportOutcome:
             async with open_exporter(replace(self.settings, **changes), on_progress=on_progress) as exporter:
                 return await exporter.run()
 
@@ -77,13 +77,13 @@ class World:
         return open_existing(self.settings.place(), self.settings.store_options)
 
     def compact(self, *, files_min: int = 2, keep_s: float | None = None) -> Kept:
-        return Upkeep(self.log(), files_min=files_min, keep_s=keep_s).run()
+        return TableUpkeep(self.log(), files_min=files_min, keep_s=keep_s).run()
 
     def verify(self, *, contents: bool = True) -> VerificationResult:
         """contents: also compares the rows with the node's messages."""
         if not contents:
             return verify(self.log())
-        reader = NodeReader(self.settings.source(), lambda: None)
+        reader = ExportReader(self.settings.source(), lambda: None)
         return verify(self.log(), ends=self.settings.node_side().list_ends(Selection()), read=reader.read)
 
     def rows(self) -> list[Row]:

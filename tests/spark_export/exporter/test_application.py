@@ -22,7 +22,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.application import SparkChoice, SparkExporter, open_spark_exporter, task_error
 from spark_export.exporter.errors import StreamsLeftOut
-from spark_export.exporter.run import Outcome
+from spark_export.exporter.run import ExportOutcome
 from spark_export.exporter.step import ExportStep
 from spark_export.tables.errors import PositionsMoved, TableRefused
 from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE
@@ -37,8 +37,8 @@ PATIENCE_S = 300.0
 MASTER = ("--master", "local[2,4]", "--every", "1s", "--compact-files", "0")
 
 
-def on_spark(world: World, spark: Any, on_step: Any = None, **changes: Any) -> Outcome:
-    async def main() -> Outcome:
+def on_spark(world: World, spark: Any, on_step: Any = None, **changes: Any) -> ExportOutcome:
+    async def main() -> ExportOutcome:
         settings = replace(world.settings, **changes)
         async with open_spark_exporter(settings, SparkChoice(session=spark)) as exporter:
             return await exporter.run(on_step=on_step)

@@ -22,7 +22,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
-from spark_export.exporter.run import Outcome
+from spark_export.exporter.run import ExportOutcome
 from spark_export.exporter.step import ExportStep
 from spark_export.exporter.upkeep import Kept
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream
@@ -121,8 +121,8 @@ def test_a_daemon_whose_upkeep_fails_says_so_at_its_end(each_format: World, tmp_
 
 
 def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> None:
-    outcome = Outcome(3, rows=7, data_bytes=70, file_bytes=50, files=2, partitions=1, lost=4, seconds=1.5)
-    idle = Outcome(None, 0, 0, 0, 0, 0, 0, 0.25)
+    outcome = ExportOutcome(3, rows=7, data_bytes=70, file_bytes=50, files=2, partitions=1, lost=4, seconds=1.5)
+    idle = ExportOutcome(None, 0, 0, 0, 0, 0, 0, 0.25)
     lost = IndexRange(Incarnation("orders", 0, 0, 1), 4, 11, lost=4)
     step = ExportStep(3, (lost,), rows=7, data_bytes=70, file_bytes=50, files=2, seconds=1.5)
     partly = replace(outcome, left_out=(LeftOutStream("a", "lost"), LeftOutStream("b", "lost")))

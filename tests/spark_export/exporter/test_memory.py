@@ -18,7 +18,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 import pyarrow.dataset as dataset
 
-from bench.export import PARTITIONS, STREAM, fill
+from bench.works.export import PARTITIONS, STREAM, fill
 from stream_node.node.process import NodeProcess
 
 REPOSITORY = Path(__file__).parents[3]

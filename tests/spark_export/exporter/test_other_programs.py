@@ -113,9 +113,9 @@ class Table:
         return plan_ranges(ends, state, accept_lost=False).ranges
 
     def _reader(self) -> Any:
-        from spark_export.exporter.reading import NodeReader
+        from spark_export.exporter.reading import ExportReader
 
-        return NodeReader(self.world.settings.source(), lambda: None)
+        return ExportReader(self.world.settings.source(), lambda: None)
 
     def check(self, said: list[str]) -> None:
         found = [(row[1], row[2], row[3]) for row in self.world.rows()]
@@ -252,11 +252,11 @@ def test_interleavings_lose_double_and_bring_back_nothing(
 
 def written(world: World, log: Any, begin: int, end: int) -> tuple[Any, Any]:
     of = Incarnation(world.stream, 0, 0, world.settings.node_side().list_ends(world.settings.selection)[0].created_us)
-    from spark_export.exporter.reading import NodeReader
+    from spark_export.exporter.reading import ExportReader
 
     plan = world.settings.plan_files(log, log.load())
     return plan, write_ranges(
-        [IndexRange(of, begin, end)], NodeReader(world.settings.source(), lambda: None).read, plan
+        [IndexRange(of, begin, end)], ExportReader(world.settings.source(), lambda: None).read, plan
     )
 
 
@@ -299,9 +299,9 @@ def test_a_commit_that_was_planned_before_another_fails(world: World, table_form
 def test_what_is_in_the_table_decides_whether_a_batch_is_repeated() -> None:
     """Goal: positions tell a repeated batch, a next one and another exporter's apart. Method: values."""
     of, anew = Incarnation("s", 0, 0, 5), Incarnation("s", 0, 1, 9)
-    from spark_export.tables.model import Position
+    from spark_export.tables.model import TablePosition
 
-    state = TableState(1, 1, {of: Position(10)})
+    state = TableState(1, 1, {of: TablePosition(10)})
     assert is_committed(state, [IndexRange(of, 0, 10)])
     assert is_committed(state, [IndexRange(of, 5, 8)])
     assert not is_committed(state, [IndexRange(of, 10, 12)])

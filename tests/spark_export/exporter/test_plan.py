@@ -25,7 +25,7 @@ from spark_export.exporter.planning import (
 )
 from spark_export.exporter.schedule import next_start
 from spark_export.tables.errors import RangeIncomplete
-from spark_export.tables.model import Incarnation, IndexRange, Position, TableState, join
+from spark_export.tables.model import Incarnation, IndexRange, TablePosition, TableState, join
 
 KNOWN = Incarnation("orders", 0, 0, 1)
 
@@ -36,7 +36,7 @@ def end(first: int = 0, following: int = 10, *, made_us: int = 1, partition: int
 
 def plan_whole(ends: PartitionEnd, exported: int | None, accept_lost: bool = False) -> RangePlan:
     """exported: how far the first incarnation is in the table."""
-    positions = {} if exported is None else {KNOWN: Position(exported)}
+    positions = {} if exported is None else {KNOWN: TablePosition(exported)}
     return plan_ranges([ends], TableState(1, 1, positions), accept_lost=accept_lost)
 
 
@@ -84,7 +84,7 @@ def test_a_stream_made_anew_is_another_era() -> None:
     anew = Incarnation("orders", 0, 1, 2)
     assert plan(end(0, 10, made_us=2), 4, accept_lost=True) == [IndexRange(anew, 0, 10, 1000)]
     # The clock of the node may have gone back since.
-    state = TableState(1, 1, {KNOWN: Position(4), Incarnation("orders", 0, 1, 0): Position(9)})
+    state = TableState(1, 1, {KNOWN: TablePosition(4), Incarnation("orders", 0, 1, 0): TablePosition(9)})
     assert plan_ranges([end(0, 10, made_us=0)], state, accept_lost=False).ranges[0].begin == 9
 
 
@@ -97,7 +97,7 @@ def test_a_node_put_back_to_an_earlier_state_is_noticed() -> None:
 def test_a_stream_with_a_loss_is_left_out_whole_and_the_others_are_not() -> None:
     """Also its partitions without a loss, before and after the one with it."""
     ends = [end(partition=number) for number in range(3)] + [PartitionEnd("other", 0, 1, 0, 5, 50)]
-    state = TableState(1, 1, {Incarnation("orders", 1, 0, 7): Position(2)})
+    state = TableState(1, 1, {Incarnation("orders", 1, 0, 7): TablePosition(2)})
     found = plan_ranges(ends, state, accept_lost=False)
     assert [each.of.place for each in found.ranges] == [("other", 0)]
     assert [each.stream for each in found.left_out] == ["orders"]

@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
-from spark_export.exporter.errors import ExportStopped, NodeFailed
+from spark_export.exporter.errors import ExportNodeFailed, ExportStopped
 from spark_export.exporter.scheduled import FAILED, STOPPED, TRY_AGAIN, exit_code, run_export
 from spark_export.tables.errors import PositionsMoved, TableRefused
 from stream_node.node.process import NodeProcess
@@ -50,7 +50,7 @@ def test_an_export_is_one_call(world: World) -> None:
 def test_what_went_wrong_is_told_by_type_and_by_exit_code(world: World, tmp_path: Path) -> None:
     """Goal: a scheduler tries again where that may help, and only there."""
     world.push(10)
-    with pytest.raises(NodeFailed) as unreachable:
+    with pytest.raises(ExportNodeFailed) as unreachable:
         run_export(replace(world.settings, node="127.0.0.1:1"))
     world.run()
     with pytest.raises(TableRefused) as refused:

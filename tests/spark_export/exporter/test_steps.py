@@ -16,10 +16,10 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
-from spark_export.errors import NodeUnreachable
+from spark_export.errors import SourceUnreachable
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.reading import NodeReader
+from spark_export.exporter.reading import ExportReader
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.exporter.step import ExportStep
 from spark_export.tables.files import write_ranges
@@ -190,12 +190,12 @@ def test_a_node_that_ends_each_read_is_told_from_a_node_that_has_gone(world: Wor
     with door(world.node.address, [300 if answers_others else 64] * 1_000) as address:
         settings = replace(world.settings, node=address)
         source = {**settings.source(), "requestTimeoutMs": "1000"}
-        reader = NodeReader(source, lambda: settings.node_side().list_ends(Selection()))
+        reader = ExportReader(source, lambda: settings.node_side().list_ends(Selection()))
         if answers_others:
             written = write_ranges([wanted], reader.read, plan, is_of_stream=reader.is_of_stream)
             assert (written.files, [each.stream for each in written.left_out]) == ([], [world.stream])
         else:
-            with pytest.raises(NodeUnreachable):
+            with pytest.raises(SourceUnreachable):
                 write_ranges([wanted], reader.read, plan, is_of_stream=reader.is_of_stream)
     assert list(Path(plan.root).rglob("*.parquet")) == []
     log.abandon(plan)

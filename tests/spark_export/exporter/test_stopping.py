@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.history import history_of
-from spark_export.exporter.run import Exporter, Outcome
+from spark_export.exporter.run import Exporter, ExportOutcome
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, export_child, exporting, files_at_work, wait_until
 from tests.spark_export.exporter.export_world import World
@@ -85,7 +85,7 @@ def test_told_to_end_during_the_commit(world: World, again: bool) -> None:
         if again:
             assert isinstance(ended, asyncio.CancelledError)
         else:
-            assert isinstance(ended, Outcome)
+            assert isinstance(ended, ExportOutcome)
             assert ended.rows == 100
 
     world.with_exporter(main, rows_max=60 if again else None)

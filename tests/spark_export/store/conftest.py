@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.seaweedfs import program, running_seaweedfs
+from bench.servers.seaweedfs import program, running_seaweedfs
 from stream_node.node.process import NodeProcess
 from tests.support.s3_server import CREDENTIALS, KEYS, S3Server, running_s3
 

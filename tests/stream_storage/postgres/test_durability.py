@@ -17,7 +17,7 @@ from stream_node.care.doctor_database import examine_server
 from stream_node.node.config import Config
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Append, Operation
-from stream_storage.errors import ConnectionLost, UnsafeDatabase
+from stream_storage.errors import DatabaseLost, UnsafeDatabase
 from stream_storage.postgres import session as session_module
 from stream_storage.postgres.database import PostgresDatabase
 from stream_storage.postgres.session import PostgresSession
@@ -90,14 +90,14 @@ def test_a_server_that_became_unsafe_is_not_written_to_until_it_is_mended(server
     refused = nothing()
     with capture_logs() as logs:
         assert commit_batch(session, [refused]) is None
-    assert isinstance(refused.error, ConnectionLost)
+    assert isinstance(refused.error, DatabaseLost)
     assert any("full_page_writes = off" in entry.get("reason", "") for entry in logs)
     reset(server, full_page_writes="on")
     # The server reads its settings a little later.
     again = nothing()
     deadline_s = time.monotonic() + PATIENCE_S
     while commit_batch(session, [again]) is not None or again.error is not None:
-        assert isinstance(again.error, ConnectionLost), again.error
+        assert isinstance(again.error, DatabaseLost), again.error
         assert time.monotonic() < deadline_s, "the mended server is not used"
         again.error = None
     session.close()
@@ -161,7 +161,7 @@ def test_a_table_that_becomes_unlogged_beside_a_running_node_gets_no_more_messag
     server.ask("ALTER TABLE messages SET UNLOGGED")
     refused = Append(stream_id, 0, 7, [b"a"])
     assert commit_batch(session, [refused]) is None
-    assert isinstance(refused.error, ConnectionLost)
+    assert isinstance(refused.error, DatabaseLost)
     assert server.ask("SELECT count(*) FROM messages") == "0"
     again = nothing()
     commit_batch(session, [again])

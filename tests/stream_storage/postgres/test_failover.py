@@ -15,7 +15,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from stream_storage.commit import apply_read, commit_batch
 from stream_storage.contract import Append
-from stream_storage.errors import ConnectionLost
+from stream_storage.errors import DatabaseLost
 from stream_storage.postgres.database import PostgresDatabase
 from tests.stream_storage.postgres.failover import Pair, Writer
 from tests.stream_storage.storage_samples import Call
@@ -142,6 +142,6 @@ def test_a_standby_that_lacks_a_confirmed_message_serves_no_reads() -> None:
         pair.standby.start()
         found = Call(lambda session: session.log.read(stream_id, 0, 10, 100), lambda operation: None)
         apply_read(reader, found)
-        assert isinstance(found.error, ConnectionLost)
+        assert isinstance(found.error, DatabaseLost)
         for each in (session, reader, database):
             each.close()

@@ -16,7 +16,7 @@ import psycopg
 
 from block_node.persist.schema import block_evicted
 from stream_node.fleet.cluster.tables import TABLES
-from stream_storage.errors import ConnectionLost
+from stream_storage.errors import DatabaseLost
 from stream_storage.postgres.database import PostgresDatabase
 from tests.support.postgres import PostgresServer
 
@@ -47,7 +47,7 @@ def test_a_start_waits_a_bounded_time_for_a_lock(server: PostgresServer, tmp_pat
     opened(server, tmp_path, "first").close()
     with psycopg.connect(server.url_of("postgres")) as other:
         other.execute("LOCK TABLE schema_version IN ACCESS EXCLUSIVE MODE")
-        with pytest.raises(ConnectionLost):
+        with pytest.raises(DatabaseLost):
             PostgresDatabase.open(server.url_of("postgres"), wait_s=0.5, call_s=0.5)
 
 

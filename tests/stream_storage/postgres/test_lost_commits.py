@@ -25,7 +25,7 @@ from stream_storage.commit import apply_read, commit_batch
 from stream_storage.contract import Append, Operation
 from stream_storage.errors import (
     CommitUnsettled,
-    ConnectionLost,
+    DatabaseLost,
     DatabaseTaken,
     IndexConflict,
     NodeReplaced,
@@ -216,7 +216,7 @@ def test_without_a_server_a_write_waits_and_then_fails_and_is_not_stored(server:
     server.kill()
     failed = Append(stream_id, 0, 7, [b"lost"])
     assert commit_batch(session, [failed]) is None
-    assert isinstance(failed.error, ConnectionLost)
+    assert isinstance(failed.error, DatabaseLost)
     assert failed.error.retriable
     server.start()
     again = Append(stream_id, 0, 8, [b"stored"])
@@ -243,7 +243,7 @@ def test_a_doubt_outlives_the_wait_for_a_server_and_is_settled_later(
     assert isinstance(doubtful.error, CommitUnsettled)
     assert doubtful.error.in_doubt
     assert commit_batch(session, [later]) is None
-    assert isinstance(later.error, ConnectionLost)
+    assert isinstance(later.error, DatabaseLost)
     assert not later.error.in_doubt
     proxy.listen_again()
     is_stored = cut == "after"

@@ -45,14 +45,14 @@ def open_refused(url: str) -> list[str]:
     """The rights that the role lacks, as the node says them."""
     with pytest.raises(RightsMissing) as refused:
         PostgresDatabase.open(url)
-    assert "docs/postgres.md" in str(refused.value)
+    assert "docs/scale.md" in str(refused.value)
     return list(refused.value.rights)
 
 
 async def test_a_node_needs_no_more_than_the_documented_rights_and_names_those_that_it_lacks(
     server: PostgresServer, database: str, tmp_path: Path
 ) -> None:
-    """The owner makes the tables. The role of the node gets the rights of docs/postgres.md and nothing else."""
+    """The owner makes the tables. The role of the node gets the rights of docs/scale.md and nothing else."""
     server.ask("CREATE ROLE limited LOGIN")
     url = server.url_of(database).replace("someone@", "limited@")
     assert open_refused(url) == ["CREATE on the schema, for schema_version"]

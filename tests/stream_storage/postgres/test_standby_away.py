@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Append
-from stream_storage.errors import CommitUnsettled, ConnectionLost, StandbyMissing
+from stream_storage.errors import CommitUnsettled, DatabaseLost, StandbyMissing
 from stream_storage.postgres.database import PostgresDatabase
 from stream_storage.postgres.server import PostgresPrimary
 from stream_storage.postgres.session import PostgresSession
@@ -159,5 +159,5 @@ def wait_written(session: PostgresSession, append: Append) -> None:
         assert commit_batch(session, [append]) is None
         if append.error is None:
             return
-        assert isinstance(append.error, ConnectionLost), append.error
+        assert isinstance(append.error, DatabaseLost), append.error
         assert time.monotonic() < deadline_s, "nothing is written"

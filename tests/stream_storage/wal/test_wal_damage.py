@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from ockam.files.durable_files import sync
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.directory_lock import DirectoryLock, boot_id
-from stream_storage.durable_files import sync
 from stream_storage.errors import DatabaseCorrupt, StorageError, WalDamaged
 from stream_storage.sqlite.database import FILE_NAME, PRAGMAS, Database
 from stream_storage.sqlite.session import SqliteSession
@@ -195,7 +195,7 @@ def test_the_copy_is_synced_before_the_refusal(copy: Path, monkeypatch: pytest.M
         synced.append(path.name)
         sync(path)
 
-    monkeypatch.setattr("stream_storage.durable_files.sync", noted)
+    monkeypatch.setattr("ockam.files.durable_files.sync", noted)
     change(copy, 5_000)
     with pytest.raises(WalDamaged):
         Database.open(copy)

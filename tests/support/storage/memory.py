@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Table
 
 from stream_storage.contract import Append, Record, StreamRecord
-from stream_storage.errors import IndexConflict, NodeReplaced, StorageError, StorageReadOnly, StreamNotFound
+from stream_storage.errors import IndexConflict, NodeReplaced, StorageError, StorageReadOnly, UnknownStreamId
 from stream_storage.sqlite.errors import caused_error
 from stream_storage.sqlite.free_pages import reclaim
 from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
@@ -312,5 +312,5 @@ class MemoryLog:
 def _get(state: _State, stream_id: int) -> _Stream:
     found = state.streams.get(stream_id)
     if found is None:
-        raise StreamNotFound(stream_id)
+        raise UnknownStreamId(stream_id)
     return found

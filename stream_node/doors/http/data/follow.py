@@ -73,7 +73,8 @@ async def _events(call: HttpCall, followed: StreamInfo, found: PageMessages, for
     address = stream_address(followed.stream_name, followed.partition)
     worker: Worker | None = None
     try:
-        while not call.parts.condition.is_draining:
+        # The answer to HEAD ends with its headers.
+        while not (call.parts.condition.is_draining or call.request.method == "HEAD"):
             if found.messages:
                 for part in gathered(_events_of(found, followed.created_us, form)):
                     yield part

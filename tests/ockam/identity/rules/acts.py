@@ -39,7 +39,7 @@ from stream_node.doors.http.endpoints import ENDPOINTS
 from stream_node.fleet.mirror.protocol import MIRRORS, MirrorAction, MirrorRequest
 from stream_node.node.node_connections import CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 from stream_node.node.node_status import NODE_STATUS
-from stream_node.node.node_status import StatusRequest as NodeStatusRequest
+from stream_node.node.node_status import NodeStatusRequest as NodeStatusRequest
 from stream_service.appending import APPEND, AppendedMessage, AppendRequest
 from stream_service.bulk import BULK, BulkRead
 from stream_service.copying import COPY, CopiedMessage, CopyRequest

@@ -59,6 +59,7 @@ OWN_ACTS = (
 )
 CARRIERS = {
     "ockam/transport/calling.py": "makes every connection; one for messages of others proves nothing",
+    "ockam/transport/tcp.py": "opens each connection, and those for messages that it may forward",
     "ockam/actors/address.py": "reads a route from text",
     "stream_node/fleet/mirror/mirror.py": "asks the source of a mirror, for the acts of its tasks",
     "stream_node/fleet/mirror/asking.py": "sends the requests of all acts of mirrors",

@@ -23,9 +23,9 @@ from ockam.protocol import ERROR as ERROR_PROTOCOL
 from ockam.protocol import REFUSAL
 from ockam.transport.tcp import TcpTransport
 from ockam.transport.wire import Wire
-from stream_node.node.access import open_access
 from stream_node.node.block_services import KEEPERS
 from stream_node.node.config import Config
+from stream_node.node.identity.access import open_access
 from stream_service.extensions import RICH_PUSH, Outcome, RichStatus
 from stream_service.protocol import CREATE, PUSH, CreateStream, Status
 from stream_service.push_batch import PUSH_BATCH

@@ -20,6 +20,7 @@ from ockam.identity.rules.audit_chain import AuditContent, audit_files, examine_
 from ockam.identity.rules.audit_lines import Entry
 from stream_node.care.doctor_access import check_audit
 from stream_node.node.config import Config
+from tests.support.data_dir import overwrite
 
 OLD = b'{"time":"2026-01-01T00:00:00.000Z","event":"admitted","identity":"token:a","count":3}\n'
 """A line of a version without seals."""
@@ -78,7 +79,7 @@ def test_one_changed_byte_anywhere_is_told(tmp_path: Path) -> None:
     content = file.read_bytes()
     for offset, byte in enumerate(content):
         for other in {byte ^ 1, ord("\n"), ord('"')} - {byte}:
-            file.write_bytes(content[:offset] + bytes([other]) + content[offset + 1 :])
+            overwrite(file, content[:offset] + bytes([other]) + content[offset + 1 :])
             found = examine_audit([file])
             assert 1 <= found.problem_count <= 2, (offset, other, found)
 
@@ -88,7 +89,7 @@ def test_a_line_that_is_removed_is_told_unless_it_is_the_last_of_its_chain(file:
     last_of_w01 = max(place for place, line in enumerate(content) if b"w01:" in line)
     for place in range(len(content)):
         left = content[:place] + content[place + 1 :]
-        file.write_bytes(b"".join(left))
+        overwrite(file, b"".join(left))
         is_last = place in (last_of_w01, len(content) - 1)
         assert examined(file).problem_count == (0 if is_last else 1), place
 
@@ -99,7 +100,7 @@ def test_two_lines_that_are_swapped_are_told(file: Path) -> None:
     swapped = 0
     for place in range(len(content) - 1):
         one, two = content[place : place + 2]
-        file.write_bytes(b"".join([*content[:place], two, one, *content[place + 2 :]]))
+        overwrite(file, b"".join([*content[:place], two, one, *content[place + 2 :]]))
         is_one_chain = chain.findall(one)[0][0] == chain.findall(two)[0][0]
         # Lines of two processes have no order.
         assert bool(examined(file).problem_count) is is_one_chain, place

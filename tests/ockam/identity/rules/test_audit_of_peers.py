@@ -23,7 +23,7 @@ from ockam.identity.channel.own_identity import OwnIdentity, make_identity
 from ockam.identity.channel.trust_list import save_trusted
 from ockam.identity.rules.rights import ALL_RIGHTS
 from ockam.transport.wire_head import HEAD
-from stream_node.node.channel_services import node_identity_file, trust_file
+from stream_node.node.identity.channel_services import node_identity_file, trust_file
 from tests.ockam.identity.rules.guarded_node import Guarded, guarded, may
 from tests.ockam.identity.rules.ways import Certificate, Channel, ChannelPeer
 from tests.support.certificates import fingerprint

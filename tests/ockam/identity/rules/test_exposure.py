@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ockam.identity.rules.rights import ALL_RIGHTS
-from stream_node.node.access import check_exposure, lacking
 from stream_node.node.config import Config, ConfigError, without_effect
+from stream_node.node.identity.access import check_exposure, lacking
 from stream_node.node.process import NodeNotStarted, NodeProcess
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 

@@ -24,7 +24,7 @@ from ockam.protocol import ERROR
 from ockam.transport.wire_head import HEAD
 from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorState
 from stream_service.extensions import LIST, ListRequest
-from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, Follower, MirrorPull, RoleRequest
+from stream_service.mirroring import MIRROR, ROLE, AskingMirror, BeMirror, BePrimary, MirrorPull, RoleRequest
 from stream_service.names import stream_address
 from stream_service.protocol import Status
 from tests.ockam.identity.rules.guarded_node import Guarded, guarded, may
@@ -218,7 +218,7 @@ async def test_an_address_of_a_mirror_is_called_only_for_who_may_call_it(tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         place = "{}:{}".format(*listener.getsockname())
-        pull = MIRROR.encode_request(MirrorPull(1, 0, 1_000, 0, 0, Follower(place, "team-x")))
+        pull = MIRROR.encode_request(MirrorPull(1, 0, 1_000, 0, 0, AskingMirror(place, "team-x")))
         calls = [(Right.FORWARD, f"{place}/team-x")] if may_call else []
         async with sides(tmp_path, CREATES, *calls) as both:
             await (await both.peer()).create("team-x")
@@ -294,7 +294,7 @@ async def test_requests_that_wait_shut_no_operator_out(tmp_path: Path) -> None:
             await wait_until(lambda: both.near.running.server.statistics().services.mirrors)
 
 
-CALLS = {"tcp", "asking", "connect_link", "open_tcp_stream", "create_connection", "urlopen"}
+CALLS = {"tcp", "asking", "open_connection", "open_tcp_stream", "create_connection", "urlopen"}
 """The functions by which the code of the node reaches another node."""
 NODE = (
     "ockam",

@@ -21,7 +21,7 @@ from ockam.identity.rules.tokens import create_token
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
-from stream_node.node.token_services import token_file
+from stream_node.node.identity.token_services import token_file
 from tests.ockam.identity.rules.guarded_node import Guarded
 from tests.support.stream_peer import StreamPeer
 from tests.tls.keys import Keys, settings

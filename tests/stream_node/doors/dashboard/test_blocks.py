@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import trio
 
 from block_node.client import BlockRefused
 from block_node.client import connect as connect_blocks
@@ -85,8 +86,10 @@ async def test_blocks_are_shown_with_the_reason_of_a_refusal(tmp_path: Path) -> 
         async with connect_blocks(node.running.address) as blocks, blocks.publisher() as publisher:
             for block in chain(4):
                 await publisher.send(outgoing(block))
-            connected = await get(client, "/blocks")
-            assert "Newest offered" in connected.text
+            # The blocks are sent; the node may not have read them yet.
+            with trio.fail_after(30):
+                while "Newest offered" not in (await get(client, "/blocks")).text:
+                    await trio.sleep(0.01)
         with pytest.raises((BlockRefused, ExceptionGroup)):
             async with connect_blocks(node.running.address) as blocks, blocks.publisher() as publisher:
                 await publisher.send(outgoing(chain(6, seed=1)[4]))

@@ -25,7 +25,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.tokens import create_token
 from spark_export.exporter import history as history_file
-from spark_export.exporter.history import FILE, History
+from spark_export.exporter.history import FILE, ExportHistory
 from spark_export.tables.errors import ExportError
 from spark_export.tables.model import Incarnation, IndexRange
 from stream_client import connect
@@ -35,7 +35,7 @@ from tests.stream_node.doors.http.http_node import http_node
 from tests.style.tree import ROOT
 
 S = 1_000_000
-Work = Callable[[History], Awaitable[None]]
+Work = Callable[[ExportHistory], Awaitable[None]]
 
 
 class Step:
@@ -52,14 +52,14 @@ def with_history(folder: Path, work: Work) -> None:
     folder.mkdir(exist_ok=True)
 
     async def main() -> None:
-        history = History(folder / FILE)
+        history = ExportHistory(folder / FILE)
         await history.begin("table-7", str(folder), "parquet", "export-lake-7")
         await work(history)
 
     asyncio.run(main())
 
 
-async def add_run(history: History, ranges: list[IndexRange]) -> None:
+async def add_run(history: ExportHistory, ranges: list[IndexRange]) -> None:
     await history.add_run(Step(len(ranges), ranges), time.time_ns() // 1_000 - 5 * S)  # type: ignore[arg-type]
 
 
@@ -69,7 +69,7 @@ def span(
     return IndexRange(Incarnation(stream, partition, era, made), begin, end, lost=lost)
 
 
-async def fill(history: History) -> None:
+async def fill(history: ExportHistory) -> None:
     """Two runs that are in the table, and one that failed; retention was ahead of the second."""
     await add_run(history, [span("orders", 0, 40), span("gone", 0, 10, partition=1)])
     await add_run(history, [span("orders", 45, 60, lost=5), span("gone", 0, 3, partition=1, era=1, made=2)])
@@ -99,7 +99,7 @@ async def test_the_pages_show_runs_and_ranges(tmp_path: Path) -> None:
                 await orders.push(b"x")
             made_us = (await orders.info()).created_us
 
-        async def fill_now(history: History) -> None:
+        async def fill_now(history: ExportHistory) -> None:
             await add_run(history, [span("first", 0, 3)])
             await fill(history)
             await add_run(history, [span("orders", 60, 62, made=made_us)])
@@ -142,12 +142,12 @@ def test_the_reader_agrees_with_plain_sql(tmp_path: Path) -> None:
     """Sums of the reader are those of sqlite3 over the runs, and the pages of runs are one row."""
     with_history(tmp_path, fill)
 
-    async def more(history: History) -> None:
+    async def more(history: ExportHistory) -> None:
         for number in range(8):
             await add_run(history, [span("s", number, number + 1, partition=each) for each in range(5)])
 
     with_history(tmp_path, more)
-    history = History(tmp_path / FILE)
+    history = ExportHistory(tmp_path / FILE)
     with closing(sqlite3.connect(history.path)) as plain:
         (rows,) = plain.execute("SELECT sum(end_index - begin_index) FROM ranges").fetchone()
         ids = [row[0] for row in plain.execute("SELECT id FROM runs ORDER BY id DESC")]
@@ -160,11 +160,11 @@ def test_the_reader_agrees_with_plain_sql(tmp_path: Path) -> None:
 def test_a_reading_leaves_the_exporter_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reading that takes too long ends, and the exporter then commits. The node's files are as before."""
 
-    async def many(history: History) -> None:
+    async def many(history: ExportHistory) -> None:
         await add_run(history, [span("s", 0, 9, partition=each) for each in range(20_000)])
 
     with_history(tmp_path, many)
-    history = History(tmp_path / FILE)
+    history = ExportHistory(tmp_path / FILE)
     before = history.path.read_bytes()
     monkeypatch.setattr(history_file, "READ_S_MAX", 1e-9)
     with pytest.raises(ExportError, match="cannot be read"):
@@ -183,7 +183,7 @@ def test_what_is_no_history_is_told(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"this is no database " * 500)
     for name in ("empty", "text", "none"):
         with pytest.raises(ExportError, match=r"cannot be read|there is no history"):
-            History(tmp_path / name).load_view(0, 1)
+            ExportHistory(tmp_path / name).load_view(0, 1)
     assert sorted(os.listdir(tmp_path)) == ["empty", "text"]
     assert (tmp_path / "empty").read_bytes() == b""
 
@@ -196,8 +196,8 @@ import sys
 for name in ("pyarrow", "pyspark", "aiosqlite", "greenlet", "adbc_driver_sqlite"):
     sys.modules[name] = None
 from pathlib import Path
-from spark_export.exporter.history import History
-print(History(Path({str(tmp_path / FILE)!r})).load_view(0, 1).rows)
+from spark_export.exporter.history import ExportHistory
+print(ExportHistory(Path({str(tmp_path / FILE)!r})).load_view(0, 1).rows)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout == "68\n"

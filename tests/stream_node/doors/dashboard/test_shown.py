@@ -21,7 +21,7 @@ from stream_client import AccessDenied, connect
 from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorState
 from stream_node.node.node_status import ADDRESS as STATUS_ADDRESS
 from stream_node.node.node_status import NODE_STATUS
-from stream_node.node.node_status import StatusRequest as NodeStatusRequest
+from stream_node.node.node_status import NodeStatusRequest as NodeStatusRequest
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import HttpNode, http_node

@@ -60,7 +60,7 @@ STATUS: dict[str, tuple[bytes, int]] = {
     "headers without an end": (GET + b"a:" + b"b" * 100_000, 431),
     "HTTP/0.9": (b"GET /livez\r\n\r\n", 400),
 }
-FAILURES = ("http_connection_failed", "http_request_failed", "http_failed")
+FAILURES = ("http_connection_failed", "http_request_failed")
 
 
 async def test_odd_requests_are_answered_once_and_nothing_fails(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_refused_requests_are_in_the_audit_log_and_secrets_nowhere(tmp_pat
 
 async def test_many_wrong_tokens_of_one_host_wait_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While 16 refusals wait, the next one is answered at once (429), and a right token is judged."""
-    monkeypatch.setattr("stream_node.node.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
+    monkeypatch.setattr("stream_node.node.identity.token_services.REFUSAL_DELAY_S_MAX", 1_000.0)
     token = first_token(tmp_path)
     request = b"GET /metrics HTTP/1.1\r\n" + HOST + b"Authorization: Bearer " + UNKNOWN.encode() + b"\r\n" + END
     async with http_node(tmp_path, error_delay_s=1_000.0, **guarded(tmp_path)) as node:

@@ -18,8 +18,8 @@ import trio
 from structlog.testing import capture_logs
 
 from stream_node.doors.http.places_machine import HEALTH_PLACES
-from stream_node.node.access import check_exposure
 from stream_node.node.config import Config, ConfigError
+from stream_node.node.identity.access import check_exposure
 from stream_node.node.process import NodeProcess
 from stream_node.node.server import CannotListen
 from tests.stream_node.doors.http.http_node import HttpNode, http_node
@@ -55,7 +55,7 @@ def test_the_first_line_says_where(tmp_path: Path) -> None:
 
 
 def test_a_node_without_http_does_not_load_it(tmp_path: Path) -> None:
-    """Hypercorn and starlette take time and memory that such a node does not spend."""
+    """h11 and starlette take time and memory that such a node does not spend."""
     program = (
         "import sys, trio\n"
         "from stream_node.node.server import Server\n"
@@ -65,7 +65,7 @@ def test_a_node_without_http_does_not_load_it(tmp_path: Path) -> None:
         "    async with trio.open_nursery() as nursery:\n"
         "        await nursery.start(server.serve)\n"
         "        server.stop()\n"
-        "    print(sorted({'hypercorn', 'starlette', 'h11', 'prometheus_client'} & set(sys.modules)))\n"
+        "    print(sorted({'starlette', 'h11', 'prometheus_client'} & set(sys.modules)))\n"
         "trio.run(run)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
@@ -175,14 +175,16 @@ async def test_half_requests_of_one_host_keep_nobody_out(tmp_path: Path, half: b
             await wait_until(partial(is_accepted, node, number))
         await wait_until(lambda: node.statistics().open <= 2)
         line = next(line for line in lines if line["event"].startswith("http_connections_"))
-        assert (line["event"], line["most"], line["most_of_one"]) == ("http_connections_give_way", 8, 2)
+        assert (line["most"], line["most_of_one"]) == (8, 2)
+        # While a request is being answered, its connection does not give way, and the next one is refused.
+        is_answering = half == HALVES["answered"]
+        assert line["event"] == "http_connections_give_way" or is_answering
         async with node.client() as client:
             # While the last two requests are being answered, there is no room for a third one.
             while (answer := await client.post("/v1/streams/s", json={})).status_code == 503:
                 await trio.sleep(0.05)
         assert answer.status_code == 200
-        # While a request is being answered, its connection does not give way, and the next one is refused.
-        may_be = {"too_many_connections"} if half == HALVES["answered"] else set()
+        may_be = {"too_many_connections"} if is_answering else set()
         assert {"gave_way"} <= set(node.statistics().closed) <= {"gave_way"} | may_be
 
 

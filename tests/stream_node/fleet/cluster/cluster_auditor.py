@@ -152,7 +152,7 @@ class ClusterAuditor:
         self, stream: str, client: Address, pushes: list[tuple[int, bytes]], places: dict[bytes, int]
     ) -> None:
         """What a connection has sent is stored in order, and nothing behind a message that was lost. A push that was
-        answered with ERROR may still be stored, at any place (docs/cluster.md): it may wait at a third member."""
+        answered with ERROR may still be stored, at any place (docs/scale.md): it may wait at a third member."""
         told = {data for request_id, data in pushes if (client, request_id) in self.refused}
         found = [places[data] for _, data in pushes if data in places and data not in told]
         for earlier, later in pairwise(found):

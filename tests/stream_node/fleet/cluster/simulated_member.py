@@ -23,7 +23,7 @@ from stream_node.node.services import Services
 from stream_service.stored import LIST_EXTRAS
 from stream_storage.commit import fail_all
 from stream_storage.contract import Operation
-from stream_storage.errors import CommitUnsettled, ConnectionLost, IndexConflict, StorageError
+from stream_storage.errors import CommitUnsettled, DatabaseLost, IndexConflict, StorageError
 from stream_storage.statement import Values
 from tests.simulation.auditor import BrokenPromise
 from tests.stream_node.fleet.cluster.pipes import MemberEnd
@@ -70,7 +70,7 @@ class MemberRunner(InlineRunner):
         if process.loses_answers and all(isinstance(operation, ClusterOperation) for operation in batch):
             if process.rng.random() < 0.5:
                 super().commit(batch)
-            fail_all(batch, CommitUnsettled(ConnectionLost("the answer was lost")))
+            fail_all(batch, CommitUnsettled(DatabaseLost("the answer was lost")))
             return
         joins = any(isinstance(operation, Join) for operation in batch)
         is_member = joins or self._has_left or process.is_in_table()

@@ -28,8 +28,8 @@ from stream_node.fleet.cluster.protocol import (
     MEMBER,
     PROVE,
     DrainRequest,
-    Envelope,
     LinkRequest,
+    MemberEnvelope,
     ProveRequest,
     envelope_hop,
 )
@@ -165,7 +165,7 @@ async def test_only_members_send_for_clients(server: PostgresServer, tmp_path: P
     async with drained(server, tmp_path) as node:
         peer = await node.peer()
         await peer.create("s")
-        envelope = envelope_hop(Envelope(0, 0, "token", "admin", "somewhere", 65_000))
+        envelope = envelope_hop(MemberEnvelope(0, 0, "token", "admin", "somewhere", 65_000))
         for route in ((MEMBER,), (MEMBER, envelope), (MEMBER, envelope, *SERVICE), (local("ST_S_-1abc"),)):
             await peer.send(route, CREATE.encode_request(CreateStream("forged")))
         await peer.send((MEMBER,), PROVE.encode_request(ProveRequest(bytes(32))))

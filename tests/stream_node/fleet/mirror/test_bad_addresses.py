@@ -14,7 +14,7 @@ from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.node.services import stored_streams
 from stream_service.follower_rows import FollowerRow, note_follower
 from stream_service.mirror_rows import MirrorRow, write_mirror
-from stream_service.mirroring import MIRROR, ROLE, BeMirror, Follower, MirrorPull, Role, RoleRequest
+from stream_service.mirroring import MIRROR, ROLE, AskingMirror, BeMirror, MirrorPull, Role, RoleRequest
 from stream_service.protocol import Status
 from stream_service.role_machine import FOLLOWING, STORED, StreamRole
 from tests.stream_node.fleet.mirror.mirrors import is_in, request, role_of, wait_for
@@ -32,7 +32,7 @@ ADDRESSES = ["x", "host:99999", "", "a b:1", "127.0.0.1:4000\n"]
 async def test_an_address_that_is_none_is_refused_where_it_comes_in(tmp_path: Path, address: str) -> None:
     async with served(tmp_path) as node, stream_peer(node.address) as peer:
         await peer.push_all(await peer.create("s"), [b"x"] * 3)
-        await peer.ask(S, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0, Follower(address, "s"))))
+        await peer.ask(S, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0, AskingMirror(address, "s"))))
         assert "HOST:PORT" in await refusal(peer, S, ROLE, RoleRequest(1, BeMirror(address, "s"), True))
         assert await role_of(node.address) is Role.PRIMARY
     assert places(tmp_path) == set()

@@ -25,7 +25,7 @@ from stream_service.extensions import (
     RichStatus,
     TruncateRequest,
 )
-from stream_service.mirroring import MIRROR, ROLE, BePrimary, Follower, MirrorPull, Role, RoleRequest
+from stream_service.mirroring import MIRROR, ROLE, AskingMirror, BePrimary, MirrorPull, Role, RoleRequest
 from stream_service.names import stream_address
 from stream_service.protocol import Status
 from tests.stream_node.fleet.mirror.mirrors import contents, role_of
@@ -57,7 +57,7 @@ async def test_a_primary_that_asks_its_mirrors_stores_nothing_until_it_knows(
     with NodeProcess(tmp_path / "b") as b:
         async with served(tmp_path / "a") as a, stream_peer(a.address) as peer:
             await peer.push_all(await peer.create("s"), [b"x"] * 5)
-            await peer.ask(S, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0, Follower(b.address, "s"))))
+            await peer.ask(S, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0, AskingMirror(b.address, "s"))))
         async with stream_peer(b.address) as peer:
             await peer.create("s")
         b.kill()

@@ -1,4 +1,4 @@
-"""Goal: between nodes with rules, a mirror needs the rights that docs/mirror.md lists, and gets nothing without them.
+"""Goal: between nodes with rules, a mirror needs the rights that docs/scale.md lists, and gets nothing without them.
 
 Method: a source with rules for anonymous peers, which the node of the mirror is to it.
 """

@@ -16,7 +16,7 @@ from stream_node.node.process import NodeProcess
 from stream_node.node.services import stored_streams
 from stream_service.follower_rows import FOLLOWERS_MAX, FORGET_S, FollowerRow, note_follower
 from stream_service.mirror_codec import decode_mirror_page
-from stream_service.mirroring import MIRROR, Follower, MirrorPull, Role
+from stream_service.mirroring import MIRROR, AskingMirror, MirrorPull, Role
 from stream_service.names import stream_address
 from stream_service.protocol import Status
 from stream_storage.contract import Session
@@ -89,7 +89,7 @@ async def test_the_mirrors_of_a_stream_have_a_bound_and_go_with_it(tmp_path: Pat
     async with served(tmp_path / "a") as a, stream_peer(a.address) as peer:
         await peer.create("s")
         for number in range(FOLLOWERS_MAX + 3):
-            follower = Follower(f"127.0.0.1:{1000 + number}", "s")
+            follower = AskingMirror(f"127.0.0.1:{1000 + number}", "s")
             asked = MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0, follower))
             assert decode_mirror_page((await peer.ask(S, asked)).payload).records == []
     # All of them are there, so a further one is not written down.

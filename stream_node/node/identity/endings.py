@@ -1,0 +1,52 @@
+"""Finds when the certificates and the tokens of a node end, to report it before clients are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ockam.identity.rules.tokens import TokenFileError, load_tokens
+from stream_node.node.config import Config
+from stream_node.node.identity.token_services import token_file
+
+CERTIFICATES = ("tls_certificate", "tls_client_ca", "tls_forward_ca")
+
+
+class Ending(NamedTuple):
+    """The end of a certificate or a token, in seconds since 1970.
+    kind: "certificate" or "token". name: the setting that names the certificate's file, or the name of the token."""
+
+    ends_s: float
+    began_s: float
+    kind: str
+    name: str
+
+
+def read_endings(config: Config) -> list[Ending]:
+    """Returns the ends of the certificates and tokens, the next one first. It takes milliseconds: call it in a thread.
+    Of a file with several certificates, the first end counts. A file that cannot be read has no end: the node reports
+    that elsewhere."""
+    return sorted((*_certificates(config), *_tokens(config)))
+
+
+def _certificates(config: Config) -> Iterator[Ending]:
+    files = {name: file for name in CERTIFICATES if (file := getattr(config, name)) is not None}
+    if not files:
+        return
+    from cryptography import x509
+
+    for name, file in files.items():
+        with suppress(OSError, ValueError):
+            found = x509.load_pem_x509_certificates(Path(file).read_bytes())
+            times = ((each.not_valid_after_utc, each.not_valid_before_utc) for each in found)
+            ends, began = min(times)
+            yield Ending(ends.timestamp(), began.timestamp(), "certificate", name)
+
+
+def _tokens(config: Config) -> Iterator[Ending]:
+    with suppress(OSError, TokenFileError):
+        for token in load_tokens(token_file(config.data_dir)):
+            if token.revoked_s is None and token.expires_s is not None:
+                yield Ending(float(token.expires_s), float(token.created_s), "token", token.name)

@@ -1,0 +1,168 @@
+"""Goal: `verify` finds whatever could go wrong with a table, and tells what others did to it as information.
+
+Method: a sound export, damaged in one way at a time; the damage must be named.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_export.exporter.node_side import Selection
+from spark_export.exporter.reading import ExportReader
+from spark_export.exporter.verify import verify
+from spark_export.tables.errors import TableDamaged
+from tests.spark_export.exporter.export_process import export_child
+from tests.spark_export.exporter.export_world import World
+
+
+def files_of(world: World) -> list[Path]:
+    return sorted((world.folder / "messages").resolve().rglob("*.parquet"))
+
+
+def exported(world: World) -> World:
+    for _ in range(2):
+        world.push(50)
+        world.run()
+    return world
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (Path.unlink, "is missing"),
+    "cut": (cut, "were written"),
+    "flipped": (flip, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_file_is_named(each_format: World, what: str) -> None:
+    world = exported(each_format)
+    harm, said = DAMAGE[what]
+    file = files_of(world)[0]
+    harm(file)
+    verdict = world.verify(contents=False)
+    assert len(verdict.problems) == 1
+    assert file.name in verdict.problems[0]
+    assert said in verdict.problems[0]
+    done = export_child(world, "verify")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+
+
+def test_a_file_that_was_copied_into_the_folder_is_found(world: World) -> None:
+    """A reader of Parquet reads it, and has its rows twice."""
+    file = files_of(exported(world))[0]
+    shutil.copy(file, file.with_name("copy.parquet"))
+    problems = world.verify(contents=False).problems
+    assert len(problems) == 2
+    assert "25 indexes are there twice, the first from 0 to 24" in problems[0]
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
+def test_rows_that_are_not_the_nodes_messages_are_found(world: World, table_format: str) -> None:
+    """Goal: contents are compared, not only indexes. Method: a file with the same rows and other bytes. deltalake does
+    not read a file of another size than its log says."""
+    pytest.importorskip({"parquet": "pyarrow", "iceberg": "pyiceberg"}[table_format])
+    world.settings = replace(world.settings, format=table_format)
+    exported(world)
+    assert world.verify().compared == 100
+    file = files_of(world)[0]
+    rows = pq.ParquetFile(file).read()
+    data = pa.array([b"x" + each[1:] for each in rows.column("data").to_pylist()], pa.binary())
+    rows = rows.set_column(rows.schema.get_field_index("data"), rows.schema.field("data"), pa.chunked_array([data]))
+    pq.write_table(rows, file)
+    reader = ExportReader(world.settings.source(), lambda: None)
+    ends = world.settings.node_side().list_ends(Selection())
+    problems = verify(world.log(), ends=ends, read=reader.read, checksums=False).problems
+    assert problems
+    assert all("are not the messages of the node" in each for each in problems)
+
+
+def test_a_compaction_reads_no_damaged_file(world: World) -> None:
+    """The merged file would have checksums of its own, and `verify` would call it sound."""
+    file = files_of(exported(world))[0]
+    flip(file)
+    before = {path: path.read_bytes() for path in files_of(world)}
+    with pytest.raises(TableDamaged, match=file.name):
+        world.compact()
+    assert {path: path.read_bytes() for path in files_of(world)} == before
+    assert list(world.folder.glob("staging/*")) == []
+
+
+def test_a_compaction_changes_no_row_and_keeps_the_old_files_for_readers(each_format: World) -> None:
+    world = exported(each_format)
+    world.push(3, partitions=3)
+    world.run()
+    before, old = world.rows(), files_of(world)
+    assert world.compact().merged == 3
+    assert world.rows() == before == world.stored()
+    assert all(path.exists() for path in old)
+    world.assert_whole()
+    world.push(5)
+    world.run()
+    kept = world.compact(files_min=9, keep_s=0.0)
+    assert kept.expired >= 3
+    assert not any(path.exists() for path in old)
+    world.assert_whole()
+    assert world.compact(files_min=9).merged == 0
+
+
+def test_flipped_bits_anywhere_are_found_or_harmless(world: World) -> None:
+    """Goal: the checksums of pages find what a disk changes. Method: one bit of one file, at many places.
+
+    A bit of the footer that nothing reads can be changed without harm.
+    """
+    world.push(500, partitions=1)
+    world.run()
+    (file,), seeded = files_of(world), random.Random(5)
+    sound, rows = file.read_bytes(), world.rows()
+    for _ in range(60):
+        changed = bytearray(sound)
+        changed[seeded.randrange(len(sound))] ^= 1 << seeded.randrange(8)
+        file.write_bytes(changed)
+        if world.verify(contents=False).sound:
+            assert world.rows() == rows
+    file.write_bytes(sound)
+    world.assert_whole()
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_what_others_removed_is_information(world: World, table_format: str) -> None:
+    from tests.spark_export.exporter.export_world import open_iceberg
+
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[table_format])
+    world.settings = replace(world.settings, format=table_format)
+    exported(world)
+    if table_format == "delta":
+        pytest.importorskip("deltalake").DeltaTable(str(world.folder / "messages")).delete('"index" < 10')
+    else:
+        table = open_iceberg(world.folder)
+        table.delete()
+        table.catalog.close()
+    verdict = world.verify()
+    assert (verdict.problems, verdict.removed) == ((), 20 if table_format == "delta" else 100)
+    assert any("exported rows were removed" in each for each in verdict.notes)
+    assert any("delete" in each.lower() for each in verdict.notes)
+    world.push(4)
+    assert world.run().rows == 4
+    assert world.verify().sound
