@@ -52,8 +52,8 @@ class Shipped(DataSource):
 
     def __reduce__(self) -> Any:
         kind, options = type(self), dict(self.options)
-        if "<locals>" in kind.__qualname__:
-            # Nobody finds this class by its name. Spark's pickler sends it by value.
+        if getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
+            # This class is not found by its name, such as one made in a function. Spark's pickler sends it by value.
             return copyreg.__newobj__, (kind,), vars(self)  # type: ignore[attr-defined]
         return restore, (own_archive(), kind.__module__, kind.__qualname__, options)
 
