@@ -66,9 +66,10 @@ class BronzeTable:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> BronzeTable:
+        """Returns the table of these options, whose names are in lower case, as Spark hands them on."""
         catalog = json.loads(options.get("catalog", "null"))
-        store = json.loads(options.get("storeOptions", "{}"))
-        return cls(options["path"], options.get("tableFormat", "parquet"), store, catalog and CatalogChoice(*catalog))
+        store = json.loads(options.get("storeoptions", "{}"))
+        return cls(options["path"], options.get("tableformat", "parquet"), store, catalog and CatalogChoice(*catalog))
 
 
 def read_bronze(spark: Any, table: BronzeTable) -> Any:
@@ -93,6 +94,9 @@ class TableSource(Shipped):
     - `maxRowsPerTrigger`: about how many rows a micro-batch reads at most.
     """
 
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__({name.lower(): value for name, value in options.items()})
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -104,8 +108,8 @@ class TableSource(Shipped):
         return TableReader(BronzeTable.of(self.options))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        most = self.options.get("maxRowsPerTrigger")
-        start = _from_json(json.loads(self.options.get("startingEnds", "[]")))
+        most = self.options.get("maxrowspertrigger")
+        start = _from_json(json.loads(self.options.get("startingends", "[]")))
         return TableStreamReader(BronzeTable.of(self.options), start, None if most is None else int(most))
 
 

@@ -14,8 +14,9 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 pytest.importorskip("pyiceberg", reason="the extra `iceberg` is not installed")
 
-from spark_export.pipeline.bronze import Ranges, TableSource, find_ends, plan_files, read_part
+from spark_export.pipeline.bronze import BronzeTable, Ranges, TableSource, find_ends, plan_files, read_part
 from spark_export.tables.errors import TableDamaged
+from spark_export.tables.open import CatalogChoice
 from tests.spark_export.pipeline.lake import Lake, Row
 
 ODD, HIVES = "a b/ü%", "__HIVE_DEFAULT_PARTITION__"
@@ -79,6 +80,14 @@ def test_a_damaged_page_is_told(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(TableDamaged, match="missing or damaged"):
         read(lake, None)
+
+
+def test_names_of_options_have_no_case(tmp_path: Path) -> None:
+    """Goal: a task opens the table that the user named. Method: the options as Spark sends them, in lower case."""
+    catalog = CatalogChoice("mine", {"uri": "sqlite://"}, "a.b")
+    table = BronzeTable("s3://bucket/lake", "iceberg", {"region": "eu"}, catalog)
+    given = {name.lower(): value for name, value in table.options().items()}
+    assert BronzeTable.of(TableSource(given).options) == BronzeTable.of(TableSource(table.options()).options) == table
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
