@@ -193,7 +193,7 @@ class ParquetFolderLog(TableLog):
             self._write_run(folder, run, folder.stat().st_mtime_ns // 1000, files.get(run, ()), runs[run], after)
 
     def commits(self, last: int | None = None) -> list[Commit | OtherCommit]:
-        runs = [_run_file(folder) for folder in sorted(self._runs(self._generation()), reverse=True)[:last]]
+        runs = [_run_file(folder) for folder in self._runs(self._generation())[::-1][:last]]
         return [
             Commit(
                 each["run"],
@@ -376,7 +376,8 @@ class ParquetFolderLog(TableLog):
         return sorted(each for each in (self.folder / GENERATIONS).iterdir() if each.name.isdigit() and each.is_dir())
 
     def _runs(self, generation: Path) -> list[Path]:
-        return sorted(each for each in generation.glob("run=*") if each.is_dir())
+        # By number: the millionth run has one digit more than those before it.
+        return sorted((each for each in generation.glob("run=*") if each.is_dir()), key=lambda each: int(each.name[4:]))
 
     def _latest(self, generation: Path) -> Mapping[str, Any] | None:
         runs = self._runs(generation)

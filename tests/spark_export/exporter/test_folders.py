@@ -6,6 +6,7 @@ Method: names that are hard for paths, read by each format's own library; links 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -77,6 +78,29 @@ def test_a_name_too_long_for_a_folder_is_left_out_before_anything_is_written(wor
     pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
     world.folder = world.folder.with_name("delta")
     assert world.run(folder=world.folder, selection=Selection((name,)), format="delta").rows == 1
+
+
+def test_the_millionth_run_follows_the_one_before_it(world: World) -> None:
+    """Goal: a daemon that exports each second goes on after two weeks: the run with the largest number is the latest.
+
+    Method: the first run gets the number 999,999; then each message is in the table once, also after a compaction.
+    """
+    world.push(4)
+    world.run()
+    table = (world.folder / "messages").resolve()
+    first = table / "run=000001"
+    said = json.loads((first / "_run.json").read_bytes())
+    (first / "_run.json").write_text(json.dumps(said | {"run": 999_999}))
+    first.rename(table / "run=999999")
+    for number in (1_000_000, 1_000_001):
+        world.push(4)
+        assert world.run().run_id == number
+        assert world.rows() == world.stored()
+    assert [commit.version for commit in world.log().commits()] == [1_000_001, 1_000_000, 999_999]
+    world.compact()
+    world.push(4)
+    assert world.run().run_id == 1_000_002
+    assert world.rows() == world.stored()
 
 
 def test_a_lost_link_is_told_and_never_made_an_empty_table(world: World) -> None:
