@@ -35,7 +35,7 @@ from block_node.client import connect as connect_blocks
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch
 from spark_export.exporter import history
-from spark_export.exporter.step import ExportStep
+from spark_export.exporter.run import ExportStep
 from spark_export.tables.model import Incarnation, IndexRange
 from stream_client import AccessDenied, blocking
 from stream_client.blocking import connect

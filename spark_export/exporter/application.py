@@ -30,12 +30,10 @@ from spark_export.exporter.errors import StreamsLeftOut, TaskFailed
 from spark_export.exporter.history import history_of
 from spark_export.exporter.inline import TaskThreads
 from spark_export.exporter.job import ExportSettings
-from spark_export.exporter.pace import STEP_ROWS_MAX
-from spark_export.exporter.planning import take_step
-from spark_export.exporter.reading import ExportReader
-from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome
+from spark_export.exporter.node_side import ExportReader
+from spark_export.exporter.planning import STEP_ROWS_MAX, take_step
+from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, ExportStep, add_up
 from spark_export.exporter.spark_files import write_files
-from spark_export.exporter.step import ExportStep
 from spark_export.session import EMBEDDED, WORKER_LATE, close_session, is_sparks, open_session
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
@@ -95,18 +93,7 @@ class SparkExporter(Exporter):
                 if overtaken > OVERTAKEN_MAX:
                     raise
                 logger.warning("run begun anew", reason=str(error))
-        outcome = ExportOutcome(
-            run_id=steps[-1].run if steps else None,
-            rows=sum(each.rows for each in steps),
-            data_bytes=sum(each.data_bytes for each in steps),
-            file_bytes=sum(each.file_bytes for each in steps),
-            files=sum(each.files for each in steps),
-            partitions=len({each.of.place for step in steps for each in step.ranges}),
-            lost=sum(each.lost for each in steps),
-            seconds=time.monotonic() - started_s,
-            steps=len(steps),
-            left_out=tuple(left_out.values()),
-        )
+        outcome = add_up(steps, left_out.values(), time.monotonic() - started_s)
         if left_out:
             raise StreamsLeftOut(outcome)
         return outcome

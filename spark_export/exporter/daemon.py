@@ -6,26 +6,29 @@ Each such export is a run. A run that fails is logged and counted, and the daemo
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from spark_export.errors import SourceError
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
-from spark_export.exporter.run import Exporter, ExportOutcome
-from spark_export.exporter.schedule import next_start
-from spark_export.exporter.step import ExportStep, log_step
+from spark_export.exporter.run import Exporter, ExportOutcome, ExportStep, log_step
 from spark_export.exporter.upkeep import TableUpkeep
 from spark_export.tables.errors import ExportError
 from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
+
+JITTER = 0.1
+"""The largest random delay of a start, as a fraction of the interval. It spreads the load of exporters on one node."""
 
 
 async def run_daemon(
@@ -155,3 +158,21 @@ def _stopping(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for each in signals:
             loop.remove_signal_handler(each)
+
+
+class Next(NamedTuple):
+    """The delay of the next start of a run, and the number of start times that passed during the last run."""
+
+    delay_s: float
+    skipped: int
+
+
+def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> Next:
+    """Returns the next start, after a run that began at `started_s` and has ended by `now_s`.
+
+    Starts are planned at whole numbers of intervals after `started_s`. The next start is the first of these that has
+    not passed yet, plus the share `chance` of the largest random delay.
+    """
+    passed = max(0, math.ceil((now_s - started_s) / every_s) - 1) if now_s > started_s else 0
+    start_s = started_s + (passed + 1) * every_s
+    return Next(max(0.0, start_s - now_s) + chance * JITTER * every_s, passed)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from spark_export.tables.errors import ExportError
@@ -46,3 +48,17 @@ class ExportStopped(ExportError):
 
     A later export takes the messages that were not published.
     """
+
+
+@contextmanager
+def full_disk_told(place: object) -> Iterator[None]:
+    """Turns the error of a full disk into ExportDiskFull. place: the address of the export."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise ExportDiskFull(
+            f"no room in {place}: the disk is full ({error.strerror}); nothing of what is new is in the table, free "
+            "space and run again"
+        ) from error

@@ -42,13 +42,16 @@ from spark_export.tables.model import Incarnation, IndexRange
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from spark_export.exporter.step import ExportStep
+    from spark_export.exporter.run import ExportStep
 
 FILE = "_history.sqlite"
 """The name of the file in the folder of an export. Names that begin with `_` are no data for readers of tables."""
 BUSY_MS = 5_000
 READ_S_MAX = 2.0
 """The longest time of one reading, in seconds. It is less than the time for which an exporter waits."""
+
+AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
+"""What each run has of an amount, as fields of `ExportStep` and as columns."""
 
 logger = structlog.get_logger(__name__)
 metadata = MetaData()
@@ -69,8 +72,7 @@ runs = Table(
     Column("state", Text, nullable=False),
     Column("started_us", BigInteger, nullable=False),
     Column("finished_us", BigInteger, nullable=False),
-    *(Column(name, BigInteger, nullable=False, default=0) for name in ("rows", "data_bytes", "file_bytes")),
-    *(Column(name, BigInteger, nullable=False, default=0) for name in ("files", "lost")),
+    *(Column(name, BigInteger, nullable=False, default=0) for name in AMOUNTS),
     Column("error", Text),
 )
 ranges = Table(
@@ -166,32 +168,14 @@ class ExportHistory:
         await self._write(work)
 
     async def add_run(self, step: ExportStep, started_us: int) -> None:
+        values = {name: getattr(step, name) for name in ("run", *AMOUNTS)}
+        values |= {"state": "done", "started_us": started_us, "finished_us": _now_us()}
+
         async def work(connection: AsyncConnection) -> None:
-            added = await connection.execute(
-                insert(runs).values(
-                    run=step.run,
-                    state="done",
-                    started_us=started_us,
-                    finished_us=_now_us(),
-                    rows=step.rows,
-                    data_bytes=step.data_bytes,
-                    file_bytes=step.file_bytes,
-                    files=step.files,
-                    lost=step.lost,
-                )
-            )
-            number = added.inserted_primary_key[0] if added.inserted_primary_key else 0
-            rows = [
-                {
-                    **each.of._asdict(),
-                    "run_id": number,
-                    "begin_index": each.begin,
-                    "end_index": each.end,
-                    "lost": each.lost,
-                }
-                for each in step.ranges
-            ]
-            await connection.execute(insert(ranges), rows)
+            (number,) = (await connection.execute(insert(runs).values(**values).returning(runs.c.id))).one()
+            names = ("run_id", *Incarnation._fields, "begin_index", "end_index", "lost")
+            rows = [(number, *each.of, each.begin, each.end, each.lost) for each in step.ranges]
+            await connection.execute(insert(ranges), [dict(zip(names, row, strict=True)) for row in rows])
 
         await self._write(work)
 
@@ -215,15 +199,15 @@ class ExportHistory:
     def load_view(self, first: int, count: int) -> ExportView:
         """Returns the export with `count` of its runs, after the `first` latest. Raises ExportError."""
         with self._reading() as connection:
-            export = (connection.execute(select(exports).order_by(exports.c.created_us.desc()).limit(1))).first()
+            export = connection.execute(select(exports).order_by(exports.c.created_us.desc()).limit(1)).first()
             if export is None:
                 raise ExportError(f"{self.path} is empty: no export has run yet")
             chosen = select(runs).order_by(runs.c.id.desc()).limit(count).offset(first)
             names = (runs.c.rows, runs.c.data_bytes, runs.c.file_bytes, runs.c.lost)
-            sums = (connection.execute(select(*(func.coalesce(func.sum(each), 0) for each in names)))).one()
-            counted = (connection.execute(select(func.count()).select_from(runs))).scalar_one()
+            sums = [func.coalesce(func.sum(each), 0) for each in names]
+            totals = connection.execute(select(func.count(), *sums).select_from(runs)).one()
             found = [Run(*row) for row in connection.execute(chosen)]
-            return ExportView(export.format, export.client_id, export.created_us, found, counted, *sums)
+            return ExportView(export.format, export.client_id, export.created_us, found, *totals)
 
     def load_partitions(self) -> list[PartitionView]:
         names = (ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.created_us)
@@ -245,7 +229,7 @@ class ExportHistory:
     def load_run(self, number: int, count: int) -> tuple[Run, list[IndexRange]] | None:
         """Returns a run of the history with at most `count` of its ranges; None if there is no such run."""
         with self._reading() as connection:
-            run = (connection.execute(select(runs).where(runs.c.id == number))).one_or_none()
+            run = connection.execute(select(runs).where(runs.c.id == number)).one_or_none()
             if run is None:
                 return None
             chosen = select(ranges).where(ranges.c.run_id == number).order_by(ranges.c.stream, ranges.c.partition)

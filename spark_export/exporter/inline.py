@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from spark_export.exporter.reading import ExportReader
+from spark_export.exporter.node_side import ExportReader
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, remove_files, write_ranges
 from spark_export.tables.model import IndexRange, Written

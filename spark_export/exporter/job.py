@@ -11,11 +11,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from spark_export.exporter.errors import full_disk_told
 from spark_export.exporter.history import history_of
 from spark_export.exporter.inline import TaskThreads
-from spark_export.exporter.node_side import NodeSide, Selection, source_options
-from spark_export.exporter.pace import STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
-from spark_export.exporter.reading import ExportReader
+from spark_export.exporter.node_side import ExportReader, NodeSide, Selection, source_options
+from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.tables.address import StoreLocation, parse_place
 from spark_export.tables.columns import ROWS
@@ -39,7 +39,7 @@ class ExportSettings:
     format: parquet, delta or iceberg; None: that of the existing table, or parquet in a folder and delta on a store.
     codec: the Parquet compression.
     accept_lost: whether to export streams that lost messages, or were made anew.
-    rows_max, bytes_max, seconds_max: see `spark_export.exporter.pace.Bounds`.
+    rows_max, bytes_max, seconds_max: see `spark_export.exporter.planning.Bounds`.
     decoder: adds columns to the rows, as `spark_export.decode.decoding.decoder` makes it; None: only the messages.
     without_data: whether the table has the decoder's columns in place of the column `data`.
     store_options: the options of the store, see `spark_export.tables.address`.
@@ -90,7 +90,8 @@ class ExportSettings:
     def open_log(self) -> TableLog:
         """Returns the table, which is created if it does not exist. Raises ExportError."""
         log = open_log(self.place(), self.format, self.store_options, self.catalog)
-        log.create(self.columns())
+        with full_disk_told(self.place()):
+            log.create(self.columns())
         return log
 
     def plan_files(self, log: TableLog, state: TableState) -> FilesPlan:

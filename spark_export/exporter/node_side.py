@@ -1,16 +1,23 @@
-"""The exporter's requests to a node: list streams, and load and save the indexes of the export."""
+"""What the exporter asks a node: its streams, the indexes that are saved for the export, and the messages of ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from spark_export.errors import OptionError
+import pyarrow as pa
+
+from spark_export.errors import OptionError, SourceError, SourceUnreachable
 from spark_export.exporter.planning import PartitionEnd
 from spark_export.source.node import SYSTEM, TOKEN_OPTION
+from spark_export.source.options import read_options
 from spark_export.source.patterns import compile_pattern
-from spark_export.tables.model import Incarnation, TablePosition, TableState
+from spark_export.source.plan import ReadRange
+from spark_export.source.range_reader import RangeReader
+from spark_export.tables.errors import RangeIncomplete
+from spark_export.tables.model import Incarnation, IndexRange, TablePosition, TableState
 from stream_client import StreamNotFound, Tls, Token, blocking
 from stream_client.blocking import SavedIndexes, list_positions, set_position
 
@@ -122,6 +129,41 @@ class NodeSide:
     def _connect(self) -> Iterator[blocking.StreamClient]:
         with blocking.connect(self.address, reconnect=None, tls=self._tls, token=self._token) as client:
             yield client
+
+
+class ExportReader:
+    """Reads ranges from a node, or from its database file.
+
+    source: the options of the Spark format that say where the node is. answers: asks the node something; raises if the
+        node does not answer.
+    """
+
+    def __init__(self, source: Mapping[str, str], answers: Callable[[], object]) -> None:
+        self._source = {"columns": "stream", **source}
+        self._answers = answers
+
+    def read(self, wanted: IndexRange) -> Iterator[pa.RecordBatch]:
+        """Yields the messages of a range, in order. Raises SourceError."""
+        of = wanted.of
+        chosen = {"assign": json.dumps({of.stream: [of.partition]}), "includeHeaders": "true", "failOnDataLoss": "true"}
+        options = read_options({**self._source, **chosen})
+        part = ReadRange(of.stream, of.partition, wanted.begin, wanted.end, of.created_us)
+        yield from RangeReader(part, options).batches()
+
+    def is_of_stream(self, error: Exception) -> bool:
+        """Returns whether an error concerns only the stream that was being read, so that a task can go on.
+
+        The node also closes the connection at a damaged page of one stream. So this function asks the node something
+        else, and returns False if the node does not answer.
+        """
+        if not isinstance(error, (SourceError, RangeIncomplete)) or isinstance(error, OptionError):
+            return False
+        if "path" not in self._source and isinstance(error, SourceUnreachable):
+            try:
+                self._answers()
+            except Exception:
+                return False
+        return True
 
 
 def source_options(node: str, tls: Tls | None, token: Token | None) -> dict[str, str]:

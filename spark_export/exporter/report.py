@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from spark_export.exporter.history import Run
 from spark_export.exporter.run import ExportOutcome
 from spark_export.exporter.upkeep import Kept
 from spark_export.exporter.verify import VerificationResult
@@ -41,10 +40,6 @@ def outcome_lines(outcome: ExportOutcome, table: str) -> Iterator[str]:
         yield f"the table is {table}"
 
 
-def run_row(run: Run) -> dict[str, Any]:
-    return asdict(run)
-
-
 def verdict_row(verdict: VerificationResult) -> dict[str, Any]:
     return {"ok": verdict.sound, **asdict(verdict)}
 
@@ -59,10 +54,6 @@ def verdict_lines(verdict: VerificationResult) -> Iterator[str]:
     if verdict.compared is not None:
         said += f"; {_counted(verdict.compared, 'row')} compared with the node"
     yield f"{', '.join(_counted(number, noun) for number, noun in counts)}: {judgement}{said}"
-
-
-def kept_row(done: Kept) -> dict[str, Any]:
-    return asdict(done)
 
 
 def kept_line(done: Kept) -> str:

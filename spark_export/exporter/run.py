@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 
-from spark_export.exporter.errors import NO_ROOM, ExportDiskFull, StreamsLeftOut
+from spark_export.exporter.errors import StreamsLeftOut, full_disk_told
 from spark_export.exporter.history import ExportHistory
 from spark_export.exporter.inline import TaskThreads
-from spark_export.exporter.node_side import NodeSide, Selection
-from spark_export.exporter.pace import Bounds, Pace
-from spark_export.exporter.planning import cut_at, plan_ranges, plan_tasks, take_step
-from spark_export.exporter.reading import ExportReader
-from spark_export.exporter.step import ExportStep
+from spark_export.exporter.node_side import ExportReader, NodeSide, Selection
+from spark_export.exporter.planning import Bounds, Pace, cut_at, plan_ranges, plan_tasks, take_step
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, remove_files
@@ -41,6 +38,27 @@ DEFAULT_BOUNDS = Bounds()
 PROGRESS_INTERVAL_S = 0.2
 OVERTAKEN_MAX = 5
 """How often in a row another exporter may be faster before an export gives up."""
+
+
+@dataclass(frozen=True)
+class ExportStep:
+    """A step of an export, which is one commit of the table.
+
+    run: the number of the run. rows: the number of exported messages, also of those whose key is forgotten.
+    data_bytes, file_bytes: the size of the messages' data, and of the files.
+    """
+
+    run: int
+    ranges: tuple[IndexRange, ...]
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    files: int
+    seconds: float
+
+    @property
+    def lost(self) -> int:
+        return sum(each.lost for each in self.ranges)
 
 
 @dataclass(frozen=True)
@@ -79,6 +97,31 @@ class ExportOutcome:
     left_out: tuple[LeftOutStream, ...] = ()
     rows_left: int = 0
     data_bytes_left: int = 0
+
+
+async def log_step(step: ExportStep) -> None:
+    """Logs a committed step. Programs pass this function to `Exporter.run`, which otherwise logs no steps."""
+    logger.info("step published", run=step.run, rows=step.rows, files=step.files, seconds=round(step.seconds, 3))
+
+
+def add_up(
+    steps: Sequence[ExportStep], left_out: Iterable[LeftOutStream], seconds: float, left: Sequence[IndexRange] = ()
+) -> ExportOutcome:
+    """Returns the outcome of an export with these steps. left: the ranges for which there was no time."""
+    return ExportOutcome(
+        run_id=steps[-1].run if steps else None,
+        rows=sum(each.rows for each in steps),
+        data_bytes=sum(each.data_bytes for each in steps),
+        file_bytes=sum(each.file_bytes for each in steps),
+        files=sum(each.files for each in steps),
+        partitions=len({each.of.place for step in steps for each in step.ranges}),
+        lost=sum(each.lost for each in steps),
+        seconds=seconds,
+        steps=len(steps),
+        left_out=tuple(left_out),
+        rows_left=sum(each.rows for each in left),
+        data_bytes_left=sum(each.size_bytes for each in left),
+    )
 
 
 class Exporter:
@@ -134,13 +177,14 @@ class Exporter:
         # The first plan fixes the end of the export, which would otherwise never end while a producer pushes messages.
         until, overtaken = {each.of: each.end for each in left}, 0
         while left:
+            # Take a step of a size that fits into the time that is left.
             rows_max = pace.next_rows(time.monotonic(), sum(each.rows for each in left))
             if rows_max is None:
-                # The time that the caller gave is over.
                 break
             part = take_step(left, rows_max, self._bounds.bytes_max)
             try:
-                step = await self._step(state, part, left_out, self._progress_reporter(steps, left))
+                with full_disk_told(self._log.place):
+                    step = await self._step(state, part, left_out, self._progress_reporter(steps, left))
             except PositionsMoved as error:
                 # Another exporter has committed some of these messages; the plan is made anew from its positions.
                 overtaken += 1
@@ -151,29 +195,18 @@ class Exporter:
                 continue
             overtaken = 0
             if step is not None:
+                # Learn the speed, which decides the size of the next step, and tell the caller.
                 steps.append(step)
                 pace.took(step.rows, step.seconds)
                 if on_step is not None:
                     await self._to_its_end(on_step(step))
+            # A cancellation during the commit was put off until here. It counts only if messages are left to export.
             if self._is_ending and part != left:
                 raise asyncio.CancelledError
             # Each step is planned again, since retention and deletions may have removed messages during the last step.
             state, left = (state, []) if part == left else await self._plan(until, left_out)
-        # Add the steps up.
-        outcome = ExportOutcome(
-            run_id=steps[-1].run if steps else None,
-            rows=sum(each.rows for each in steps),
-            data_bytes=sum(each.data_bytes for each in steps),
-            file_bytes=sum(each.file_bytes for each in steps),
-            files=sum(each.files for each in steps),
-            partitions=len({each.of.place for step in steps for each in step.ranges}),
-            lost=sum(each.lost for each in steps),
-            seconds=time.monotonic() - started_s,
-            steps=len(steps),
-            left_out=tuple(left_out.values()),
-            rows_left=sum(each.rows for each in left),
-            data_bytes_left=sum(each.size_bytes for each in left),
-        )
+        outcome = add_up(steps, left_out.values(), time.monotonic() - started_s, left)
+        # The caller gets the outcome in any case: other streams may have been exported.
         if left_out:
             raise StreamsLeftOut(outcome)
         return outcome
@@ -188,16 +221,20 @@ class Exporter:
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
         if not ends and self._selection.pattern is not None:
             logger.warning("no stream of the node matches", pattern=self._selection.pattern)
-        # Compare the positions of the table, those saved on the node and the ends of the partitions.
+        # A stream that was left out stays so until the next export, so that each one is reported once.
         ends = [each for each in ends if each.stream not in left_out]
+        # Compare the positions of the table with the node. Without the saved positions, a node that was put back to an
+        # earlier state, and has grown again, could not be told from a healthy one.
         saved = await asyncio.to_thread(self._node.load_positions, self._client_id)
         put_back = await asyncio.to_thread(self._node.find_put_back, ends, state, saved)
         plan = plan_ranges(ends, state, accept_lost=self._accept_lost, put_back=put_back)
+        # The table itself can refuse a stream, because of its name. Leave out each stream with a problem as a whole.
         refused = {each.of.stream: self._log.refusal_of(each.of.stream) for each in plan.ranges}
         for each in (*plan.left_out, *(LeftOutStream(stream, reason) for stream, reason in refused.items() if reason)):
             left_out[each.stream] = each
             logger.warning("stream left out", stream=each.stream, reason=each.reason)
-        # A run that was killed after its commit could not tell the node.
+        # A run that was killed after its commit could not tell the node. Tell it now, or its lag would be wrong until
+        # new messages come.
         latest = state.latest()
         untold = {
             known[0]: known[1].end
@@ -224,9 +261,10 @@ class Exporter:
         """
         started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
         failpoint("planned")
-        # Let the tasks write files, while another task reports how far they are.
+        # Decide where the files go. Nobody else uses their names, so they can be removed after a failure.
         plan = await asyncio.to_thread(self._plan_files, state)
         try:
+            # Let the tasks write files, while another task reports how far they are.
             tasks = plan_tasks(ranges, self._threads.parallelism)
             watching = asyncio.create_task(self._watch(on_rows))
             try:
@@ -234,7 +272,8 @@ class Exporter:
             finally:
                 watching.cancel()
             failpoint("tasks_done")
-            # Leave out the streams that could not be read, with the files that other tasks wrote of them.
+            # Leave out the streams that could not be read, with the files that other tasks wrote of them: a later
+            # position would hide the gap.
             for each in written.left_out:
                 left_out.setdefault(each.stream, each)
                 logger.warning("stream left out", stream=each.stream, reason=each.reason)
@@ -244,23 +283,21 @@ class Exporter:
             if not written.ranges:
                 raise _NothingRead(next(iter(left_out.values())).reason)
         except BaseException as error:
+            # Nothing was committed, so the files are of no use. The shield lets a second cancellation leave no file.
             await asyncio.shield(self._abandon(plan, written, error, started_us))
             if isinstance(error, _NothingRead):
                 return None
-            if isinstance(error, OSError) and error.errno in NO_ROOM:
-                raise ExportDiskFull(
-                    f"no room in {self._log.place} for what is new: {error.strerror}; nothing of it is in the table, "
-                    "free space and run again"
-                ) from error
             raise
         # From here on nobody knows whether the run is in the table, so a cancellation waits for the end of the commit.
         return await self._to_its_end(self._commit(plan, written, started_us, started_s))
 
     async def _commit(self, plan: FilesPlan, written: Written, started_us: int, started_s: float) -> ExportStep:
         failpoint("before_commit")
+        # Add the files and move the positions in one transaction.
         try:
             commit = await asyncio.to_thread(self._log.append, plan, written)
         except PositionsMoved as error:
+            # Another exporter has committed these messages. The files of this run would double them.
             await self._abandon(plan, written, error, started_us)
             raise
         except (ExportError, OSError) as error:
@@ -278,6 +315,7 @@ class Exporter:
             files=len(written.files),
             seconds=time.monotonic() - started_s,
         )
+        # First the node, which shows the lag to everybody, and then the history of this export.
         await self._tell({each.of: each.end for each in commit.ranges})
         failpoint("saved")
         await self._history.add_run(step, started_us)
@@ -294,6 +332,7 @@ class Exporter:
 
     async def _abandon(self, plan: FilesPlan, written: Written, error: BaseException, started_us: int) -> None:
         """Removes the files of a run that is not in the table, and notes in the history why."""
+        # The error is one line in the history, in place of a traceback.
         said = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
         text = " ".join(said.split()) or type(error).__name__
         await asyncio.to_thread(self._log.abandon, plan, written.files)
@@ -322,6 +361,7 @@ class Exporter:
     async def _to_its_end(self, work: Awaitable[T]) -> T:
         """Waits until `work` has ended, even if the caller is cancelled meanwhile. A cancellation only sets
         `_is_ending`; no CancelledError is raised."""
+        # Without the shield, a cancellation would reach `work` itself.
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)

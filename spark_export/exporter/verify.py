@@ -73,7 +73,7 @@ def verify(
     """
     state, commits, files = log.load(), log.commits(), log.list_files()
     problems = [] if not checksums else [*_check_files(log, files, on_file)]
-    rows = _Rows(state) if read is None else _ComparedRows(state)
+    rows = _Rows(state, is_compared=read is not None)
     if not problems:
         for batch in log.read(NAMES if read is not None or state.forgotten else NAMES[:4]):
             rows.add(batch)
@@ -96,7 +96,7 @@ def verify(
             "forget` erases them again"
         )
     compared = None
-    if isinstance(rows, _ComparedRows) and read is not None and not problems:
+    if read is not None and not problems:
         compared, different = rows.compare(ends, read)
         problems += different
     own = [each for each in commits if isinstance(each, Commit)]
@@ -138,37 +138,27 @@ def _check_files(log: TableLog, files: Sequence[TableFile], on_file: Callable[[i
 
 
 class _Rows:
-    """The rows of a table, counted by their indexes. there: the intervals of indexes, in the order of the files."""
+    """The rows of a table, counted by their indexes. there: the intervals of indexes, in the order of the files.
 
-    def __init__(self, state: TableState) -> None:
+    is_compared: whether to keep a sum over the contents of each piece of PIECE_ROWS indexes, for `compare`.
+    """
+
+    def __init__(self, state: TableState, *, is_compared: bool) -> None:
         self.there: dict[Place, list[Interval]] = defaultdict(list)
         self.count = 0
         self.unforgotten = 0
-        self._forgotten = state.forgotten
+        self._state = state
+        self._is_compared = is_compared
+        self._sums: dict[tuple[Place, int], int] = defaultdict(int)
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.count += batch.num_rows
         for place, part in split_places(batch):
             self.there[place] += batch_intervals(part.column("index"))
-            if place[0] in self._forgotten:
-                self.unforgotten += part.num_rows - forget(part, self._forgotten[place[0]]).num_rows
-            self._take(place, part)
-
-    def _take(self, place: Place, rows: pa.RecordBatch) -> None:
-        """A subclass does more with the rows of one partition."""
-
-
-class _ComparedRows(_Rows):
-    """The rows of a table, with a sum over the contents of each piece of PIECE_ROWS indexes."""
-
-    def __init__(self, state: TableState) -> None:
-        super().__init__(state)
-        self._state = state
-        self._sums: dict[tuple[Place, int], int] = defaultdict(int)
-
-    def _take(self, place: Place, rows: pa.RecordBatch) -> None:
-        for index, value in _contents(rows):
-            self._sums[place, index // PIECE_ROWS] += value
+            if (forgotten := self._state.forgotten.get(place[0])) is not None:
+                self.unforgotten += part.num_rows - forget(part, forgotten).num_rows
+            for index, value in _contents(part) if self._is_compared else ():
+                self._sums[place, index // PIECE_ROWS] += value
 
     def compare(
         self, ends: Iterable[PartitionEnd], read: Callable[[IndexRange], Iterable[pa.RecordBatch]]

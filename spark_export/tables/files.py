@@ -222,8 +222,9 @@ class _OpenFile:
         return replace(self._file, file_bytes=size, stats=statistics(self._metadata[0]))
 
     def abort(self) -> None:
-        # A file without footer would be left if the writer was not closed; closed, it is a file of no table.
-        with suppress(OSError, pa.ArrowException):
+        # A file without footer would be left if the writer was not closed; closed, it is a file of no table. After a
+        # failed write, pyarrow's writer raises RuntimeError, because it has no footer.
+        with suppress(OSError, pa.ArrowException, RuntimeError):
             self._writer.close()
         with suppress(OSError, pa.ArrowException):
             self._stream.close()

@@ -61,8 +61,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
         from spark_export.exporter.errors import StreamsLeftOut
         from spark_export.exporter.job import open_exporter
         from spark_export.exporter.report import outcome_lines, outcome_row
-        from spark_export.exporter.run import ExportOutcome
-        from spark_export.exporter.step import log_step
+        from spark_export.exporter.run import ExportOutcome, log_step
 
         choose_log_level(log_level)
         os.nice(nice)
@@ -178,9 +177,9 @@ def history(
     Example: stream-node export history ./lake --last 5
     """
     with errors_told():
-        from spark_export.exporter.report import run_row
+        from dataclasses import asdict
 
-        rows = [run_row(each) for each in table.history_of(folder).load_runs(last)]
+        rows = [asdict(each) for each in table.history_of(folder).load_runs(last)]
     say_each(rows, columns([HEAD, *map(_cells, rows)], NUMBERS) if rows else "no run yet")
 
 
@@ -202,8 +201,7 @@ def verify(
         from dataclasses import asdict
 
         from spark_export.exporter.job import ExportSettings
-        from spark_export.exporter.node_side import Selection
-        from spark_export.exporter.reading import ExportReader
+        from spark_export.exporter.node_side import ExportReader, Selection
         from spark_export.exporter.report import verdict_lines, verdict_row
         from spark_export.exporter.verify import verify as check
 
@@ -240,13 +238,15 @@ def compact(
     Example: stream-node export compact ./lake
     """
     with errors_told():
-        from spark_export.exporter.report import kept_line, kept_row
+        from dataclasses import asdict
+
+        from spark_export.exporter.report import kept_line
         from spark_export.exporter.upkeep import TableUpkeep
 
         keep_s = None if keep is None else parse_duration(keep)
         choose_log_level(log_level)
         done = TableUpkeep(table.open(folder), files_min=2, keep_s=keep_s).run()
-        row, line = kept_row(done), kept_line(done)
+        row, line = asdict(done), kept_line(done)
     say(row, line)
 
 
@@ -270,7 +270,7 @@ def forget(
     Example: stream-node export forget ./lake --stream orders --key customer-17
     """
     with errors_told():
-        from spark_export.exporter.forgetting import forget as erase
+        from spark_export.exporter.upkeep import forget as erase
 
         if key is not None and key_hex is not None:
             raise UsageError("--key and --key-hex name the same thing; say one of them")

@@ -14,8 +14,7 @@ import pyarrow.dataset as dataset
 import pytest
 
 from spark_export.exporter.job import ExportSettings, open_existing, open_exporter
-from spark_export.exporter.node_side import Selection
-from spark_export.exporter.reading import ExportReader
+from spark_export.exporter.node_side import ExportReader, Selection
 from spark_export.exporter.run import Exporter, ExportOutcome, Progress
 from spark_export.exporter.upkeep import Kept, TableUpkeep
 from spark_export.exporter.verify import VerificationResult, verify

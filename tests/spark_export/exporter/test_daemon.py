@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,33 +20,21 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
-from spark_export.exporter.run import ExportOutcome
-from spark_export.exporter.step import ExportStep
+from spark_export.exporter.run import ExportOutcome, ExportStep
 from spark_export.exporter.upkeep import Kept
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream
 from stream_node.node.process import NodeProcess
+from tests.spark_export.exporter.export_process import exporting, wait_until
 from tests.spark_export.exporter.export_world import World
 
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 
 
 @contextmanager
 def daemon(world: World, metrics: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-W", "error", "-m", "stream_node", "export", "daemon", str(world.folder), "--json"]
-    command += ["--node", world.node.address, "--stream", world.stream, "--every", "1s", *more]
-    command += ["--metrics-file", str(metrics)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.02)
+    given = ("--every", "1s", "--metrics-file", str(metrics), *more)
+    with exporting(world, "daemon", world.node.address, *given) as process:
+        yield process
 
 
 def counted(metrics: Path, name: str) -> float:
@@ -64,12 +50,12 @@ def test_a_daemon_exports_what_comes_and_outlives_its_node(tmp_path: Path) -> No
         world = World(tmp_path / "lake", node, "orders")
         world.push(10)
         with daemon(world, metrics) as process:
-            wait_until(lambda: counted(metrics, "rows_total") == 10)
+            wait_until(lambda: counted(metrics, "rows_total") == 10, process, PATIENCE_S)
             node.kill()
-            wait_until(lambda: counted(metrics, "failed_runs_total") > 0)
+            wait_until(lambda: counted(metrics, "failed_runs_total") > 0, process, PATIENCE_S)
             node.start()
             world.push(5)
-            wait_until(lambda: counted(metrics, "rows_total") == 15)
+            wait_until(lambda: counted(metrics, "rows_total") == 15, process, PATIENCE_S)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, err
@@ -90,7 +76,7 @@ def test_a_daemon_tells_a_stream_that_it_leaves_out_at_each_run(tmp_path: Path) 
         with world.client() as client:
             client.create(world.stream).truncate(15)
         with daemon(world, metrics) as process:
-            wait_until(lambda: counted(metrics, "failed_runs_total") >= 2)
+            wait_until(lambda: counted(metrics, "failed_runs_total") >= 2, process, PATIENCE_S)
             assert (counted(metrics, "streams_left_out"), counted(metrics, "rows_total")) == (1, 0)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=PATIENCE_S)
@@ -111,7 +97,7 @@ def test_a_daemon_whose_upkeep_fails_says_so_at_its_end(each_format: World, tmp_
         world.run()
     next((world.folder / "messages").resolve().rglob("*.parquet")).unlink()
     with daemon(world, metrics, "--compact-files", "2") as process:
-        wait_until(lambda: counted(metrics, "failed_upkeeps_total") >= 2)
+        wait_until(lambda: counted(metrics, "failed_upkeeps_total") >= 2, process, PATIENCE_S)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err

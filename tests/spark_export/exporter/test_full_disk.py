@@ -21,8 +21,9 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.tables.errors import ExportError
 from stream_node.node.process import NodeProcess
+from tests.spark_export.exporter.export_process import wait_until
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.exporter.test_daemon import counted, daemon, wait_until
+from tests.spark_export.exporter.test_daemon import PATIENCE_S, counted, daemon
 from tests.support.small_disk import mounted_disk
 
 LIBRARIES = {"parquet": "pyarrow", "delta": "deltalake", "iceberg": "pyiceberg"}
@@ -100,7 +101,7 @@ def test_a_daemon_outlives_a_full_disk(small: World) -> None:
     metrics = small.folder.parent / "export.prom"
     push_random(small, 20, 100)
     with daemon(small, metrics) as process:
-        wait_until(lambda: counted(metrics, "rows_total") == 20)
+        wait_until(lambda: counted(metrics, "rows_total") == 20, process, PATIENCE_S)
         ballast = leave_free(small, 0)
         push_random(small, *LARGE)
         assert process.stderr is not None
@@ -108,8 +109,8 @@ def test_a_daemon_outlives_a_full_disk(small: World) -> None:
             if json.loads(line)["event"] == "run failed":
                 break
         ballast.unlink()
-        wait_until(lambda: counted(metrics, "rows_total") == 20 + LARGE[0])
+        wait_until(lambda: counted(metrics, "rows_total") == 20 + LARGE[0], process, PATIENCE_S)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     small.assert_whole()

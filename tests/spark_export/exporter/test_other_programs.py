@@ -22,10 +22,10 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 import pyarrow as pa
 
-from spark_export.exporter.forgetting import forget
 from spark_export.exporter.history import history_of
 from spark_export.exporter.job import open_exporter
 from spark_export.exporter.node_side import Selection
+from spark_export.exporter.upkeep import forget
 from spark_export.tables.errors import ExportError, PositionsMoved, TableRefused
 from spark_export.tables.files import write_ranges
 from spark_export.tables.model import Incarnation, IndexRange, TableState, is_committed, join
@@ -113,7 +113,7 @@ class Table:
         return plan_ranges(ends, state, accept_lost=False).ranges
 
     def _reader(self) -> Any:
-        from spark_export.exporter.reading import ExportReader
+        from spark_export.exporter.node_side import ExportReader
 
         return ExportReader(self.world.settings.source(), lambda: None)
 
@@ -252,7 +252,7 @@ def test_interleavings_lose_double_and_bring_back_nothing(
 
 def written(world: World, log: Any, begin: int, end: int) -> tuple[Any, Any]:
     of = Incarnation(world.stream, 0, 0, world.settings.node_side().list_ends(world.settings.selection)[0].created_us)
-    from spark_export.exporter.reading import ExportReader
+    from spark_export.exporter.node_side import ExportReader
 
     plan = world.settings.plan_files(log, log.load())
     return plan, write_ranges(

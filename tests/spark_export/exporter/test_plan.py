@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_export.exporter.daemon import next_start
 from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
-from spark_export.exporter.pace import FIRST_STEP_ROWS, TIME_SHARE, Bounds, Pace
 from spark_export.exporter.planning import (
+    FIRST_STEP_ROWS,
     TASK_BYTES_MAX,
     TASK_ROWS_MAX,
     TASK_ROWS_MIN,
+    TIME_SHARE,
+    Bounds,
+    Pace,
     PartitionEnd,
     RangePlan,
     cut_at,
@@ -23,7 +27,6 @@ from spark_export.exporter.planning import (
     plan_tasks,
     take_step,
 )
-from spark_export.exporter.schedule import next_start
 from spark_export.tables.errors import RangeIncomplete
 from spark_export.tables.model import Incarnation, IndexRange, TablePosition, TableState, join
 

@@ -18,10 +18,8 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.errors import SourceUnreachable
 from spark_export.exporter.errors import StreamsLeftOut
-from spark_export.exporter.node_side import Selection
-from spark_export.exporter.reading import ExportReader
-from spark_export.exporter.run import Exporter, Progress
-from spark_export.exporter.step import ExportStep
+from spark_export.exporter.node_side import ExportReader, Selection
+from spark_export.exporter.run import Exporter, ExportStep, Progress
 from spark_export.tables.files import write_ranges
 from spark_export.tables.model import Incarnation, IndexRange
 from stream_node.node.process import NodeProcess
@@ -186,8 +184,8 @@ def test_a_node_that_ends_each_read_is_told_from_a_node_that_has_gone(world: Wor
     wanted = IndexRange(Incarnation(world.stream, 0, 0, 0), 0, 1_000)
     log = world.settings.open_log()
     plan = world.settings.plan_files(log, log.load())
-    # A listing of one stream fits into the larger limit, and a page of messages does not.
-    with door(world.node.address, [300 if answers_others else 64] * 1_000) as address:
+    # A listing of the node's streams fits into the larger limit, and a page of messages does not.
+    with door(world.node.address, [20_000 if answers_others else 64] * 1_000) as address:
         settings = replace(world.settings, node=address)
         source = {**settings.source(), "requestTimeoutMs": "1000"}
         reader = ExportReader(source, lambda: settings.node_side().list_ends(Selection()))

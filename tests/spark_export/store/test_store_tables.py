@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
-from spark_export.exporter.forgetting import forget
 from spark_export.exporter.history import history_of
+from spark_export.exporter.upkeep import forget
 from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.failpoint import SITES
 from tests.spark_export.exporter.test_other_programs import written

@@ -19,8 +19,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_export.exporter.node_side import Selection
-from spark_export.exporter.reading import ExportReader
+from spark_export.exporter.node_side import ExportReader, Selection
 from spark_export.exporter.verify import verify
 from spark_export.tables.errors import TableDamaged
 from tests.spark_export.exporter.export_process import export_child
