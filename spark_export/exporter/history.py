@@ -35,6 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from ockam.files.durable_files import give_to_folder
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.errors import ExportError
 from spark_export.tables.model import Incarnation, IndexRange
@@ -249,6 +250,7 @@ class ExportHistory:
                     await work(connection)
             finally:
                 await engine.dispose()
+            give_to_folder(self.path, self.path.parent)
         except (SQLAlchemyError, OSError) as error:
             logger.warning("history not written", file=str(self.path), error=" ".join(str(error).split()))
 

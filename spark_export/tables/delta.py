@@ -255,6 +255,7 @@ class DeltaLog(TableLog):
         return int(metrics["numFilesRemoved"])
 
     def expire(self, keep_s: float) -> int:
+        started_s = time.time()
         with _delta_errors(f"old files of {self.address} cannot be removed"):
             removed = self._open().vacuum(
                 # deltalake takes whole hours. Rounded down, half an hour would remove files at once.
@@ -263,6 +264,7 @@ class DeltaLog(TableLog):
                 enforce_retention_duration=False,
                 full=keep_s >= ORPHANS_S,
             )
+        self._sync(self._log, started_s)
         return len(removed)
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
@@ -309,6 +311,7 @@ class DeltaLog(TableLog):
         if self.place.scheme == FILE:
             # A file system may have coarse times.
             sync_new(Path(folder), since_s - 2)
+            self._give()
 
     def _open(self) -> DeltaTable:
         with _delta_errors(f"the Delta table {self.address} cannot be read"):

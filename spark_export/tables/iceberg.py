@@ -154,6 +154,7 @@ class IcebergLog(TableLog):
                 filesystem.create_dir(root, recursive=True)
             with filesystem.open_output_stream(f"{root}/{CHOICE}") as file:
                 file.write(json.dumps(self._choice, sort_keys=True).encode())
+        self._give()
 
     def _create(self, columns: pa.Schema) -> None:
         location = f"file://{self.place}" if self.place.scheme == FILE else str(self.place)
@@ -359,6 +360,7 @@ class IcebergLog(TableLog):
             protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
             if expired := [number for number in old if number not in protected]:
                 table.maintenance.expire_snapshots().by_ids(expired).commit()
+                self._sync(table, now_s)
             needed = _files_of_snapshots(self._open())
             # A file that no snapshot ever had can be of a run that goes on.
             orphans_s = now_s - max(keep_s, ORPHANS_S)
@@ -385,13 +387,18 @@ class IcebergLog(TableLog):
         try:
             with table.transaction() as change:
                 yield change
-            if (place := parse_place(_address_of(table))).is_local:
-                # A file system may have coarse times. The data files are durable already.
-                sync_new(place.folder / "metadata", started_s - 2)
+            self._sync(table, started_s)
         except (CommitFailedException, CommitStateUnknownException, ValidationException, RESTError, OSError) as error:
             raise CommitConflict(one_line(error)) from error
         except SQLAlchemyError as error:
             raise CommitConflict(one_line(error)) from error
+
+    def _sync(self, table: Any, since_s: float) -> None:
+        """Makes the metadata of a commit durable. The data files are durable already."""
+        if (place := parse_place(_address_of(table))).is_local:
+            # A file system may have coarse times.
+            sync_new(place.folder / "metadata", since_s - 2)
+        self._give()
 
     def _open(self) -> Any:
         return self._catalog.load_table(self._name)

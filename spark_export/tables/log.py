@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from ockam.files.durable_files import give_tree
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.files import FilesPlan, remove_files
@@ -143,12 +144,19 @@ class TableLog(ABC):
                 return work()
             except CommitConflict as error:
                 conflict = error
+            finally:
+                self._give()
             threading.Event().wait(random.uniform(0, 0.02 * 2**attempt))
         raise ExportError(f"{self.address}: {failure}: {conflict}; try again")
 
     def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
         """Removes the files of a run that is not in the table. What remains is removed with the table's old files."""
         remove_files(plan, files)
+
+    def _give(self) -> None:
+        """Gives what the superuser has made in the folder of another user to that user, whose exporter goes on here."""
+        if self.place.is_local:
+            give_tree(self.place.folder)
 
     @abstractmethod
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:

@@ -101,6 +101,7 @@ class ParquetFolderLog(TableLog):
                 make_folder(self.folder / GENERATIONS / f"{1:06d}")
                 self._turn(1)
         self._sweep()
+        self._give()
 
     def table_id(self) -> str:
         try:

@@ -46,7 +46,7 @@ def test_without_the_extra_it_says_how_to_get_it(missing: set[str], verb: str, t
     done = run_without(missing, "export", verb, str(tmp_path))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("stream-node: an export needs the extra `export`")
+    assert line.startswith("stream-node: this command needs the extra `export`")
     assert "-e '.[export]'" in line
 
 

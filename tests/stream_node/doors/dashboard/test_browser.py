@@ -237,13 +237,13 @@ def test_an_export_leads_to_its_messages(browser: Any, tmp_path: Path) -> None:
     with node_with_pages(tmp_path, lake) as node, Window(browser, node) as window:
         fill(node.address)
         window.open("/exports")
-        window.wait_text("holds no export: there is no ledger.sqlite")
+        window.wait_text(f"there is no history of exports at {lake}")
         fill_export(node.address, lake)
         page = window.page
         page.reload()
         page.get_by_role("link", name=str(lake)).click()
         window.wait_text("the disk of lake is full; free space and run again")
-        page.get_by_role("link", name="6", exact=True).click()
+        page.get_by_role("link", name="A run that failed").click()
         page.get_by_role("alert").wait_for()
         page.get_by_role("link", name=str(lake)).click()
         page.get_by_role("link", name="3", exact=True).click()

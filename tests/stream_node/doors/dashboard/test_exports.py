@@ -121,7 +121,7 @@ async def test_the_pages_show_runs_and_ranges(tmp_path: Path) -> None:
             assert part in page.text, part
         assert [each["run"] for each in page.links("/dashboard/export/run")] == ["5", "4", "3", "2", "1"]
         run = await get(watcher, "/export/run", folder=str(lake), run="3")
-        assert "run 3 done" in run.text
+        assert "run 2 done" in run.text
         assert "after 5 s" in run.text
         assert "orders 0 45 59 15 5" in run.text
         assert "has no run 99" in (await get(watcher, "/export/run", 404, folder=str(lake), run="99")).text
