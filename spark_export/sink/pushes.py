@@ -1,34 +1,77 @@
-"""Pushes the rows of one Spark task to a node, with many unconfirmed rows at once, and waits for all confirmations."""
+"""Pushes the rows of one Spark task to a node, with many unconfirmed rows at once, and stores no row twice.
+
+Spark executes a task again after a failure, and executes the last micro-batch again after a restart. Each message of a
+task has a sequence number and a publisher id, which identifies the query, the batch and the task. So a later execution
+finds the messages of an earlier execution in the stream. The later execution compares rows with these messages by
+content, so the order of the rows can differ. If the later execution lacks a stored row, it fails, because a stored
+message cannot be removed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 
-from spark_export.errors import OptionError, RowsDiffer
-from spark_export.sink.attempts import Attempt, BatchMessages, Doubts, EarlierRows, consecutive, find_messages
-from spark_export.sink.sink_record import MARK, count_partitions, find_bounds, load_record, next_batch, save_place
-from spark_export.sink.write_rows import RowToPush, digest_of
+import pyarrow.compute as compute
+
+from spark_export.errors import OptionError, RowsDiffer, SourceError
+from spark_export.sink.sink_record import MARK, count_partitions, find_bounds, load_record, save_place
+from spark_export.sink.write_rows import RowToPush, content_of, digest_of
+from spark_export.source.bulk_pages import BulkPages
 from spark_export.source.node import asked, connected, mapped_errors, pause, source_error
-from spark_export.source.options import WriteOptions
+from spark_export.source.options import ReadOptions, WriteOptions
 from spark_export.source.plan import Place, ReadRange
-from stream_client import ClientError
+from stream_client import AccessDenied, ClientError, RequestRefused
 from stream_client.blocking import Publisher, StreamClient
 from stream_client.blocking.streams import Stream
 from stream_client.core.pushes import KeyedPush
+from stream_service.extras import decode_extras
 from stream_service.names import partition_of
 
 WINDOW_BYTES = 16 * 1024 * 1024
 """The largest total size of unconfirmed pushes, in bytes. The option `window` limits their number."""
+DOUBTED_MAX = 10_000
+"""The largest number of pushes of a partition that are compared together with stored messages."""
 SETTLE_S = 0.3
 """The pause in seconds before a repeated task searches the stream again for messages of its earlier execution.
 
 If the node stores a late push of the earlier execution after the search, it answers the new push with the same sequence
 number as a duplicate. The task then fails if the contents of the two pushes differ.
 """
+QUERY_BYTES = 12
+BATCH_BYTES = 8
+TASK_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One execution of a Spark task, which belongs to a batch.
+
+    query: the name of the query or the write, under which the node saves its progress
+        (`spark_export.sink.sink_record`).
+    batch: the number of the micro-batch, or the `writeVersion` of a write.
+    repeated: whether Spark reports that an earlier execution failed.
+    """
+
+    query: str
+    batch: int
+    task: int
+    repeated: bool = False
+
+    @property
+    def batch_id(self) -> bytes:
+        return hashlib.sha256(self.query.encode()).digest()[:QUERY_BYTES] + self.batch.to_bytes(BATCH_BYTES, "big")
+
+    @property
+    def publisher_id(self) -> bytes:
+        """The publisher id of the messages of the task, the same in each execution."""
+        return self.batch_id + self.task.to_bytes(TASK_BYTES, "big")
 
 
 class Pushes:
@@ -45,6 +88,10 @@ class Pushes:
     partition until the task has produced every row that earlier executions stored there. New rows wait in `_held`, so
     that nothing is stored if the rows differ.
 
+    `_earlier`: by partition, the digests of the rows that earlier executions stored and this one did not produce yet.
+    `_doubted`: by partition and sequence number, the index and digest of each push that the node answered as a
+        duplicate. Such a push was stored before, by this execution (before a reconnect) or by another one, perhaps with
+        another row. So the first one is compared at once, and later ones in growing groups (`_doubted_max`).
     `_pushed_s`: the monotonic time of the latest push to each partition, in seconds.
     """
 
@@ -52,7 +99,7 @@ class Pushes:
         self, options: WriteOptions, attempt: Attempt | None = None, ends: Mapping[Place, tuple[int, int]] | None = None
     ) -> None:
         """Finds the rows that earlier executions of the task stored, and connects to the node."""
-        self.counts: dict[Place, int] = {}
+        self.counts: Counter[Place] = Counter()
         self.seen: set[int] = set()
         self._options = options
         self._attempt = attempt
@@ -63,10 +110,11 @@ class Pushes:
         self._unconfirmed: deque[tuple[Place, KeyedPush, bytes]] = deque()
         self._unconfirmed_bytes = 0
         self._record: dict[Place, int] = {}
-        self._earlier: dict[Place, EarlierRows] = {}
+        self._earlier: dict[Place, Counter[bytes]] = {}
         self._first_numbers: dict[Place, int] = {}
         self._held: dict[Place, list[RowToPush]] = {}
-        self._doubts = Doubts()
+        self._doubted: dict[Place, dict[int, tuple[int, bytes]]] = {}
+        self._doubted_max: dict[Place, int] = {}
         self._pushed_s: dict[Place, float] = {}
         if attempt is not None:
             asked(options, lambda client: self._find_earlier(client, attempt))
@@ -81,20 +129,25 @@ class Pushes:
 
     def is_committed(self) -> bool:
         """Returns whether the whole batch is already recorded as stored, so that no row needs to be pushed."""
-        return self._attempt is not None and self._attempt.batch < next_batch(self._record)
+        return self._attempt is not None and self._attempt.batch < self._record.get((MARK, 0), 0)
 
     def push(self, row: RowToPush) -> None:
         """Pushes a row, unless an earlier execution of the task stored it. Waits at the limits. Raises SourceError."""
         place = self._place(row)
         earlier = self._earlier.get(place)
-        if earlier is None or not earlier.missing:
+        if not earlier:
             self._push(place, row)
             return
-        if not earlier.take(digest_of(row.content)):
+        digest = digest_of(row.content)
+        if digest not in earlier:
             self._held.setdefault(place, []).append(row)
             return
-        self.counts[place] = self.counts.get(place, 0) + 1
-        if not earlier.missing:
+        # Each stored row stands for one row of this execution, since a task may have equal rows.
+        earlier[digest] -= 1
+        if not earlier[digest]:
+            del earlier[digest]
+        self.counts[place] += 1
+        if not earlier:
             for held in self._held.pop(place, []):
                 self._push(place, held)
 
@@ -104,8 +157,8 @@ class Pushes:
         Raises RowsDiffer if the task lacks a row that an earlier execution of the task stored, and other SourceErrors.
         """
         for place, earlier in self._earlier.items():
-            if earlier.missing:
-                self._differ(place, f"{earlier.missing} rows that the first attempt stored are not in this attempt")
+            if earlier:
+                self._differ(place, f"{earlier.total()} rows that the first attempt stored are not in this attempt")
         self.drain()
         self._check_doubted()
 
@@ -126,57 +179,60 @@ class Pushes:
             bounds = find_bounds(client, place) if attempt.repeated else self._ends.get(place)
             if bounds is None:
                 continue
-            found = self._find(client, place, *bounds)
+            own = newer = self._find_own(client, attempt, place, bounds)
             # Pushes of the earlier execution may still be on their way to the node.
-            while found.own:
+            while newer:
                 pause(SETTLE_S)
                 first, until = bounds[1], find_bounds(client, place)
                 if until is None or until[1] <= first:
                     break
                 bounds = first, until[1]
-                later = find_messages(client, ReadRange(*place, *bounds), attempt)
-                found.own |= later.own
-                if not later.own:
-                    break
-            self.seen |= found.tasks
-            if found.own:
-                self._earlier[place] = EarlierRows(consecutive(found.own, place))
-                self._first_numbers[place] = len(found.own)
+                newer = find_messages(client, ReadRange(*place, *bounds), attempt)[0]
+                own |= newer
+            if list(own) != list(range(len(own))):
+                raise RowsDiffer(
+                    f"{place[0]}/{place[1]}: of the messages that an earlier attempt at this batch stored, some were "
+                    "deleted, so nobody can say which rows are missing; keep messages longer (retention) than a batch "
+                    "may take"
+                )
+            if own:
+                self._earlier[place], self._first_numbers[place] = Counter(own.values()), len(own)
 
-    def _find(self, client: StreamClient, place: Place, first: int, end: int) -> BatchMessages:
-        """Returns the messages of this batch from the saved index of the query up to `end`."""
-        assert self._attempt is not None
-        start = self._record.get(place, 0)
-        if start > end:
-            # The stream was deleted and created again, so the saved index is invalid.
-            start = 0
-        start = max(start, first)
+    def _find_own(
+        self, client: StreamClient, attempt: Attempt, place: Place, bounds: tuple[int, int]
+    ) -> dict[int, bytes]:
+        """Returns what `find_messages` does, from the saved index of the query on, and adds to `seen`."""
+        start, (first, end) = self._record.get(place, 0), bounds
+        # After a larger index was saved, the stream was deleted and created again, so the index is invalid.
+        start = max(0 if start > end else start, first)
         if start >= end:
-            return BatchMessages({}, set())
-        return find_messages(client, ReadRange(*place, start, end), self._attempt)
+            return {}
+        own, tasks = find_messages(client, ReadRange(*place, start, end), attempt)
+        self.seen |= tasks
+        return own
 
     def _check_doubted(self) -> None:
         """Raises RowsDiffer if a push that was answered as a duplicate has another content than the stored message."""
-        for place, numbers in self._doubts.take().items():
+        doubted, self._doubted = self._doubted, {}
+        for place, numbers in doubted.items():
+            # The node answers a duplicate quickly, so a long series is compared in few requests.
+            self._doubted_max[place] = min(10 * self._doubted_max.get(place, 1), DOUBTED_MAX)
             indexes = [index for index, _ in numbers.values()]
-
-            def find(
-                client: StreamClient, place: Place = place, indexes: list[int] = indexes
-            ) -> tuple[int, BatchMessages]:
-                assert self._attempt is not None
-                bounds = find_bounds(client, place)
-                if bounds is None or 0 <= max(indexes) < bounds[0]:
-                    return (0 if bounds is None else bounds[0]), BatchMessages({}, set())
-                if min(indexes) >= 0:
-                    wanted = ReadRange(*place, max(min(indexes), bounds[0]), max(indexes) + 1)
-                    return bounds[0], find_messages(client, wanted, self._attempt)
-                return bounds[0], self._find(client, place, *bounds)
-
-            first, found = asked(self._options, find)
+            first, found = asked(self._options, partial(self._find_doubted, place, min(indexes), max(indexes) + 1))
             for number, (index, digest) in numbers.items():
                 # A message that retention has deleted meanwhile was stored, and cannot be compared.
-                if found.own.get(number) != digest and (number in found.own or max(index, 0) >= first):
+                if found.get(number) != digest and (number in found or max(index, 0) >= first):
                     self._differ(place, f"its row {number} is another one than that of an attempt before")
+
+    def _find_doubted(self, place: Place, start: int, end: int, client: StreamClient) -> tuple[int, dict[int, bytes]]:
+        """Returns the first index of a partition, and what `find_messages` does; start: -1 for an unknown index."""
+        assert self._attempt is not None
+        bounds = find_bounds(client, place)
+        if bounds is None or start < 0:
+            return (0, {}) if bounds is None else (bounds[0], self._find_own(client, self._attempt, place, bounds))
+        start = max(start, bounds[0])
+        wanted = ReadRange(*place, start, end)
+        return bounds[0], find_messages(client, wanted, self._attempt)[0] if start < end else {}
 
     def _differ(self, place: Place, what: str) -> None:
         assert self._attempt is not None
@@ -198,10 +254,8 @@ class Pushes:
         if count is None:
             count = self._partitions[stream] = asked(self._options, lambda client: count_partitions(client, stream))
         partition = row.partition
-        if partition is None and row.key is not None:
-            partition = partition_of(row.key, count)
-        elif partition is None and self._attempt is not None:
-            partition = partition_of(row.content, count) if count > 1 else 0
+        if partition is None and (row.key is not None or self._attempt is not None):
+            partition = partition_of(row.content if row.key is None else row.key, count) if count > 1 else 0
         elif partition is None:
             partition = self._turns[stream] = (self._turns.get(stream, -1) + 1) % count
         if not 0 <= partition < count:
@@ -244,6 +298,7 @@ class Pushes:
         if is_first:
             self.drain()
         content = row.content
+        # Answers that are here are taken, and the waiting pushes use a bounded amount of memory.
         while self._unconfirmed and (
             self._unconfirmed[0][1].done or self._unconfirmed_bytes + len(content) > WINDOW_BYTES
         ):
@@ -266,7 +321,42 @@ class Pushes:
         except ClientError as error:
             failed = source_error(error)
             raise type(failed)(f"{self._client.address}: a message of {place[0]}/{place[1]}: {failed}") from error
-        is_doubted = push.is_duplicate and self._attempt is not None
-        if is_doubted and self._doubts.add(place, push.number, index, digest_of(content)):
-            self._check_doubted()
-        self.counts[place] = self.counts.get(place, 0) + 1
+        if push.is_duplicate and self._attempt is not None:
+            doubted = self._doubted.setdefault(place, {})
+            doubted[push.number] = index, digest_of(content)
+            if len(doubted) >= self._doubted_max.get(place, 1):
+                self._check_doubted()
+        self.counts[place] += 1
+
+
+def find_messages(client: StreamClient, wanted: ReadRange, attempt: Attempt) -> tuple[dict[int, bytes], set[int]]:
+    """Returns the digests of the stored messages of the task, by sequence number, in index order; and the numbers of
+    all tasks of the batch with messages in the range.
+
+    Raises SourceError if the node does not support bulk reads, and ClientErrors.
+    """
+    own, tasks = dict[int, bytes](), set[int]()
+    try:
+        for page in BulkPages(client, wanted, ReadOptions()).pages():
+            if page.batch is None or "beside" not in page.batch.schema.names:
+                continue
+            # Most messages of a range belong to other publishers. These messages are not decoded.
+            may_be_own = compute.match_substring(page.batch.column("beside"), attempt.batch_id)
+            for row in compute.indices_nonzero(may_be_own).to_pylist():
+                extras = decode_extras(page.batch.column("beside")[row].as_py())
+                number = extras.sequence
+                if number is None or not number.publisher_id.startswith(attempt.batch_id):
+                    continue
+                tasks.add(int.from_bytes(number.publisher_id[len(attempt.batch_id) :], "big"))
+                if number.publisher_id == attempt.publisher_id:
+                    key = page.batch.column("key")[row].as_py() if "key" in page.batch.schema.names else None
+                    content = content_of(page.batch.column("data")[row].as_py(), key, extras.headers)
+                    own[number.sequence] = digest_of(content)
+    except AccessDenied:
+        raise
+    except RequestRefused as error:
+        raise SourceError(
+            f"{client.address} refuses the bulk read with which a writer finds what it has stored: {error}; install "
+            "the extra `export` where the node runs, or write with delivery=atLeastOnce"
+        ) from error
+    return own, tasks

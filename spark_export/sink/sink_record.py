@@ -1,14 +1,11 @@
 """Keeps the progress of a query, or of a write with a `writeId`, in the node's index service.
 
 The progress is a set of saved indexes under a client id that only this query uses. Each partition that the query writes
-has a saved index: no message of an uncommitted batch is before it, so a search for such messages begins there. The
-saved index of partition 0 of the stream name `MARK` is the number of the next batch to commit. A save never lowers a
-saved index, so a late save from a failed task has no effect.
+has a saved index: no message of an uncommitted batch is before it, so a search for such messages begins there. A save
+never lowers a saved index, so a late save from a failed task has no effect.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from index_service.extensions import FENCED_SAVE, FencedSave, SaveStatus
 from spark_export.errors import BadAnswer
@@ -19,6 +16,7 @@ from stream_client.blocking import StreamClient, list_positions, set_position
 from stream_client.core.service_route import INDEX_SERVICE
 
 MARK = "committed batches"
+"""The stream name whose saved index, in partition 0, is the number of the next batch to commit."""
 
 
 def load_record(client: StreamClient, client_id: str) -> dict[Place, int]:
@@ -32,11 +30,6 @@ def save_place(client: StreamClient, client_id: str, place: Place, index: int) -
     request = FencedSave(1, client_id, *place, index, None)
     if client.session.ask(INDEX_SERVICE, FENCED_SAVE, request).status is not SaveStatus.OK:
         raise BadAnswer(f"the node did not save position {index} of {place[0]}/{place[1]} for {client_id}")
-
-
-def next_batch(record: Mapping[Place, int]) -> int:
-    """Returns the number of the next batch to commit; batches with lower numbers are stored completely."""
-    return record.get((MARK, 0), 0)
 
 
 def commit_batch(client: StreamClient, client_id: str, batch: int, written: set[Place]) -> None:

@@ -11,7 +11,7 @@ for `delivery=atLeastOnce`. The condition is that a repeated micro-batch has the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +20,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
-from spark_export.errors import OptionError, SourceError, StreamExists
-from spark_export.sink.attempts import Attempt, check_tasks
-from spark_export.sink.pushes import Pushes
+from spark_export.errors import OptionError, RowsDiffer, SourceError, StreamExists
+from spark_export.sink.pushes import Attempt, Pushes
 from spark_export.sink.sink_record import commit_batch, find_ends
 from spark_export.sink.write_rows import check_columns, has_stream_column, read_row
 from spark_export.source.node import asked
@@ -30,8 +29,6 @@ from spark_export.source.options import WriteOptions
 from spark_export.source.plan import Place
 from spark_export.source.spark_versions import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-Ends = dict[Place, tuple[int, int]]
-"""The first index and the next index of each partition at the beginning of a batch."""
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """The local properties of a Spark task with the id of the streaming query and the number of the micro-batch."""
@@ -51,22 +48,52 @@ class SinkWritten(WriterCommitMessage):
     seen: set[int] = field(default_factory=set)
 
 
-class StreamWriter(DataSourceArrowWriter):
-    """The writer of one Spark job. The driver creates a missing stream, and tasks push the rows."""
+class SinkWriter:
+    """The part that the writers of a job and of a micro-batch share. The driver creates a missing stream, and tasks
+    push the rows."""
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-        """Checks columns and options, and creates the stream. Raises SourceError, such as StreamExists."""
-        self._ends = prepare_streams(schema, options, overwrite)
+        """Checks columns and options, and creates the stream. Raises SourceError."""
+        if overwrite:
+            raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
+        check_columns(schema, options)
         self._options = options
-        stored = sum(
-            next_index - first for (stream, _), (first, next_index) in self._ends.items() if stream == options.stream
-        )
+        # The first index and the next index of each partition at the beginning of the batch.
+        self._ends = asked(options, lambda client: find_ends(client, options, has_stream_column(schema)))
+
+    def write(self, iterator: Iterator[pa.RecordBatch | Row]) -> SinkWritten:
+        """Pushes the rows of a task, and waits for all confirmations. Raises SourceError."""
+        attempt = self._attempt()
+        with Pushes(self._options, attempt, self._ends) as pushes:
+            for given in iterator if not pushes.is_committed() else ():
+                # Before Spark 4.1, a streaming query has rows in place of Arrow batches.
+                for row in given.to_pylist() if isinstance(given, pa.RecordBatch) else [given.asDict(recursive=True)]:
+                    taken = read_row(row, self._options)
+                    if taken is not None:
+                        pushes.push(taken)
+            pushes.flush()
+            if attempt is None:
+                return SinkWritten(pushes.counts)
+            return SinkWritten(pushes.counts, attempt.task, attempt.query, pushes.seen)
+
+    def _attempt(self) -> Attempt | None:
+        """Returns the present execution of a task; None if its rows are stored at least once."""
+        raise NotImplementedError
+
+
+class StreamWriter(SinkWriter, DataSourceArrowWriter):
+    """The writer of one Spark job."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
+        """Raises SourceError, such as StreamExists."""
+        super().__init__(schema, options, overwrite)
+        stored = sum(end - first for (stream, _), (first, end) in self._ends.items() if stream == options.stream)
         if stored and options.if_exists == "error":
             raise StreamExists(f"the stream {options.stream!r} has {stored} messages, and ifExists is error")
         self._skipped = bool(stored) and options.if_exists == "ignore"
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return SinkWritten({}) if self._skipped else write_rows(iterator, self._options, self._attempt(), self._ends)
+    def write(self, iterator: Iterator[Any]) -> SinkWritten:
+        return SinkWritten({}) if self._skipped else super().write(iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Records in the node that a write with a `writeId` is complete. The tasks have pushed all messages."""
@@ -76,7 +103,6 @@ class StreamWriter(DataSourceArrowWriter):
         """Does nothing: a pushed message cannot be removed from a stream."""
 
     def _attempt(self) -> Attempt | None:
-        """Returns the present execution of a task as an `Attempt`, or None for a write without a `writeId`."""
         if self._options.write_id is None:
             return None
         context = TaskContext.get()
@@ -84,17 +110,8 @@ class StreamWriter(DataSourceArrowWriter):
         return Attempt(f"spark-write-{self._options.write_id}", self._options.write_version, task, tried > 0)
 
 
-class StreamSink(DataSourceStreamArrowWriter):
+class StreamSink(SinkWriter, DataSourceStreamArrowWriter):
     """The writer of one micro-batch; Spark creates one on the driver, and another one to commit."""
-
-    def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-        """Checks columns and options, and creates a missing stream. Raises SourceError."""
-        self._ends = prepare_streams(schema, options, overwrite)
-        self._options = options
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        attempt = read_attempt(TaskContext.get()) if self._options.exactly_once else None
-        return write_rows(iterator, self._options, attempt, self._ends)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """Records in the node that the micro-batch is stored; if Spark repeats it, no row is pushed again."""
@@ -103,36 +120,8 @@ class StreamSink(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         """Does nothing: when Spark repeats the micro-batch, the sink does not push again what it finds."""
 
-
-def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) -> Ends:
-    """Checks the columns, and creates a missing stream. Returns the first and next index of each partition.
-
-    Raises OptionError, also for a write that replaces the stream, and errors of the connection.
-    """
-    if overwrite:
-        raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
-    check_columns(schema, options)
-
-    return asked(options, lambda client: find_ends(client, options, has_stream_column(schema)))
-
-
-def write_rows(
-    rows: Iterable[pa.RecordBatch | Row], options: WriteOptions, attempt: Attempt | None, ends: Mapping[Place, Any]
-) -> SinkWritten:
-    """Pushes the rows of a task, and waits for all confirmations; without `attempt`, rows are stored at least once.
-    Raises SourceError."""
-    with Pushes(options, attempt, ends) as pushes:
-        if not pushes.is_committed():
-            for given in rows:
-                # Before Spark 4.1, a streaming query has rows in place of Arrow batches.
-                for row in given.to_pylist() if isinstance(given, pa.RecordBatch) else [given.asDict(recursive=True)]:
-                    taken = read_row(row, options)
-                    if taken is not None:
-                        pushes.push(taken)
-            pushes.flush()
-        if attempt is None:
-            return SinkWritten(pushes.counts)
-        return SinkWritten(pushes.counts, attempt.task, attempt.query, pushes.seen)
+    def _attempt(self) -> Attempt | None:
+        return read_attempt(TaskContext.get()) if self._options.exactly_once else None
 
 
 def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -> None:
@@ -140,7 +129,12 @@ def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -
     written = [each for each in messages if isinstance(each, SinkWritten) and each.query is not None]
     if not written or (query := written[0].query) is None:
         return
-    check_tasks(set().union(*(each.seen for each in written)), (each.task for each in written), batch)
+    gone = sorted(set().union(*(each.seen for each in written)) - {each.task for each in written})
+    if gone:
+        raise RowsDiffer(
+            f"batch {batch} had a task {gone[0]} when it was first tried, and has fewer tasks now: its rows may be in "
+            "the streams twice; repeat a batch with the settings and the number of cores with which it began"
+        )
     places = set[Place]().union(*(each.counts for each in written))
     asked(options, lambda client: commit_batch(client, query, batch, places))
 

@@ -17,8 +17,7 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.errors import SourceUnreachable
-from spark_export.sink.attempts import Attempt
-from spark_export.sink.pushes import Pushes
+from spark_export.sink.pushes import Attempt, Pushes
 from spark_export.sink.write_rows import RowToPush
 from spark_export.sink.writer import SinkWritten, commit_written
 from spark_export.source.node import asked, list_partitions

@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_export.errors import OptionError, RowsDiffer
-from spark_export.sink.attempts import Attempt
-from spark_export.sink.pushes import Pushes
+from spark_export.sink.pushes import Attempt, Pushes
 from spark_export.sink.write_rows import read_row
 from spark_export.sink.writer import SinkWritten, commit_written
 from spark_export.source.node import list_partitions
