@@ -65,9 +65,8 @@ class BlockDecoder(MessageDecoder):
         assert headers is not None, "asked for by `needs_headers`"
         wanted = {field.name for field in self.fields}
         with_items = not wanted.isdisjoint(("hapi_version", "produced", "previous_root", "items", "problem"))
-        return [
-            block_row(*each, with_items=with_items) for each in zip(headers.to_pylist(), data.to_pylist(), strict=True)
-        ]
+        messages = zip(headers.to_pylist(), data.to_pylist(), strict=True)
+        return [block_row(*each, with_items=with_items) for each in messages]
 
 
 def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:

@@ -74,16 +74,6 @@ class ObjectDecoder(MessageDecoder):
         super().__init__(fields)
         self._options = options
         self._open_load = open_load
-        self._open()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"fields": self.fields, "_options": self._options, "_open_load": self._open_load}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._open()
-
-    def _open(self) -> None:
         self._load: Load | None = None
         self._converters = Converters(self._options.zone)
         self._types = {field.name: field.type for field in self.fields}
@@ -101,6 +91,9 @@ class ObjectDecoder(MessageDecoder):
                 self._converts[name] = self._converters.find(wanted)
             except TypeError as error:
                 raise OptionError(f"the column {name!r}: {error}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.fields, self._options, self._open_load)
 
     def load(self) -> Load:
         if self._load is None:

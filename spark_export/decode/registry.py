@@ -30,6 +30,8 @@ SCHEMAS_MAX = 1000
 RETRY_DELAY_S = 0.5
 ABSENT_CODES = (40401, 40402, 40403)
 """The codes of a registry's answer 404: no such subject, no such version, and no such schema."""
+HINTS = dict.fromkeys((401, 403), "; schemaRegistryAuth names the credentials")
+NO_REGISTRY = f" without a JSON object of a registry (at most {ANSWER_BYTES_MAX} bytes); is this a schema registry?"
 ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -89,7 +91,7 @@ class Registry:
     def _schema(self, path: str, what: str) -> dict[str, Any]:
         path += self._query
         if path not in self._known:
-            self._known[path] = self._fetch_in_time(path)
+            self._known[path] = self._fetch(self._options.url + path)
         found = self._known[path]
         if found is None:
             raise Malformed(f"the registry has no {what}")
@@ -99,45 +101,38 @@ class Registry:
             raise RegistryFailed(f"{self._options.url}: the answer about {what} contains no schema")
         return found
 
-    def _fetch_in_time(self, path: str) -> dict[str, Any] | None:
-        """Returns the JSON object at a path of the registry; None if the registry answers 404. Repeats a request that
-        may succeed later."""
+    def _fetch(self, url: str) -> dict[str, Any] | None:
+        """Returns the JSON object at an address; None if a registry answers that it has no such schema. Repeats a
+        request that may succeed later."""
         deadline = time.monotonic() + self._options.timeout_s
         while True:
+            cause: Exception | None = None
+            request = urllib.request.Request(url, headers={"Accept": ACCEPT})
+            if self._options.auth is not None:
+                # After a redirection, the credentials are not sent to the other server.
+                request.add_unredirected_header("Authorization", credentials(self._options.auth))
             try:
-                return self._fetch(self._options.url + path)
-            except _MayPass as error:
-                if time.monotonic() + RETRY_DELAY_S >= deadline:
-                    raise RegistryFailed(f"{self._options.url}{path}: {error}") from error
-                threading.Event().wait(RETRY_DELAY_S)
-
-    def _fetch(self, url: str) -> dict[str, Any] | None:
-        request = urllib.request.Request(url, headers={"Accept": ACCEPT})
-        if self._options.auth is not None:
-            # After a redirection, the credentials are not sent to the other server.
-            request.add_unredirected_header("Authorization", credentials(self._options.auth))
-        try:
-            with urllib.request.urlopen(request, timeout=self._options.timeout_s) as answer:
-                found = _json_object(answer.read)
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == 404:
-                    # A 404 of a wrong path or server does not show that a message is bad.
-                    if (_json_object(error.read) or {}).get("error_code") in ABSENT_CODES:
-                        return None
-                    problem = "not a registry's answer; is this a schema registry?"
-                    raise RegistryFailed(f"{url}: 404 {error.reason}, {problem}") from error
-                if error.code == 429 or error.code >= 500:
-                    raise _MayPass(f"{error.code} {error.reason}") from error
-                hint = "; schemaRegistryAuth names the credentials" if error.code in (401, 403) else ""
-                raise RegistryFailed(f"{url}: {error.code} {error.reason}{hint}") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise _MayPass(str(error) or type(error).__name__) from error
-        if found is None:
-            raise RegistryFailed(
-                f"{url}: the answer is no JSON object of at most {ANSWER_BYTES_MAX} bytes; is this a schema registry?"
-            )
-        return found
+                try:
+                    answer = urllib.request.urlopen(request, timeout=self._options.timeout_s)
+                except urllib.error.HTTPError as error:
+                    answer = error
+                with answer:
+                    code, reason, found = answer.status, answer.reason, _json_object(answer.read)
+            except (OSError, http.client.HTTPException) as error:
+                problem, cause = str(error) or type(error).__name__, error
+            else:
+                # A 404 of a wrong path or server does not show that a message is bad.
+                if code == 404 and (found or {}).get("error_code") in ABSENT_CODES:
+                    return None
+                if code < 300 and found is not None:
+                    return found
+                problem = f"{code} {reason}"
+                if code != 429 and code < 500:
+                    hint = HINTS.get(code) or (NO_REGISTRY if found is None or code == 404 else "")
+                    raise RegistryFailed(f"{url}: {problem}{hint}")
+            if time.monotonic() + RETRY_DELAY_S >= deadline:
+                raise RegistryFailed(f"{url}: {problem}") from cause
+            threading.Event().wait(RETRY_DELAY_S)
 
 
 def _json_object(read: Callable[[int], bytes]) -> dict[str, Any] | None:
@@ -147,10 +142,6 @@ def _json_object(read: Callable[[int], bytes]) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-class _MayPass(Exception):
-    """A temporary failure of a request. The same request can succeed later."""
 
 
 def credentials(place: str) -> str:

@@ -12,9 +12,6 @@ from spark_export.decode.decoding import MessageDecoder, decoder
 
 
 def make_decoder(kind: str, columns: StructType, **options: str) -> MessageDecoder:
-    if "schemaRegistry" in options:
-        # The shortest time in which a request is repeated once.
-        options = {"schemaRegistryTimeoutMs": "1100", **options}
     return decoder(kind, list(to_arrow_schema(columns, timezone="UTC")), options)
 
 

@@ -202,7 +202,7 @@ def test_a_registry_that_fails_ends_the_task_and_makes_no_nulls(registry: Regist
     assert rows_of(reader(schemaRegistry=registry.address), [message])[0]["a"] == 1
     registry.failing = 99
     with pytest.raises(RegistryFailed, match="/schemas/ids/1: 503 Service Unavailable"):
-        rows_of(reader(schemaRegistry=registry.address), [message])
+        rows_of(reader(schemaRegistry=registry.address, schemaRegistryTimeoutMs="1100"), [message])
     registry.failing, registry.failure = 1, 418
     with pytest.raises(RegistryFailed, match="418"):
         rows_of(reader(schemaRegistry=registry.address), [message])
