@@ -116,14 +116,8 @@ async def _run_once(
     finally:
         stopping.cancel()
         run.cancel()
-    fields: dict[str, object] = {
-        "run": outcome.run_id,
-        "rows": outcome.rows,
-        "data_bytes": outcome.data_bytes,
-        "files": outcome.files,
-    }
-    fields |= {"lost": outcome.lost, "steps": outcome.steps}
-    logger.info("run ended", **fields, seconds=round(outcome.seconds, 3))
+    amounts = {name: getattr(outcome, name) for name in ("rows", "data_bytes", "files", "lost", "steps")}
+    logger.info("run ended", run=outcome.run_id, **amounts, seconds=round(outcome.seconds, 3))
     return outcome
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from sqlalchemy import (
+    URL,
     BigInteger,
     Column,
     Connection,
@@ -242,7 +243,8 @@ class ExportHistory:
 
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}", poolclass=NullPool)
+            # In an address that is a text, a question mark of the path would end it.
+            engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(self.path)), poolclass=NullPool)
             try:
                 async with engine.begin() as connection:
                     await connection.execute(text(f"PRAGMA busy_timeout = {BUSY_MS}"))

@@ -55,7 +55,11 @@ class TaskThreads:
                     if stop.is_set():
                         raise _Stopped
 
-                done.append(write_ranges(task, reader.read, plan, is_of_stream=reader.is_of_stream, on_rows=told))
+                written = write_ranges(task, reader.read, plan, is_of_stream=reader.is_of_stream, on_rows=told)
+                done.append(written)
+                if stop.is_set():
+                    # `run` may have removed the files of the tasks that were done, and does not wait for this one.
+                    remove_files(plan, written.files)
 
         workers = [_in_thread(work) for _ in range(min(self.parallelism, len(tasks)))]
         try:

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
-from sqlalchemy import text
+from sqlalchemy import URL, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
@@ -101,7 +102,8 @@ def _fetch(filesystem: fs.FileSystem, source: str, target: Path) -> None:
 
 
 async def _read_ledger(path: Path) -> OldExport:
-    engine = create_async_engine(f"sqlite+aiosqlite:///file:{path}?mode=ro&uri=true", poolclass=NullPool)
+    address = URL.create("sqlite+aiosqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
+    engine = create_async_engine(address, poolclass=NullPool)
     try:
         async with engine.connect() as connection:
 

@@ -7,7 +7,7 @@ the node's message are problems. Verification repairs nothing.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -27,6 +27,8 @@ PROBLEMS_MAX = 100
 """The largest number of described problems; further ones are only counted."""
 PIECE_ROWS = 65_536
 """The number of indexes of which the rows are compared with the node's messages by one sum."""
+CREATED = "CREATE TABLE"
+"""The operation of Delta's first commit, which is nobody's change."""
 NAMES = ("stream", "partition", "era", "index", "timestamp", "key", "data")
 
 
@@ -71,23 +73,30 @@ def verify(
     ends, read: the partitions of the node and a function that reads their messages, or None to ask no node.
     checksums: whether to read all bytes of all files, and to compare the checksums of their pages.
     """
+    # The state comes first, so that the table has all rows that it names. Later commits of exporters may add some.
     state, commits, files = log.load(), log.commits(), log.list_files()
     problems = [] if not checksums else [*_check_files(log, files, on_file)]
-    rows = _Rows(state, is_compared=read is not None)
+    rows = _Rows(state, ends if read is not None else ())
+    # The rows of damaged files would say nothing about the others.
     if not problems:
         for batch in log.read(NAMES if read is not None or state.forgotten else NAMES[:4]):
             rows.add(batch)
+    # A row that is there twice is a problem, whoever wrote it.
     notes, removed = [*_tell_others(commits)], 0
     for place in sorted(rows.there):
         _, repeated = merge(rows.there[place])
         if repeated:
             problems.append(f"{_name(place)}: {total(merge(repeated)[0])} indexes are there twice, {_first(repeated)}")
+    # Compare the indexes with those that the log says were exported.
     if not problems:
+        after = log.load().positions
         for of, position in sorted(state.positions.items()):
             missing, beyond = _compare(of, position, commits, rows.there.get((of.stream, of.partition, of.era), []))
             removed += total(missing)
             if missing:
                 notes.append(f"{_name(of[:3])}: {total(missing)} exported rows were removed, {_first(missing)}")
+            # Others may have added rows. Those of a run that was committed meanwhile are not theirs.
+            beyond = subtract(beyond, merge([(position.end, after.get(of, position).end)])[0])
             if beyond:
                 notes.append(f"{_name(of[:3])}: {total(beyond)} rows are of no run, {_first(beyond)}")
     if rows.unforgotten:
@@ -97,7 +106,7 @@ def verify(
         )
     compared = None
     if read is not None and not problems:
-        compared, different = rows.compare(ends, read)
+        compared, different = rows.compare(read)
         problems += different
     own = [each for each in commits if isinstance(each, Commit)]
     return VerificationResult(
@@ -140,46 +149,48 @@ def _check_files(log: TableLog, files: Sequence[TableFile], on_file: Callable[[i
 class _Rows:
     """The rows of a table, counted by their indexes. there: the intervals of indexes, in the order of the files.
 
-    is_compared: whether to keep a sum over the contents of each piece of PIECE_ROWS indexes, for `compare`.
+    ends: the partitions of the node whose contents are compared. A sum is kept for each piece of PIECE_ROWS indexes.
     """
 
-    def __init__(self, state: TableState, *, is_compared: bool) -> None:
+    def __init__(self, state: TableState, ends: Iterable[PartitionEnd]) -> None:
         self.there: dict[Place, list[Interval]] = defaultdict(list)
         self.count = 0
         self.unforgotten = 0
-        self._state = state
-        self._is_compared = is_compared
+        self._forgotten = state.forgotten
         self._sums: dict[tuple[Place, int], int] = defaultdict(int)
+        self._compared: dict[Place, IndexRange] = {}
+        latest = state.latest()
+        for end in ends:
+            of, position = latest.get((end.stream, end.partition), (None, TablePosition(0)))
+            if of is not None and of.created_us == end.created_us:
+                # Only whole pieces can be compared; the first one that the node has begun to delete is left out.
+                begin = -(-end.first_index // PIECE_ROWS) * PIECE_ROWS
+                self._compared[of[:3]] = IndexRange(of, begin, max(begin, min(position.end, end.next_index)))
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.count += batch.num_rows
         for place, part in split_places(batch):
-            self.there[place] += batch_intervals(part.column("index"))
-            if (forgotten := self._state.forgotten.get(place[0])) is not None:
+            index = part.column("index")
+            self.there[place] += batch_intervals(index)
+            if (forgotten := self._forgotten.get(place[0])) is not None:
                 self.unforgotten += part.num_rows - forget(part, forgotten).num_rows
-            for index, value in _contents(part) if self._is_compared else ():
-                self._sums[place, index // PIECE_ROWS] += value
+            if (wanted := self._compared.get(place)) is not None:
+                # An exporter may have added rows since the ends and the positions were read.
+                is_wanted = pc.and_(pc.greater_equal(index, wanted.begin), pc.less(index, wanted.end))
+                for number, value in _contents(part.filter(is_wanted)):
+                    self._sums[place, number // PIECE_ROWS] += value
 
-    def compare(
-        self, ends: Iterable[PartitionEnd], read: Callable[[IndexRange], Iterable[pa.RecordBatch]]
-    ) -> tuple[int, list[str]]:
+    def compare(self, read: Callable[[IndexRange], Iterable[pa.RecordBatch]]) -> tuple[int, list[str]]:
         """Returns how many rows were compared with the messages of the node, and the differences."""
-        latest, count, different = self._state.latest(), 0, []
-        for end in ends:
-            of, position = latest.get((end.stream, end.partition), (None, TablePosition(0)))
-            if of is None or of.created_us != end.created_us:
-                continue
-            place = of.stream, of.partition, of.era
+        count, different = 0, []
+        for place, wanted in self._compared.items():
             there = merge(self.there.get(place, []))[0]
-            begin, stop = end.first_index, min(position.end, end.next_index)
-            # Only whole pieces can be compared; the first one that the node has begun to delete is left out.
-            begin = begin if begin == 0 else -(-begin // PIECE_ROWS) * PIECE_ROWS
             sums: dict[int, int] = defaultdict(int)
-            for batch in read(IndexRange(of, begin, stop)) if begin < stop else ():
+            for batch in read(wanted) if wanted.rows else ():
                 for index, value in _contents(batch, there):
                     sums[index // PIECE_ROWS] += value
                     count += 1
-            for piece in range(begin // PIECE_ROWS, -(-stop // PIECE_ROWS)):
+            for piece in range(wanted.begin // PIECE_ROWS, -(-wanted.end // PIECE_ROWS)):
                 if sums[piece] != self._sums[place, piece]:
                     different.append(
                         f"{_name(place)}: the rows from {piece * PIECE_ROWS} to {(piece + 1) * PIECE_ROWS - 1} are not "
@@ -230,10 +241,8 @@ def _compare(
 
 
 def _tell_others(commits: Sequence[Commit | OtherCommit]) -> Iterator[str]:
-    operations: dict[str, int] = defaultdict(int)
-    for each in commits:
-        if isinstance(each, OtherCommit):
-            operations[each.operation] += 1
+    others = (each.operation for each in commits if isinstance(each, OtherCommit))
+    operations = Counter(name for name in others if name != CREATED)
     if operations:
         yield "other commits: " + ", ".join(f"{count} {name}" for name, count in sorted(operations.items()))
 

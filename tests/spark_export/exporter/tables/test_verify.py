@@ -165,3 +165,20 @@ def test_what_others_removed_is_information(world: World, table_format: str) -> 
     world.push(4)
     assert world.run().rows == 4
     assert world.verify().sound
+
+
+def test_an_export_that_goes_on_meanwhile_is_no_damage(each_format: World) -> None:
+    """Goal: a table that an exporter adds to is sound. Method: a run between the ends of the node and the state, and
+    one between the state and the rows."""
+    world = exported(each_format)
+    reader = ExportReader(world.settings.source(), lambda: None)
+    ends = world.settings.node_side().list_ends(Selection())
+
+    def add(*_: int) -> None:
+        world.push(10)
+        world.run()
+
+    add()
+    verdict = verify(world.log(), ends=ends, read=reader.read, on_file=add)
+    assert (verdict.problems, verdict.notes, verdict.removed, verdict.compared) == ((), (), 0, 100)
+    assert verdict.rows == len(world.stored()) > 110
