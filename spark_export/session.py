@@ -81,7 +81,8 @@ def open_session(
     """Starts a SparkSession that knows the format `stream_node`. Raises JavaMissing, SparkUnavailable.
 
     master: the master of Spark. With a master that begins with `local`, Spark runs on this machine and listens on the
-        loopback interface only.
+        loopback interface only. In a program that `spark-submit` has started, the master and the settings are those of
+        `spark-submit`, unless another master is given.
     remote: the address `sc://host:port` of a Spark Connect server, which replaces the master.
     config: settings of Spark, which override the settings of this module.
     aot_cache: a file for the classes that Spark loads at the start. If the file exists, the start takes half the time.
@@ -95,6 +96,8 @@ def open_session(
     builder = SparkSession.builder.appName(name)
     if remote is not None:
         builder = builder.remote(remote)
+        settings = {"spark.sql.session.timeZone": "UTC"}
+    elif is_submitted() and master == EMBEDDED:
         settings = {"spark.sql.session.timeZone": "UTC"}
     else:
         builder = builder.master(master)
@@ -110,7 +113,7 @@ def open_session(
     except Exception as error:
         if not is_sparks(error):
             raise
-        if remote is None:
+        if remote is None and not is_submitted():
             # `java_version` raises a clearer error than Spark's if Java is too old or cannot run.
             java.java_version(Path(os.environ["JAVA_HOME"]))
         hint = "" if is_embedded(where) else f"; is {where} there, and is this machine allowed to use it?"
@@ -159,6 +162,11 @@ def _hush_accumulators(session: Any) -> None:
 def is_embedded(master: str) -> bool:
     """Returns whether Spark runs only on this machine, as a child of this process."""
     return master.startswith("local")
+
+
+def is_submitted() -> bool:
+    """Returns whether `spark-submit` has started this program, and Java before it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _require_connect(remote: str) -> None:

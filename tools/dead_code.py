@@ -22,7 +22,6 @@ PROGRAMS = ("bench", "examples", "tools")
 
 USED = {
     "Python, for a name that a module lacks": ("__getattr__",),
-    "importlib, which loads a module by it": ("exec_module",),
     "hatchling, when it builds a wheel": ("ClientHook", "CompileHook", "PLUGIN_NAME", "initialize"),
     "mkdocs, when it builds the site": ("on_page_content", "on_page_markdown", "on_post_build"),
     "Alembic, which orders the revisions by it": ("down_revision",),

@@ -5,7 +5,7 @@ number of a message type in the schema file, from 0. The next position is the nu
 type, and so on.
 
 An enum value is decoded to its name. An absent field becomes null if the field has presence in Protobuf. An absent
-proto3 field without `optional` becomes its default value, because Protobuf does not write default values.
+proto3 field that is not optional becomes its default value, because Protobuf does not write default values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The exporter as a PySpark application: a streaming query reads a node, and its executors write the table's files.
 
-    spark-submit …/spark_export/exporter/application.py LAKE --node HOST:PORT        the same as `export daemon LAKE`
+    spark-submit …/stream_node/__main__.py export daemon LAKE --node HOST:PORT
 
 A run is a query `readStream` with the trigger `availableNow`. Each micro-batch goes to `foreachBatch`: tasks write its
 rows as files (`spark_files`), and this process commits them and the new positions in one transaction of the table. The
@@ -34,7 +34,7 @@ from spark_export.exporter.node_side import ExportReader
 from spark_export.exporter.planning import STEP_ROWS_MAX, take_step
 from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, ExportStep, add_up
 from spark_export.exporter.spark_files import write_files
-from spark_export.session import EMBEDDED, WORKER_LATE, close_session, is_sparks, open_session
+from spark_export.session import EMBEDDED, WORKER_LATE, close_session, is_sparks, is_submitted, open_session
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TableState, Written
@@ -74,7 +74,7 @@ class SparkExporter(Exporter):
         self._session = choice.session
         self._stopping = threading.Event()
         self._rows_max = settings.rows_max or STEP_ROWS_MAX * (
-            1 if choice.master.startswith("local") else CLUSTER_FACTOR
+            1 if choice.master.startswith("local") and not is_submitted() else CLUSTER_FACTOR
         )
 
     async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
@@ -324,10 +324,3 @@ async def open_spark_exporter(settings: ExportSettings, choice: SparkChoice) -> 
         yield exporter
     finally:
         await exporter.close()
-
-
-if __name__ == "__main__":
-    from stream_node.cli.app import main
-
-    sys.argv[1:1] = ["export", "daemon"]
-    main()

@@ -1,9 +1,10 @@
 """The silver and gold tables of a pipeline: Delta tables in one folder, which Spark computes and `deltalake` commits.
 
 Spark writes the files of new rows. Where rows replace others, `deltalake` writes the rows of the touched files again.
-Either is one commit of the table. `OUT/pipeline.json` names the version of each table that belongs together, and the
-replacement of this file publishes a step of all tables at once. A step that did not come so far left newer versions,
-which `Outputs` restores before it goes on. So neither jars nor the checkpoint of a query decide what is in the tables.
+Either is one commit of the table. The file OUT/pipeline.json names the version of each table that belongs together,
+and the replacement of this file publishes a step of all tables at once. A step that did not come so far left newer
+versions, which `Outputs` restores before it goes on. So neither jars nor the checkpoint of a query decide what is in
+the tables.
 
 The folder must be on a file system that the executors of Spark and this process see under the same path.
 """
@@ -40,7 +41,7 @@ KEEP_HOURS = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of `pipeline.json`: the state of a pipeline after its last step.
+    """The content of MANIFEST: the state of a pipeline after its last step.
 
     export: the id of the export's table. settings: those that decide what is in the tables.
     versions: the version of each table that belongs to this state. schemas: the columns of each, in Spark's JSON.

@@ -122,7 +122,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offsets(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns the limit for `latestOffset`. For the trigger `once`, Spark passes ReadAllAvailable instead."""
+        """Returns the limit for `latestOffset`. A query that is triggered once gets ReadAllAvailable from Spark."""
         least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
         if most is not None:
             return ReadMaxRows(most)

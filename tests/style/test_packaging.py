@@ -19,17 +19,26 @@ from tests.style.tree import ROOT, package_files, packages, parse, plant
 # The name that is imported -> the name that is installed, where they are not the same.
 INSTALLED_AS: dict[str, str] = {"google": "protobuf", "opentelemetry": "opentelemetry-sdk"}
 
-# Packages that run with an extra installed.
-EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
+# Packages and folders that run with an extra installed. The export's engine and its tables run without Spark.
+EXTRA_OF = {
+    "pyspark_stream_node": "spark",
+    "spark_export": "spark",
+    "spark_export/exporter": "export",
+    "spark_export/tables": "export",
+}
 
-# Modules that do without an extra, and say so where it is missing.
+# Modules that do without an extra, or need another one than their folder, and say so where it is missing.
 OPTIONAL = {
     "ockam/tracing/exporting.py": "otel",
     "ockam/tracing/spans.py": "otel",
     "spark_export/decode/avro.py": "avro",
     "spark_export/decode/protobuf.py": "protobuf",
-    "stream_client/arrow.py": "spark",
-    "stream_storage/sqlite/bulk/arrow_pages.py": "spark",
+    "spark_export/exporter/application.py": "spark",
+    "spark_export/exporter/spark_files.py": "spark",
+    "spark_export/pipeline/outputs.py": "spark delta",
+    "spark_export/pipeline/run.py": "spark delta",
+    "stream_client/arrow.py": "export",
+    "stream_storage/sqlite/bulk/arrow_pages.py": "export",
     "stream_storage/postgres/commands.py": "postgres",
     "stream_storage/postgres/copy.py": "postgres",
     "stream_storage/postgres/database.py": "postgres",
@@ -59,7 +68,7 @@ LOCKS = {
 EXTRA_LOCKS = {
     "requirements-spark.lock": ("spark",),
     "requirements-extras.lock": (
-        *("spark", "spark-connect", "avro", "protobuf", "delta", "iceberg", "postgres", "kafka", "otel"),
+        *("export", "spark", "spark-connect", "avro", "protobuf", "delta", "iceberg", "postgres", "kafka", "otel"),
         "http-tests",
     ),
 }
@@ -156,8 +165,9 @@ def import_problems(root: Path) -> list[str]:
     for path in package_files(root):
         place = path.relative_to(root)
         declared = list(project["dependencies"])
-        extra = OPTIONAL.get(str(place), EXTRA_OF.get(place.parts[0], ""))
-        declared += project["optional-dependencies"].get(extra, [])
+        folders = (EXTRA_OF[str(each)] for each in place.parents if str(each) in EXTRA_OF)
+        for extra in OPTIONAL.get(str(place), next(folders, "")).split():
+            declared += project["optional-dependencies"].get(extra, [])
         names = {str(canonicalize_name(Requirement(each).name)) for each in declared}
         for each in imports(parse(path)):
             name = INSTALLED_AS.get(each.top, each.top)

@@ -17,9 +17,9 @@ from spark_export.tables.columns import HEADERS, ROWS
 from spark_export.tables.files import write_ranges
 from spark_export.tables.model import Incarnation, IndexRange
 from spark_export.tables.open import open_table
+from tests.spark_export.pipeline.makers import Headers
 
 BASE_US = 1_750_000_000_000_000
-Headers = list[dict[str, Any]]
 Row = tuple[int, int, int, bytes | None, Headers, bytes]
 """Partition, index, seconds since the base time, key, headers and data."""
 

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.consuming import consume, consume_unordered

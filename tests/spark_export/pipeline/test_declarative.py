@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 pytest.importorskip("grpc", reason="the extra `spark-connect` is not installed")
 pytest.importorskip("yaml", reason="the extra `spark-connect` is not installed")
 
@@ -31,8 +32,8 @@ from stream_service.extras import Extras, encode_extras
 from stream_storage.contract import Append
 from stream_storage.sqlite.database import Database
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.pipeline.lake import BASE_US, Headers, read_table
-from tests.spark_export.pipeline.makers import block_messages, cardinal_records
+from tests.spark_export.pipeline.lake import BASE_US, read_table
+from tests.spark_export.pipeline.makers import Headers, block_messages, cardinal_records
 from tests.spark_export.spark_connect import ROOT, run_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]

@@ -18,8 +18,8 @@ from block_node.blocks.generator import START_SECONDS
 from spark_export.pipeline.run import run_pipeline
 from spark_export.pipeline.step import Settings
 from spark_export.pipeline.topics import Topics
-from tests.spark_export.pipeline.lake import BASE_US, Headers, Lake, plain, read_rows
-from tests.spark_export.pipeline.makers import block_messages, cardinal_records
+from tests.spark_export.pipeline.lake import BASE_US, Lake, plain, read_rows
+from tests.spark_export.pipeline.makers import Headers, block_messages, cardinal_records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
