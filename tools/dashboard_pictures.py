@@ -34,9 +34,6 @@ from block_node.client import OutgoingBlock
 from block_node.client import connect as connect_blocks
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch
-from spark_export.exporter import history
-from spark_export.exporter.run import ExportStep
-from spark_export.tables.model import Incarnation, IndexRange
 from stream_client import AccessDenied, blocking
 from stream_client.blocking import connect
 from stream_node.node.process import NodeProcess
@@ -181,6 +178,10 @@ def push_chain(stream: Any) -> None:
 
 def fill_export(address: str, folder: Path) -> None:
     """Writes the history of an export of the streams of `fill`: nine runs, of which one failed."""
+    from spark_export.exporter import history
+    from spark_export.exporter.run import ExportStep
+    from spark_export.tables.model import Incarnation, IndexRange
+
     with connect(address) as client:
         made = {each.stream_name: each.created_us for each in client.list_streams()}
     now_us = time.time_ns() // 1_000

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from spark_export.errors import OptionError
-from spark_export.exporter.node_side import Selection
 from spark_export.source.option_values import EARLIEST, LATEST
 from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
 
@@ -197,4 +196,7 @@ def test_an_option_for_reading_is_refused_when_writing() -> None:
 def test_a_pattern_that_python_warns_of_gives_no_warning() -> None:
     """Goal: no line of Python's among those of an export. Method: warnings are errors in tests."""
     assert read_options({"subscribePattern": "[[]a"}).pattern == "[[]a"
+    pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+    from spark_export.exporter.node_side import Selection
+
     assert Selection(pattern="[[]b").takes("[b")

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+
 from spark_export.exporter.daemon import next_start
 from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
 from spark_export.exporter.planning import (
