@@ -15,6 +15,8 @@ from spark_export.tables.log import TableLog
 
 CATALOG_FILE = "catalog.sqlite"
 FORMATS: Final = ("parquet", "delta", "iceberg")
+URL_SIGNS: Final = frozenset("?#%")
+"""Signs in the path of a folder that deltalake and pyiceberg decode as in a URL: they would write elsewhere or fail."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ def open_table(
 
     options: the options of the store; see `spark_export.tables.address`.
     """
+    if table_format in ("delta", "iceberg") and place.is_local and (signs := URL_SIGNS & set(place.path)):
+        raise TableRefused(
+            f"{place}: libraries of {table_format} take {' '.join(sorted(signs))} in a path for a part of a URL; give "
+            "the folder another name, or export with --format parquet"
+        )
     if table_format == "iceberg":
         from spark_export.tables.iceberg import IcebergLog
 

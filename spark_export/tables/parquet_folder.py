@@ -87,7 +87,9 @@ class ParquetFolderLog(TableLog):
         self._staged: dict[str, int] = {}
 
     def exists(self) -> bool:
-        return os.path.lexists(self.link) or any((self.folder / GENERATIONS).glob("*/run=*"))
+        # Tables of other formats have a folder of the link's name, also after their log was lost.
+        generations = self.folder / GENERATIONS
+        return generations.is_dir() and (os.path.lexists(self.link) or any(generations.glob("*/run=*")))
 
     def create(self, columns: pa.Schema) -> None:
         for folder in (self.folder, self.folder / STAGING, self.folder / GENERATIONS):

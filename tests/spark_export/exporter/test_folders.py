@@ -22,8 +22,10 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 
 from spark_export.exporter.errors import StreamsLeftOut
+from spark_export.exporter.history import history_of
+from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
-from spark_export.tables.errors import ExportError
+from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.files import NO_NAME, hive_folder
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_process import export_child
@@ -173,3 +175,27 @@ def test_a_log_that_is_gone_is_not_begun_anew_in_silence(world: World, table_for
     assert (done.returncode, "holds no export" in done.stderr) == (1, True)
     with pytest.raises(ExportError):
         world.log()
+
+
+def test_a_folder_of_a_hard_name_is_the_one_that_is_named(each_format: World) -> None:
+    """Goal: table, catalog and history are in that folder, and nothing is beside it: libraries take paths for URLs."""
+    world = each_format
+    parent = world.folder.with_name("parent")
+    world.folder = parent / ("la?ke #1 %41 é" if world.format == "parquet" else "lake 1 é")
+    world.settings = replace(world.settings, folder=world.folder)
+    for number in (1, 2):
+        world.push(10)
+        assert world.run().run_id == number
+    assert [each.name for each in parent.iterdir()] == [world.folder.name]
+    assert [each.run for each in history_of(world.settings.place()).load_runs(5)] == [2, 1]
+    assert world.compact().merged == 2
+    world.assert_whole()
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.parametrize("name", ["la?ke", "lake#1", "lake%41"])
+def test_a_folder_whose_name_a_library_takes_for_a_url_is_refused(tmp_path: Path, table_format: str, name: str) -> None:
+    folder = tmp_path / name
+    with pytest.raises(TableRefused, match="give the folder another name"):
+        ExportSettings(folder, "127.0.0.1:1", format=table_format).open_log()
+    assert list(tmp_path.iterdir()) == []
