@@ -75,7 +75,7 @@ PROGRAM = """
     for kind in (StreamWriter, StreamSink):
         writer = kind(StructType().add("value", BinaryType()), options, False)
         print(sum(writer.write(iter([Row(value=b"a"), Row(value=b"b")])).counts.values()))
-    print(StreamSink.__mro__[1].__name__)
+    print(StreamSink.__bases__[-1].__name__)
 """
 
 
