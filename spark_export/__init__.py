@@ -16,9 +16,8 @@
 - `decoder(kind, schema, options)` returns a decoder: a function that adds columns with the contents of messages to
   record batches (docs/decoding.md). It needs no Spark.
 - `table_files(address)` returns the files of an exported table, of any format, in a folder or on a store.
-- The columns are `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`,
-  and with the option `includeHeaders` also `headers`. `spark_export.source.source.StreamNodeSource` explains all
-  options.
+- The columns are those of Spark's Kafka source: `key`, `value`, `topic`, `partition`, `offset`, `timestamp`,
+  `timestampType`, and with the option `includeHeaders` also `headers`. docs/spark.md explains all options.
 - The offsets of a streaming query have the form `{"orders": {"0": 17, "1": 4}}`: for each partition the index of
   the next message to read.
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from spark_export.errors import OptionError, SourceError, SourceUnreachable
 from spark_export.exporter.planning import PartitionEnd
 from spark_export.source.node import SYSTEM, TOKEN_OPTION
+from spark_export.source.option_values import compile_pattern
 from spark_export.source.options import read_options
-from spark_export.source.patterns import compile_pattern
 from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
 from spark_export.tables.errors import RangeIncomplete

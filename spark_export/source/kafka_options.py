@@ -39,18 +39,13 @@ SECURITY = (
     KafkaOption("kafka.…", None, CLIENT),
 )
 
+TIMES = "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"
+SAME = "assign", "startingOffsets", *TIMES, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"
 SOURCE = (
     KafkaOption("kafka.bootstrap.servers", "endpoint", "addresses of a node, or of several members of one cluster"),
     KafkaOption("subscribe", "subscribe"),
     KafkaOption("subscribePattern", "subscribePattern", "a regular expression of Python, not of Java"),
-    KafkaOption("assign", "assign"),
-    KafkaOption("startingOffsets", "startingOffsets"),
-    KafkaOption("startingTimestamp", "startingTimestamp"),
-    KafkaOption("startingOffsetsByTimestamp", "startingOffsetsByTimestamp"),
-    KafkaOption("startingOffsetsByTimestampStrategy", "startingOffsetsByTimestampStrategy"),
-    KafkaOption("endingOffsets", "endingOffsets"),
-    KafkaOption("endingTimestamp", "endingTimestamp"),
-    KafkaOption("endingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+    *(KafkaOption(name, name) for name in SAME),
     KafkaOption("failOnDataLoss", "failOnDataLoss", "also notices a stream that was deleted and created again"),
     KafkaOption("maxOffsetsPerTrigger", "maxOffsetsPerTrigger"),
     KafkaOption("minOffsetsPerTrigger", "minOffsetsPerTrigger"),

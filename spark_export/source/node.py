@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import stream_client
 from ockam.identity.tls import Tls
@@ -39,23 +40,25 @@ SYSTEM = "system"
 """The value of `tlsCa` that stands for the authorities that the system trusts."""
 PAUSE_S, PAUSE_S_MAX = 0.2, 2.0
 """The first pause before a repetition, in seconds, and the longest one. Each is twice as long as the one before."""
+REQUEST_TIMEOUT_MS = 120_000
 FAILOVER_S = 3.0
 """With several addresses, the seconds of silence after which the next address is tried."""
 
 logger = logging.getLogger("stream_node.spark")
 
 
-class Way(Protocol):
-    """The options by which a process reaches a node; `spark_export.source.options` has them for reads and writes."""
+@dataclass(frozen=True)
+class Way:
+    """The checked options by which a process reaches a node, for reads and writes.
 
-    @property
-    def endpoint(self) -> str: ...
-    @property
-    def request_timeout_s(self) -> float: ...
-    @property
-    def tls(self) -> Tls | None: ...
-    @property
-    def token(self) -> Token | None: ...
+    tls: how to connect with TLS; None: connections are not encrypted.
+    token: the token that proves who reads or writes; None: no proof.
+    """
+
+    endpoint: str = "127.0.0.1:4000"
+    tls: Tls | None = None
+    token: Token | None = None
+    request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
 
 
 class RetryBound:

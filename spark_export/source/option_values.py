@@ -1,4 +1,4 @@
-"""Parses the values of options that are JSON with offsets, JSON with times, or durations.
+"""Parses the values of options that are JSON with offsets, JSON with times, durations, or patterns of names.
 
 The functions raise ValueError for a wrong value. The caller, `spark_export.source.options`, adds the option name to the
 error.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from typing import Any, TypeAlias
 
 EARLIEST, LATEST = -2, -1
@@ -56,6 +57,13 @@ def parse_duration_ms(value: str) -> int:
     if found is None or unit is None:
         raise ValueError(f"write a number and one of {', '.join(UNIT_MS)}, such as 15m")
     return int(int(found[1]) * unit)
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compiles a regular expression without Python's warnings, which an export would print. Raises re.error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return re.compile(pattern)
 
 
 def parse_whole(value: object, least: int) -> int:

@@ -9,24 +9,22 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ockam.identity.tls import Tls
-from ockam.identity.token import Token
 from spark_export.decode.options import DECODE_OPTIONS, decode_options
 from spark_export.errors import OptionError
 from spark_export.source.kafka_options import OTHER_NAMES, without_kafkas_names
-from spark_export.source.node import TLS_OPTIONS, TOKEN_OPTION, tls_of, token_of
+from spark_export.source.node import REQUEST_TIMEOUT_MS, TLS_OPTIONS, TOKEN_OPTION, Way, tls_of, token_of
 from spark_export.source.option_values import (
     EARLIEST,
     LATEST,
     Offsets,
+    compile_pattern,
     parse_assign,
     parse_duration_ms,
     parse_offsets,
     parse_times,
 )
-from spark_export.source.patterns import compile_pattern
 
 P = TypeVar("P")
 D = TypeVar("D")
@@ -51,18 +49,15 @@ SPARKS_OWN = ("checkpointlocation", "queryname")
 RECORDS_PER_PARTITION = 2_000_000
 """The default of `maxRecordsPerPartition`. A task costs about 0.15 s of a core, so it should read a million rows."""
 FETCH_BYTES = 4 * 1024 * 1024
-REQUEST_TIMEOUT_MS = 120_000
 WINDOW = 1_000
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 """The default of `maxTriggerDelay`, as in Spark's Kafka source."""
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """The checked options of a read. `spark_export.source.source.StreamNodeSource` explains each option.
+class ReadOptions(Way):
+    """The checked options of a read. docs/spark.md explains each option.
 
-    tls: how to connect with TLS; None: connections are not encrypted.
-    token: the token that proves who reads; None: no proof.
     starting, ending: EARLIEST, LATEST, or an index for each partition; `starting` is None if the option is absent.
     starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None without the option.
     late_start_is_error: whether a partition without a message at `starting_time_us` or later raises an error.
@@ -71,9 +66,6 @@ class ReadOptions:
     marks: whether to look for messages that stand for null data; `Projection` sets this.
     """
 
-    endpoint: str = "127.0.0.1:4000"
-    tls: Tls | None = None
-    token: Token | None = None
     path: str | None = None
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
@@ -95,13 +87,12 @@ class ReadOptions:
     decode: str | None = None
     decode_options: Mapping[str, str] = field(default_factory=dict)
     fetch_bytes: int = FETCH_BYTES
-    request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
     verify_checksums: bool = False
     marks: bool = False
 
 
 @dataclass(frozen=True)
-class WriteOptions:
+class WriteOptions(Way):
     """The checked options of a write.
 
     stream: the stream for rows without a value in the column `stream`.
@@ -116,14 +107,10 @@ class WriteOptions:
     inserts: whether the rows come from an INSERT INTO a table of Spark's SQL.
     """
 
-    endpoint: str = "127.0.0.1:4000"
-    tls: Tls | None = None
-    token: Token | None = None
     stream: str | None = None
     is_for_all: bool = False
     partitions: int | None = None
     window: int = WINDOW
-    request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
     nulls: str = "error"
     if_exists: str = "append"
     write_id: str | None = None
@@ -152,12 +139,10 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     # As with Kafka, a time has precedence over an index.
     starting_time_us = taken.time_us("startingTimestamp", "startingOffsetsByTimestamp")
     options = ReadOptions(
-        endpoint=taken.find("endpoint") or ReadOptions.endpoint,
-        tls=tls_of(taken.find),
-        token=token_of(taken.find),
+        **_way(taken),
         path=taken.find("path"),
         subscribe=_names(taken.find("subscribe")),
-        pattern=taken.parsed("subscribePattern", _pattern, None),
+        pattern=taken.parsed("subscribePattern", lambda text: compile_pattern(text).pattern, None),
         assign=taken.parsed("assign", parse_assign, None),
         starting=None if starting_time_us is not None else taken.parsed("startingOffsets", parse_offsets, None),
         ending=taken.parsed("endingOffsets", parse_offsets, LATEST),
@@ -176,7 +161,6 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         decode=taken.find("decode"),
         decode_options={name: value for name in DECODE_OPTIONS if (value := taken.find(name)) is not None},
         fetch_bytes=taken.number("fetchBytes", 4096, FETCH_BYTES),
-        request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
         verify_checksums=taken.flag("verifyChecksums", False),
     )
     _check_together(options)
@@ -207,14 +191,11 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
             )
             raise OptionError(f"the option {name} is for {where}")
     options = WriteOptions(
-        endpoint=taken.find("endpoint") or WriteOptions.endpoint,
-        tls=tls_of(taken.find),
-        token=token_of(taken.find),
+        **_way(taken),
         stream=taken.find("topic") or taken.find("stream"),
         is_for_all=taken.find("topic") is not None,
         partitions=taken.optional_number("partitions", 1),
         window=taken.number("window", 1, WINDOW),
-        request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
         nulls=taken.choice("nulls", ("error", "empty", "skip", "mark"), "error"),
         if_exists=taken.choice("ifExists", ("append", "ignore", "error"), "append"),
         write_id=taken.find("writeId"),
@@ -228,6 +209,15 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
     if options.if_exists != "append" and options.write_id is not None:
         raise OptionError("a write with a writeId may be repeated, so ifExists cannot be given with it")
     return options
+
+
+def _way(taken: _Taken) -> dict[str, Any]:
+    return {
+        "endpoint": taken.find("endpoint") or Way.endpoint,
+        "tls": tls_of(taken.find),
+        "token": token_of(taken.find),
+        "request_timeout_s": taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
+    }
 
 
 def _check_together(options: ReadOptions) -> None:
@@ -306,8 +296,3 @@ class _Taken:
 
 def _names(value: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
-
-
-def _pattern(value: str) -> str:
-    compile_pattern(value)
-    return value

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_export.decode.decoding import OWN_COLUMNS, decoder
 from spark_export.errors import OptionError
 from spark_export.source.options import ReadOptions
-from spark_export.source.schema import with_kafka_names
-from spark_export.source.spark_schema import spark_schema
+from spark_export.source.schema import requested_schema, with_kafka_names
 from spark_export.source.spark_versions import arrow_schema_of
 
 
@@ -20,7 +19,11 @@ def full_schema(options: ReadOptions) -> StructType:
     """Returns the schema of a read without `.schema(…)`. Raises OptionError if the decoder needs `.schema(…)`."""
     if options.decode is not None and options.decode.lower() not in OWN_COLUMNS:
         decoder(options.decode, None, options.decode_options)
-    return spark_schema(options, _own_columns(options))
+    return StructType([*_message_columns(options), *_own_columns(options)])
+
+
+def _message_columns(options: ReadOptions) -> list[StructField]:
+    return list(from_arrow_schema(requested_schema(options)).fields)
 
 
 def _own_columns(options: ReadOptions) -> list[StructField]:
@@ -28,7 +31,7 @@ def _own_columns(options: ReadOptions) -> list[StructField]:
     if options.decode is None or options.decode.lower() not in OWN_COLUMNS:
         return []
     own = from_arrow_schema(pa.schema(decoder(options.decode, None, options.decode_options).fields)).fields
-    twice = {field.name for field in own} & set(spark_schema(options).fieldNames())
+    twice = {field.name for field in own} & {field.name for field in _message_columns(options)}
     if twice:
         raise OptionError(
             f"decode={options.decode} has a column {min(twice)!r}, and Kafka's columns have one too; set columns=stream"
@@ -38,22 +41,8 @@ def _own_columns(options: ReadOptions) -> list[StructField]:
 
 def _has_required(field: StructField) -> bool:
     """Returns whether a type forbids null inside. Such a type is refused, because a message can lack any value."""
-    waiting = [field.dataType]
-    while waiting:
-        kind = waiting.pop()
-        if isinstance(kind, StructType):
-            if not all(each.nullable for each in kind.fields):
-                return True
-            waiting += [each.dataType for each in kind.fields]
-        elif isinstance(kind, ArrayType):
-            if not kind.containsNull:
-                return True
-            waiting.append(kind.elementType)
-        elif isinstance(kind, MapType):
-            if not kind.valueContainsNull:
-                return True
-            waiting.append(kind.valueType)
-    return False
+    kind = field.dataType.json()
+    return any(f'"{name}":false' in kind for name in ("nullable", "containsNull", "valueContainsNull"))
 
 
 class Projection:
@@ -61,7 +50,8 @@ class Projection:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Checks that the options provide the requested columns, with their types and null. Raises OptionError."""
-        whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
+        all_columns = _message_columns(replace(options, include_headers=True, include_data=True))
+        whole = {field.name: field for field in all_columns}
         own = _own_columns(options)
         offered = {**whole, **{field.name: field for field in own}}
         for field in schema.fields:
@@ -84,12 +74,10 @@ class Projection:
             include_headers="headers" in names or (self._decoder is not None and self._decoder.needs_headers),
             marks=options.kafka_columns and "value" in names,
         )
-        plain = spark_schema(self.options)
-        self._is_plain = not options.kafka_columns and schema.fieldNames() == plain.fieldNames() and schema == plain
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Converts a batch with the schema `schema.arrow_schema(self.options)` to the requested schema."""
-        if self._is_plain:
+        if batch.schema.equals(self._schema):
             return batch
         read = {name: batch.column(name) for name in batch.schema.names}
         columns = with_kafka_names(read, batch.num_rows) if self.options.kafka_columns else read

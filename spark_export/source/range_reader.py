@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_export.errors import BadAnswer, DataLoss, SourceError, SourceUnreachable, StreamMissing
 from spark_export.source.bulk_pages import BulkPages
-from spark_export.source.file_catalog import database_path
+from spark_export.source.catalog import database_path
 from spark_export.source.node import RetryBound, connected, list_partitions
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import GONE, MADE_AGAIN, LostRange, ReadRange

@@ -8,6 +8,7 @@ messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,13 +20,9 @@ from stream_service.extras import decode_extras
 from stream_storage.checksum import checksum_full, seed_base
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-ARROW_HEADERS = pa.list_(
-    pa.field(
-        "element",
-        pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)]),
-        False,
-    )
-)
+_HEADER = pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)
+ARROW_HEADERS = pa.list_(pa.field("element", pa.struct(_HEADER), False))
+KAFKA_HEADERS = pa.list_(pa.struct([field.with_nullable(True) for field in _HEADER]))
 
 NULL_HEADER = "node/null/1"
 """The name of the header that marks an empty message as a row with null data (option `nulls=mark`)."""
@@ -40,19 +37,28 @@ LOG_APPEND_TIME = 1
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
     """Returns the Arrow schema of a read, under the names of this format and without the columns of a decoder."""
-    fields = [pa.field("key", pa.binary(), True)]
-    if options.include_data:
-        fields.append(pa.field("data", pa.binary(), False))
-    fields += [
+    fields = [
+        pa.field("key", pa.binary(), True),
+        *([pa.field("data", pa.binary(), False)] if options.include_data else []),
         pa.field("stream", pa.string(), False),
         pa.field("partition", pa.int32(), False),
         pa.field("index", pa.int64(), False),
         pa.field("timestamp", TIMESTAMP, False),
+        *([pa.field("headers", ARROW_HEADERS, True)] if options.include_headers else []),
+        *([pa.field(MARKED, pa.bool_(), False)] if options.marks else []),
     ]
+    return pa.schema(fields)
+
+
+def requested_schema(options: ReadOptions) -> pa.Schema:
+    """Returns the schema of a read under the names that the option `columns` chooses, without a decoder's columns."""
+    own = arrow_schema(replace(options, marks=False))
+    if not options.kafka_columns:
+        return own
+    fields = [pa.field(KAFKA_NAMES.get(each.name, each.name), each.type) for each in own]
     if options.include_headers:
-        fields.append(pa.field("headers", ARROW_HEADERS, True))
-    if options.marks:
-        fields.append(pa.field(MARKED, pa.bool_(), False))
+        fields[-1] = pa.field("headers", KAFKA_HEADERS)
+    fields.insert(own.get_field_index("timestamp") + 1, pa.field("timestampType", pa.int32()))
     return pa.schema(fields)
 
 

@@ -54,20 +54,8 @@ else:
     except ImportError:
         HAS_LIMITS = False
 
-        class ReadLimit:
-            pass
-
-        class ReadAllAvailable(ReadLimit):
-            pass
-
-        class ReadMaxRows(ReadLimit):
-            pass
-
-        class ReadMinRows(ReadLimit):
-            pass
-
-        class SupportsTriggerAvailableNow:
-            pass
+        ReadLimit, SupportsTriggerAvailableNow = type("ReadLimit", (), {}), type("SupportsTriggerAvailableNow", (), {})
+        ReadAllAvailable, ReadMaxRows, ReadMinRows = (type("Limit", (ReadLimit,), {}) for _ in range(3))
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:

@@ -254,7 +254,7 @@ def test_a_time_in_a_deleted_stream_is_answered(node: NodeProcess) -> None:
 
 def test_a_node_that_is_gone_is_no_deleted_stream() -> None:
     """Goal: only a node's own list says that a stream is deleted; no answer is never taken for one."""
-    options = read_options({"endpoint": "127.0.0.1:1", "subscribe": "s"})
+    options = read_options({"endpoint": "127.0.0.1:1", "subscribe": "s", "requestTimeoutMs": "300"})
     with pytest.raises(SourceUnreachable):
         StreamReader(options).latestOffset({"s": {"0": 4}}, ALL)
     assert issubclass(SourceUnreachable, SourceError)

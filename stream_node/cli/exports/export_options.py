@@ -287,7 +287,7 @@ class ExportOptions(NamedTuple):
 
         from spark_export.exporter.job import ExportSettings
         from spark_export.exporter.node_side import Selection
-        from spark_export.source.patterns import compile_pattern
+        from spark_export.source.option_values import compile_pattern
         from spark_export.tables.open import FORMATS
 
         if self.table_format not in (None, *FORMATS):
