@@ -162,7 +162,7 @@ def decoder(
     if kind in OWN_COLUMNS:
         return _own_columns(kind, fields)
     if fields is None:
-        raise OptionError(f"decode={kind}: say which columns you want, such as 'index LONG, amount INT'")
+        raise OptionError(f"decode={kind}: say which columns you want by a schema, such as 'index LONG, amount INT'")
     names = frozenset(field.name for field in fields)
     made = ObjectDecoder(fields, checked, partial(_open_load, kind, checked, names))
     made.load()

@@ -178,7 +178,7 @@ def test_a_schema_chooses_and_decodes(spark: Any, node: NodeProcess) -> None:
     assert plain.schema("timestamp TIMESTAMP, index LONG").load().where("index >= 19").count() == 2
     with pytest.raises(Exception, match="there is no column 'a'; there are key, data, stream"):
         plain.schema("a INT").load().count()
-    with pytest.raises(Exception, match="say which columns you want by"):
+    with pytest.raises(Exception, match="say which columns you want by a schema, such as"):
         load(spark, node, subscribe="b_json", decode="json").count()
 
 
