@@ -29,6 +29,7 @@ from ockam.files.durable_files import make_folder
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
 from spark_export.tables.columns import DATE, fitting, without
 from spark_export.tables.errors import ExportError, ExtraMissing, TableDamaged, TableRefused
+from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, PartitionField, count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
 from spark_export.tables.log import (
@@ -248,10 +249,12 @@ class DeltaLog(TableLog):
         counts = small.group_by(names).aggregate([("path", "count")]).column("path_count").to_pylist()
         if max(counts, default=0) < files_min:
             return 0
+        failpoint("rewrite_written")
         with _delta_errors(f"the table {self.address} cannot be compacted"):
             started_s = time.time()
             metrics = table.optimize.compact()
             self._sync(self._root, started_s)
+        failpoint("rewritten")
         return int(metrics["numFilesRemoved"])
 
     def expire(self, keep_s: float) -> int:
@@ -285,10 +288,12 @@ class DeltaLog(TableLog):
         )
         if key is not None:
             predicate += f" AND key = X'{key.hex()}'"
+        failpoint("rewrite_written")
         with _delta_errors(f"rows of {self.address} could not be deleted"):
             started_s = time.time()
             metrics = table.delete(predicate)
             self._sync(self._root, started_s)
+        failpoint("rewritten")
         return int(metrics["num_deleted_rows"] or 0)
 
     def _transact(

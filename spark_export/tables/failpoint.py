@@ -18,8 +18,9 @@ SITES: Final = frozenset(
 PIPELINE_SITES: Final = frozenset({"pipeline_taken", "pipeline_written", "pipeline_published"})
 """The names of all failpoints. `writing` comes when the first rows of a run are in a file, `before_commit` and
 `committed` around the commit of a run, `saved` after the node knows the positions, `rewrite_written` and `rewritten`
-around the commit of a compaction or of forgetting. Of a pipeline's step, `pipeline_taken` comes after the first table,
-`pipeline_written` and `pipeline_published` around the publication."""
+around the commit of a compaction or of forgetting; in Delta, that is one call of deltalake, which also writes files.
+Of a pipeline's step, `pipeline_taken` comes after the first table, `pipeline_written` and `pipeline_published` around
+the publication."""
 
 _armed = os.environ.get(ENVIRONMENT_VARIABLE)
 if _armed and _armed not in SITES | PIPELINE_SITES:

@@ -309,6 +309,8 @@ class ParquetFolderLog(TableLog):
                     shutil.copytree(folder, tree.parent / folder.name, copy_function=os.link)
                 # A killed compaction can have left a generation to which the link never led.
                 number = max(int(each.name) for each in self._generations()) + 1
+                # The new generation must have the name of its run before the link leads to it.
+                sync(tree.parent)
                 rename_durably(tree.parent, self.folder / GENERATIONS / f"{number:06d}")
                 failpoint("rewrite_written")
                 self._turn(number)

@@ -51,8 +51,9 @@ def test_killed_at_a_site_and_run_again(each_format: World, site: str) -> None:
 
 @pytest.mark.parametrize("site", sorted(REWRITE_SITES))
 @pytest.mark.parametrize("verb", ["compact", "forget"])
-def test_a_rewrite_killed_at_a_site(world: World, verb: str, site: str) -> None:
-    """Goal: a compaction changes no row, and forgetting can be repeated. deltalake has no sites to be killed at."""
+def test_a_rewrite_killed_at_a_site(each_format: World, verb: str, site: str) -> None:
+    """Goal: a compaction changes no row, and forgetting can be repeated."""
+    world = each_format
     for key in (b"a", b"b", b"a"):
         world.push(30, key=key)
         world.run()
