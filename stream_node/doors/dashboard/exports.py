@@ -120,7 +120,8 @@ async def _read(folder: str, read: Callable[[Any], T]) -> T:
     from spark_export.exporter.history import FILE, ExportHistory
     from spark_export.tables.errors import ExportError
 
-    history = ExportHistory(Path(folder, FILE))
+    named = Path(folder)
+    history = ExportHistory(named if named.is_file() else named / FILE)
     try:
         return await trio.to_thread.run_sync(read, history, abandon_on_cancel=True)
     except (ExportError, OSError) as error:

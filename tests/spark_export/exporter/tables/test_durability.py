@@ -1,4 +1,4 @@
-"""Goal: what the ledger calls published outlives a power cut: everything of the table is synced before it says so.
+"""Goal: what the table's log names outlives a power cut: everything of the table is synced before it says so.
 
 Method: the calls of fsync in this process, by inode, beside the files and folders that a run leaves. A disk that loses
 what was not synced would be the proof; there is none here.

@@ -90,7 +90,7 @@ async def test_the_pages_show_runs_and_ranges(tmp_path: Path) -> None:
     text = token_for(tmp_path, "watcher")
     settings: dict[str, Any] = {
         "access_rules": str(tmp_path / "access.toml"),
-        "export_folders": (str(lake), str(tmp_path / "none")),
+        "export_folders": (str(lake), str(tmp_path / "none"), str(stray / FILE)),
     }
     async with http_node(tmp_path, **settings) as node, node.client() as stranger, node.client(token=text) as watcher:
         async with connect(node.running.address) as streams:
@@ -107,7 +107,7 @@ async def test_the_pages_show_runs_and_ranges(tmp_path: Path) -> None:
         await trio.to_thread.run_sync(with_history, lake, fill_now)
         listed = await get(watcher, "/exports")
         assert f"there is no history of exports at {tmp_path / 'none' / FILE}" in listed.text
-        assert [each["folder"] for each in listed.links("/dashboard/export")] == [str(lake)]
+        assert [each["folder"] for each in listed.links("/dashboard/export")] == [str(lake), str(stray / FILE)]
         page = await get(watcher, "/export", folder=str(lake))
         for part in (
             "consumer export-lake-7",
@@ -125,6 +125,7 @@ async def test_the_pages_show_runs_and_ranges(tmp_path: Path) -> None:
         assert "after 5 s" in run.text
         assert "orders 0 45 59 15 5" in run.text
         assert "has no run 99" in (await get(watcher, "/export/run", 404, folder=str(lake), run="99")).text
+        assert "failed <b>no space</b>" in (await get(watcher, "/export", folder=str(stray / FILE))).text
         for path in ("/export", "/export/run"):
             refused = await get(watcher, path, 404, folder=str(stray), run="1")
             assert "export_folders does not name" in refused.text
