@@ -14,7 +14,6 @@ import asyncio
 import json
 import re
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -27,14 +26,12 @@ from typing import Any
 import structlog
 
 from spark_export.exporter.errors import StreamsLeftOut, TaskFailed
-from spark_export.exporter.history import history_of
-from spark_export.exporter.inline import TaskThreads
-from spark_export.exporter.job import ExportSettings
-from spark_export.exporter.node_side import ExportReader
-from spark_export.exporter.planning import STEP_ROWS_MAX, take_step
+from spark_export.exporter.job import ExportSettings, exporter_parts
+from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, take_step
 from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, ExportStep, add_up
 from spark_export.exporter.spark_files import write_files
-from spark_export.session import EMBEDDED, WORKER_LATE, close_session, is_sparks, is_submitted, open_session
+from spark_export.session import EMBEDDED, WORKER_LATE, close_session, is_sparks, open_session
+from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TableState, Written
@@ -51,7 +48,7 @@ PYTHONS = re.compile(r"^\w*Error: .+", re.MULTILINE)
 
 @dataclass(frozen=True)
 class SparkChoice:
-    """Where Spark runs: the master, or the address of a Spark Connect server in its place, and settings of Spark.
+    """Where Spark runs; see `spark_export.session.open_session`.
 
     session: a session to use in place of a new one; the exporter does not stop it.
     """
@@ -73,9 +70,6 @@ class SparkExporter(Exporter):
         self._choice = choice
         self._session = choice.session
         self._stopping = threading.Event()
-        self._rows_max = settings.rows_max or STEP_ROWS_MAX * (
-            1 if choice.master.startswith("local") and not is_submitted() else CLUSTER_FACTOR
-        )
 
     async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call; see `Exporter.run`."""
@@ -169,15 +163,20 @@ class SparkExporter(Exporter):
         checkpoint = tempfile.mkdtemp(prefix="stream-node-export-")
         try:
             session = self._ensure_session()
-            while self._choice.remote is not None and left and not self._stopping.is_set():
-                # A server would run `foreachBatch` itself, and this process has the table. So the steps are batches.
-                part = take_step(left, self._rows_max, sys.maxsize)
+            rows_max, bytes_max = self._step_sizes(session)
+            in_batches = self._choice.remote is not None or not HAS_LIMITS
+            while in_batches and left and not self._stopping.is_set():
+                # A Connect server would run `foreachBatch` itself, and this process has the table. A Spark before 4.2
+                # would make one micro-batch of everything. So each step is a batch query there.
+                part = take_step(left, rows_max, bytes_max)
                 guarded(session.read.format("stream_node").options(**self._options(part), **_ends(part)).load(), 0)
                 left = [each.cut(done.end, each.end) for each, done in zip(left, part, strict=True)]
                 left = [each for each in left if each.rows]
-            if not left:
+            if in_batches:
                 return
-            options = {"maxOffsetsPerTrigger": str(self._rows_max), **self._options(left)}
+            # Spark bounds a micro-batch by its rows.
+            rows_max = sum(each.rows for each in take_step(left, rows_max, bytes_max))
+            options = {"maxOffsetsPerTrigger": str(rows_max), **self._options(left)}
             rows = session.readStream.format("stream_node").options(**options).load()
             query = (
                 rows.writeStream.foreachBatch(guarded)
@@ -195,6 +194,12 @@ class SparkExporter(Exporter):
             raise cause if isinstance(cause, ExportError) else task_error(str(cause)) from error
         finally:
             shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def _step_sizes(self, session: Any) -> tuple[int, int]:
+        """Returns the most rows and bytes of a step. A cluster executes many tasks at once, so its steps are larger."""
+        is_embedded = self._choice.remote is None and session.sparkContext.master.startswith("local")
+        factor = 1 if is_embedded else CLUSTER_FACTOR
+        return self._settings.rows_max or STEP_ROWS_MAX * factor, self._settings.bytes_max or STEP_BYTES_MAX * factor
 
     def _options(self, ranges: Sequence[IndexRange]) -> dict[str, str]:
         """Returns the options of the source that read these ranges, from their beginnings."""
@@ -303,23 +308,7 @@ def task_error(text: str) -> TaskFailed:
 @asynccontextmanager
 async def open_spark_exporter(settings: ExportSettings, choice: SparkChoice) -> AsyncIterator[SparkExporter]:
     """Yields an exporter that works on Spark. Creates a missing table. Raises ExportError."""
-    log = settings.open_log()
-    node, history, table_id = settings.node_side(), history_of(settings.place(), settings.history), log.table_id()
-    client_id = settings.consumer(table_id)
-    await history.begin(table_id, str(settings.place()), log.format, client_id)
-    exporter = SparkExporter(
-        settings,
-        choice,
-        log=log,
-        node=node,
-        reader=ExportReader(settings.source(), lambda: node.list_ends(settings.selection)),
-        threads=TaskThreads(1),
-        history=history,
-        selection=settings.selection,
-        client_id=client_id,
-        plan_files=lambda state: settings.plan_files(log, state),
-        accept_lost=settings.accept_lost,
-    )
+    exporter = SparkExporter(settings, choice, **await exporter_parts(settings))
     try:
         yield exporter
     finally:

@@ -23,7 +23,7 @@ from spark_export.exporter.job import open_log
 from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.java import JavaMissing, find_java_home
 from spark_export.pipeline.bronze import BronzeTable, read_bronze
-from spark_export.session import EMBEDDED, open_session
+from spark_export.session import open_session
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError
 
@@ -49,7 +49,7 @@ def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
     started_s = time.monotonic()
     total = sum(each.next_index for each in NodeSide(node).list_ends(Selection((stream,))))
     command = [sys.executable, "-m", "stream_node", "export", "daemon", str(folder), "--node", node, "--stream", stream]
-    command += ["--master", EMBEDDED, "--every", "1s", "--rows-max", str(max(1, total // STEPS))]
+    command += ["--every", "1s", "--rows-max", str(max(1, total // STEPS))]
     before = _run_until(command, folder, 1, signal.SIGKILL)
     _run_until(command, folder, total, signal.SIGTERM)
     seconds = time.monotonic() - started_s

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -149,20 +149,29 @@ async def open_exporter(
     settings: ExportSettings, *, on_progress: Callable[[Progress], None] | None = None
 ) -> AsyncIterator[Exporter]:
     """Yields an exporter that works in threads of this process. Creates a missing table. Raises ExportError."""
+    yield Exporter(**await exporter_parts(settings), on_progress=on_progress)
+
+
+async def exporter_parts(settings: ExportSettings) -> dict[str, Any]:
+    """Opens what an exporter needs, and returns the arguments of `Exporter`. Creates a missing table.
+
+    Raises ExportError.
+    """
     log = settings.open_log()
     node, history, table_id = settings.node_side(), history_of(settings.place(), settings.history), log.table_id()
     client_id = settings.consumer(table_id)
     await history.begin(table_id, str(settings.place()), log.format, client_id)
-    yield Exporter(
-        log,
-        node,
-        ExportReader(settings.source(), lambda: node.list_ends(settings.selection)),
-        TaskThreads(os.cpu_count() or 1),
-        history,
-        selection=settings.selection,
-        client_id=client_id,
-        plan_files=lambda state: settings.plan_files(log, state),
-        accept_lost=settings.accept_lost,
-        bounds=Bounds(settings.rows_max or STEP_ROWS_MAX, settings.bytes_max or STEP_BYTES_MAX, settings.seconds_max),
-        on_progress=on_progress,
-    )
+    return {
+        "log": log,
+        "node": node,
+        "reader": ExportReader(settings.source(), lambda: node.list_ends(settings.selection)),
+        "threads": TaskThreads(os.cpu_count() or 1),
+        "history": history,
+        "selection": settings.selection,
+        "client_id": client_id,
+        "plan_files": lambda state: settings.plan_files(log, state),
+        "accept_lost": settings.accept_lost,
+        "bounds": Bounds(
+            settings.rows_max or STEP_ROWS_MAX, settings.bytes_max or STEP_BYTES_MAX, settings.seconds_max
+        ),
+    }

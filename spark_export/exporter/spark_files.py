@@ -42,6 +42,8 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
         found = rows.mapInArrow(_Mapped(plan, dict(starts)), "part string").collect()
         return _decoded([row["part"] for row in found])
     register_format(rows.sparkSession, FilesSink)
+    # To write, Spark looks such a format up in the session that is active in this thread. This call activates one.
+    rows.sparkSession.createDataFrame([], "part string")
     with tempfile.TemporaryDirectory(prefix="stream-node-export-") as folder:
         result = Path(folder) / "written"
         job = base64.b64encode(pickle.dumps((plan, dict(starts)))).decode()

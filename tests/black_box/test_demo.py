@@ -44,7 +44,7 @@ def test_the_demo_from_end_to_end(command: Command, flags: tuple[str, ...]) -> N
     if isinstance(exported, str):
         assert flags or importlib.util.find_spec("pyspark") is None or "Java" in exported, exported
     else:
-        assert steps.pop()["messages"] == exported["rows"] == proof["stored"]
+        assert steps.pop()["messages"] == exported["rows"] == proof["stored"] >= exported["rows_before_kill"] > 0
         rows = [dict(zip(exported["columns"], row, strict=True)) for row in exported["answer"]]
         assert sum(row["messages"] for row in rows) == exported["rows"]
         assert max(row["longest"] for row in rows) == max(map(len, lines))

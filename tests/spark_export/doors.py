@@ -13,6 +13,12 @@ ALL = 1 << 60
 CHUNK_BYTES = 65536
 
 
+class Gate(threading.Event):
+    """Connections that are held go on when it is set. held: how many have been held."""
+
+    held = 0
+
+
 @contextmanager
 def door(address: str, limits: Sequence[int], opened: threading.Event | None = None) -> Iterator[str]:
     """The address of the door.
@@ -54,6 +60,8 @@ def _carry(source: socket.socket, target: socket.socket, most: int, opened: thre
             if most <= 0:
                 if opened is None:
                     break
+                if isinstance(opened, Gate):
+                    opened.held += 1
                 opened.wait(60)
                 most = ALL
     for connection in (source, target):

@@ -6,26 +6,23 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
-from importlib.util import find_spec
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from stream_node.cli.exports.export_options import (
-    EMBEDDED,
-    INLINE,
+    DEFAULT_SPARK,
     NICE,
     PLAIN_TABLE,
-    ConfOption,
     ExportOptions,
     FolderArgument,
     KeepOption,
     LogLevelOption,
     NiceOption,
+    SparkOptions,
     TableOptions,
-    pair,
 )
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
 from stream_node.cli.output import columns, say, say_each
@@ -34,7 +31,6 @@ from stream_node.cli.request_options import proof_for
 from stream_node.cli.values import CommandFailed, UsageError, parse_duration, time_text
 
 T = TypeVar("T")
-AUTO = "auto"
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
@@ -85,26 +81,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
 
 def daemon(
     export: ExportOptions,
-    master: Annotated[
-        str,
-        typer.Option(
-            metavar="MASTER",
-            help="What writes the files. inline: threads of this process. local[*,4], spark://HOST:PORT, yarn, "
-            "k8s://…: Spark. auto: Spark on this machine if the extra `spark` is installed, otherwise inline.",
-        ),
-    ] = AUTO,
-    remote: Annotated[
-        str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
-    ] = None,
-    conf: ConfOption = None,
-    aot_cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first start writes it, "
-            "and later ones take half the time.",
-        ),
-    ] = None,
+    spark: SparkOptions = DEFAULT_SPARK,
     every: Annotated[
         str,
         typer.Option(metavar="TIME", help="The time from the start of one run to the start of the next: 60s, 15m, 1h."),
@@ -132,9 +109,8 @@ def daemon(
     """
     with errors_told():
         from spark_export.exporter.daemon import run_daemon
-        from spark_export.exporter.job import open_exporter
         from spark_export.exporter.report import outcome_row
-        from spark_export.exporter.run import Exporter, ExportOutcome
+        from spark_export.exporter.run import ExportOutcome
         from spark_export.exporter.upkeep import TableUpkeep
 
         every_s = max(1, parse_duration(every))
@@ -147,20 +123,8 @@ def daemon(
             say_each([outcome_row(outcome, str(chosen.place()))], ())
             sys.stdout.flush()
 
-        if master == AUTO:
-            master = EMBEDDED if find_spec("pyspark") is not None else INLINE
-        on_spark = remote is not None or master != INLINE
-
-        def opened() -> AbstractAsyncContextManager[Exporter]:
-            if not on_spark:
-                return open_exporter(chosen)
-            from spark_export.exporter.application import SparkChoice, open_spark_exporter
-
-            choice = SparkChoice(master, remote, dict(pair(each) for each in conf or ()), aot_cache)
-            return open_spark_exporter(chosen, choice)
-
         async def main() -> None:
-            async with opened() as exporter:
+            async with spark.open_exporter(chosen) as exporter:
                 upkeep = TableUpkeep(chosen.open_log(), files_min=compact_files, keep_s=keep_s)
                 await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told, upkeep=upkeep)
 

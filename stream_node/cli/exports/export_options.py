@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -155,11 +156,29 @@ DecodeOptionOption = Annotated[
 WithoutDataOption = Annotated[
     bool, typer.Option(help="Leave the column `data` out of a new table, which has the decoded columns in its place.")
 ]
-EMBEDDED = "local[*,4]"
-INLINE = "inline"
+AUTO, EMBEDDED, INLINE = "auto", "local[*,4]", "inline"
 MasterOption = Annotated[
     str,
     typer.Option(metavar="MASTER", help="The master of Spark: local[*,4], spark://HOST:PORT, yarn, k8s://…"),
+]
+WriterOption = Annotated[
+    str,
+    typer.Option(
+        metavar="MASTER",
+        help="What writes the files. inline: threads of this process. local[*,4], spark://HOST:PORT, yarn, "
+        "k8s://…: Spark. auto: Spark on this machine if the extra `spark` is installed, otherwise inline.",
+    ),
+]
+RemoteOption = Annotated[
+    str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
+]
+AotCacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first start writes it, "
+        "and later ones take half the time.",
+    ),
 ]
 ConfOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
@@ -333,6 +352,33 @@ class ExportOptions(NamedTuple):
             tls=tls,
             token=token,
         )
+
+
+class SparkOptions(NamedTuple):
+    """Whether Spark writes the files of an export, and where it runs."""
+
+    master: WriterOption = AUTO
+    remote: RemoteOption = None
+    conf: ConfOption = None
+    aot_cache: AotCacheOption = None
+
+    def open_exporter(self, settings: Any) -> Any:
+        """Returns a context manager that yields the exporter. Raises UsageError."""
+        auto = EMBEDDED if find_spec("pyspark") is not None else INLINE
+        master = auto if self.master == AUTO else self.master
+        if self.remote is None and master == INLINE:
+            from spark_export.exporter.job import open_exporter
+
+            return open_exporter(settings)
+        from spark_export.exporter.application import SparkChoice, open_spark_exporter
+
+        if settings.seconds_max is not None:
+            raise UsageError("--seconds-max is no setting of Spark; leave it out, or say --master inline")
+        conf = dict(pair(each) for each in self.conf or ())
+        return open_spark_exporter(settings, SparkChoice(master, self.remote, conf, self.aot_cache))
+
+
+DEFAULT_SPARK = SparkOptions()
 
 
 def pair(text: str) -> tuple[str, str]:

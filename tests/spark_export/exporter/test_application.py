@@ -11,6 +11,8 @@ import signal
 import subprocess
 import threading
 from dataclasses import replace
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
+from spark_export import decoder
 from spark_export.exporter.application import SparkChoice, SparkExporter, open_spark_exporter, task_error
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.run import ExportOutcome, ExportStep
@@ -109,6 +112,31 @@ def test_workers_that_are_killed_double_nothing(spark: Any, world: World) -> Non
             opened.set()
             killer.join()
     assert killed
+    world.assert_whole()
+
+
+def test_decoded_columns_are_written_by_both_engines(spark: Any, world: World) -> None:
+    """Goal: the decoder works in Spark's tasks, and a table has the same columns from both. Method: Python's JSON."""
+    pushed = [b'{"id":%d,"amount":"%d.50"}' % (at, at) for at in range(60)] + [b"no json"]
+    decoding: dict[str, Any] = {
+        "decoder": decoder("json", "id INT, amount DECIMAL(10,2), _problem STRING"),
+        "without_data": True,
+    }
+    for part, export in ((pushed[:40], partial(on_spark, world, spark)), (pushed[40:], world.run)):
+        with world.client() as client, client.create(world.stream).publisher() as publisher:
+            publisher.push_many(part)
+        assert export(**decoding).rows == len(part)
+    rows = world.read(["index", "id", "amount", "_problem"]).sort_by("index").to_pylist()
+    wanted = [(at, at, Decimal(f"{at}.50"), None) for at in range(60)]
+    assert [tuple(row.values()) for row in rows] == [*wanted, (60, None, None, "the message is not one JSON object")]
+
+
+def test_an_older_spark_exports_in_batches(spark: Any, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: Spark 4.0 and 4.1 bound no micro-batches, and steps have a bound. Method: the source without limits."""
+    monkeypatch.setattr("spark_export.exporter.application.HAS_LIMITS", False)
+    world.push(90, partitions=3)
+    outcome = on_spark(world, spark, bytes_max=1_000)
+    assert (outcome.rows, outcome.steps) == (90, 2)
     world.assert_whole()
 
 
