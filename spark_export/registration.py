@@ -28,6 +28,9 @@ def register_format(spark: Any, source: type[Shipped]) -> None:
     from spark_export.shipping import ship, shipped
 
     ship(spark)
+    # Spark refuses a name that the active session knows, even if this session does not. A new table makes this session
+    # the active one.
+    spark.createDataFrame([], "name string")
     spark.dataSource.register(shipped(source))
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_export.pipeline.block_rows import STREAM_PREFIX
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from spark_export.pipeline.silver_blocks import STREAM_PREFIX
 
 MINUTE = "1 minute"
 
@@ -14,8 +17,6 @@ def rates(messages: Any, every: str = MINUTE) -> Any:
 
     Columns: stream, minute (the start of the interval), messages, bytes, mean_bytes, max_bytes.
     """
-    from pyspark.sql import functions as f
-
     return messages.groupBy("stream", f.window("timestamp", every).start.alias("minute")).agg(
         f.count("*").alias("messages"),
         f.sum("data_bytes").alias("bytes"),
@@ -31,8 +32,6 @@ def latency(events: Any, every: str = MINUTE) -> Any:
     Columns: stream, minute, messages (their number), p50_ms, p99_ms and max_ms (milliseconds). Negative latencies,
     which result from differing clocks, stay.
     """
-    from pyspark.sql import functions as f
-
     passed_ms = (f.unix_micros("timestamp") - f.unix_micros("event_time")) / f.lit(1000.0)
     return (
         events.where("event_time IS NOT NULL")
@@ -53,9 +52,6 @@ def spans(rows: Any, place: list[str]) -> Any:
     Columns: those of `place`; first and last number; began and ended (the timestamps of their rows). The result of all
     rows is that of the joined results of its parts, so that an increment needs the spans of the rows before it only.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
     order = Window.partitionBy(*place).orderBy("first", "last")
     reached = f.max("last").over(order.rowsBetween(Window.unboundedPreceding, -1))
     is_new = f.coalesce(f.col("first") > reached + 1, f.lit(True)).cast("int")
@@ -75,8 +71,6 @@ def spans(rows: Any, place: list[str]) -> Any:
 
 def points(rows: Any, place: list[str], number: str) -> Any:
     """Returns a span for each row, for `spans`."""
-    from pyspark.sql import functions as f
-
     column, time = f.col(number), f.col("timestamp")
     return rows.select(*place, column.alias("first"), column.alias("last"), time.alias("began"), time.alias("ended"))
 
@@ -87,9 +81,6 @@ def gaps(spans: Any, place: list[str]) -> Any:
     Columns: those of `place`; first and last missing number; missing (how many); after and before (the timestamps of
     the rows around the range).
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
     order = Window.partitionBy(*place).orderBy("first")
     behind = spans.select(
         *place,
@@ -109,8 +100,6 @@ def reorgs(batches: Any) -> Any:
     block minus fork_number), blocks (the number of removed blocks), began and ended (when the first and last were
     stored).
     """
-    from pyspark.sql import functions as f
-
     return (
         batches.where("reorged")
         .groupBy("chain", "fork_number")
@@ -126,8 +115,6 @@ def reorgs(batches: Any) -> Any:
 def events(messages: Any, blocks: Any) -> Any:
     """Returns what `latency` counts: messages with an event time, and the blocks of the block node. A chain and a
     stream may have the same name, so a block counts for the stream that stores it."""
-    from pyspark.sql import functions as f
-
     stored = messages.select("stream", "timestamp", "event_time")
     stream = f.concat(f.lit(STREAM_PREFIX), "chain").alias("stream")
     return stored.unionByName(blocks.select(stream, "timestamp", "event_time"))

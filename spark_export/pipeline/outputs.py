@@ -22,6 +22,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.transaction import AddAction
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from ockam.files.durable_files import write_durably
 from spark_export.tables.errors import ExportError, TableRefused
@@ -75,14 +79,12 @@ def load_manifest(out: Path) -> Manifest | None:
     return Manifest(**found)
 
 
-def table_at(out: Path, name: str) -> Any:
-    """Returns the `deltalake.DeltaTable` of a table, such as `gold/rates`, at the last published step.
+def table_at(out: Path, name: str) -> DeltaTable:
+    """Returns a table, such as `gold/rates`, at the last published step.
 
     All tables that are opened while no step is published belong together. Raises TableRefused if there is no such
     table.
     """
-    from deltalake import DeltaTable
-
     manifest = load_manifest(out)
     if manifest is None or name not in manifest.versions:
         raise TableRefused(f"{out} has no table {name}")
@@ -107,8 +109,6 @@ class Touched:
 
     def condition(self) -> Any:
         """Returns the condition for Spark."""
-        from pyspark.sql import functions as f
-
         column = f.col(self.column) if self.column == "number" else f.unix_micros(self.column)
         parts = []
         for chain, ranges in self.by.items():
@@ -178,18 +178,9 @@ class Outputs:
 
     def read(self, name: str, schema: str, touched: Touched | None = None) -> Any:
         """Returns the rows of a table. schema: the columns of a table that does not exist yet."""
-        from pyspark.sql.types import StructType
-
         if name not in self._versions:
             return self._spark.createDataFrame([], schema)
-        actions = pa.table(self._open(name, self._versions[name]).get_add_actions(flatten=True)).to_pylist()
-        column = None if touched is None else touched.column
-        paths = [
-            str(self._out / name / each["path"])
-            for each in actions
-            if touched is None or touched.overlaps(each.get(f"min.{column}"), each.get(f"max.{column}"))
-        ]
-        columns = StructType.fromJson(self._schemas[name])
+        columns, paths = StructType.fromJson(self._schemas[name]), self._files(name, touched)
         frame = self._spark.read.schema(columns).parquet(*paths) if paths else self._spark.createDataFrame([], columns)
         return frame if touched is None else frame.where(touched.condition())
 
@@ -201,11 +192,9 @@ class Outputs:
         """Replaces the touched rows, or all rows. All rows that are given must be touched ones, or the step fails."""
         if touched is None or name not in self._versions:
             self._commit_files(name, rows, "overwrite")
-        elif self.read(name, "", touched).isEmpty():
+        elif not self._files(name, touched):
             self._commit_files(name, rows, "append")
         else:
-            from deltalake import write_deltalake
-
             table = self._open(name, self._versions[name])
             write_deltalake(table, rows.toArrow(), mode="overwrite", predicate=touched.predicate())
             self._note(name, rows)
@@ -223,14 +212,19 @@ class Outputs:
         for name in self._versions:
             table = self._open(name, None)
             table.optimize.compact()
-            table.vacuum(KEEP_HOURS, dry_run=False, enforce_retention_duration=False)
+            # `full` also finds the files of killed steps, which no version of the table names.
+            table.vacuum(KEEP_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
             self._versions[name] = table.version()
         return self.publish(published)
 
-    def _commit_files(self, name: str, rows: Any, mode: str) -> None:
-        from deltalake import DeltaTable, Schema
-        from deltalake.transaction import AddAction
+    def _files(self, name: str, touched: Touched | None) -> list[str]:
+        """Returns the paths of the files that can have touched rows."""
+        actions = pa.table(self._open(name, self._versions[name]).get_add_actions(flatten=True)).to_pylist()
+        least, greatest = ("", "") if touched is None else (f"min.{touched.column}", f"max.{touched.column}")
+        chosen = (each for each in actions if touched is None or touched.overlaps(each.get(least), each.get(greatest)))
+        return [str(self._out / name / each["path"]) for each in chosen]
 
+    def _commit_files(self, name: str, rows: Any, mode: str) -> None:
         place, schema = self._out / name, Schema.from_json(rows.schema.json())
         folder = f"rows-{uuid.uuid4().hex}"
         rows.write.mode("error").option("compression", "zstd").parquet(str(place / folder))
@@ -248,9 +242,7 @@ class Outputs:
             table.create_write_transaction(actions, mode, schema)
         self._note(name, rows)
 
-    def _open(self, name: str, version: int | None) -> Any:
-        from deltalake import DeltaTable
-
+    def _open(self, name: str, version: int | None) -> DeltaTable:
         return DeltaTable(str(self._out / name), version=version)
 
     def _note(self, name: str, rows: Any) -> None:

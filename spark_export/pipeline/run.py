@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import structlog
+from deltalake import QueryBuilder
 
 from ockam.files.durable_files import make_folder
 from spark_export.errors import SourceError
@@ -26,7 +28,7 @@ from spark_export.pipeline.bronze import FORMAT, BronzeTable, Ends, TableSource,
 from spark_export.pipeline.outputs import Manifest, load_manifest, table_at
 from spark_export.pipeline.step import TAKEN, Settings, Step
 from spark_export.registration import register_format
-from spark_export.session import WORKER_LATE, first_line, is_sparks
+from spark_export.session import WORKER_LATE, close_session, first_line, is_sparks
 from spark_export.tables.errors import ExportError, TableRefused
 
 STEP_ROWS = 1_000_000
@@ -99,24 +101,32 @@ def run_daemon(
 ) -> int:
     """Updates the tables every `every_s` seconds until `stop` is set. Returns the number of failures.
 
-    A failure is logged, and another query goes on where the tables end. open_session: starts a Spark session, or
-    returns the one that runs. Raises TableRefused at the beginning, as `run_pipeline`.
+    A failure is logged, and a query of another session goes on where the tables end. open_session: starts a Spark
+    session, which is closed here. Raises TableRefused at the beginning, as `run_pipeline`.
     """
-    failures = 0
-    report = run_pipeline(open_session(), bronze, out, settings, step_rows=step_rows)
-    for note in report.notes:
-        logger.warning("setting without effect", note=note)
-    with _alone(out):
-        while not stop.is_set():
-            try:
-                trigger = {"processingTime": f"{every_s} seconds"}
-                with _query(open_session(), bronze, out, settings, step_rows, trigger, on_step) as query:
-                    while not stop.is_set() and not query.awaitTermination(STOP_POLL_S):
-                        pass
-            except (ExportError, SourceError, OSError) as error:
-                failures += 1
-                logger.error("pipeline failed", error=" ".join(str(error).split()))
-                stop.wait(RETRY_S)
+    failures, session = 0, open_session()
+    try:
+        for note in run_pipeline(session, bronze, out, settings, step_rows=step_rows).notes:
+            logger.warning("setting without effect", note=note)
+        with _alone(out):
+            while not stop.is_set():
+                try:
+                    session = session or open_session()
+                    trigger = {"processingTime": f"{every_s} seconds"}
+                    with _query(session, bronze, out, settings, step_rows, trigger, on_step) as query:
+                        while not stop.is_set() and not query.awaitTermination(STOP_POLL_S):
+                            pass
+                except (ExportError, SourceError, OSError) as error:
+                    failures += 1
+                    logger.error("pipeline failed", error=" ".join(str(error).split()))
+                    # The session's Java may have died, and PySpark would go on asking it.
+                    if session is not None:
+                        close_session(session)
+                    session = None
+                    stop.wait(RETRY_S)
+    finally:
+        if session is not None:
+            close_session(session)
     return failures
 
 
@@ -191,9 +201,6 @@ def _query(
 
 def _taken(out: Path) -> Ends:
     """Returns where the rows end that the tables have."""
-    import pyarrow as pa
-    from deltalake import QueryBuilder
-
     query = 'SELECT stream, "partition", era, max(last) + 1 AS "end" FROM t GROUP BY stream, "partition", era'
     rows = pa.table(QueryBuilder().register("t", table_at(out, TAKEN)).execute(query).read_all()).to_pylist()
     return {(each["stream"], each["partition"], each["era"]): each["end"] for each in rows}

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import functions as f
+
 from spark_export.pipeline import gold, silver_blocks, silver_cardinal
-from spark_export.pipeline.block_rows import STREAM_PREFIX
 from spark_export.pipeline.canon import (
     CANONICAL,
     REORGED,
@@ -26,8 +27,8 @@ from spark_export.pipeline.canon import (
     mark_descendants,
 )
 from spark_export.pipeline.outputs import Manifest, Outputs, Touched
+from spark_export.pipeline.silver_cardinal import BLOCK, Topics, block_link
 from spark_export.pipeline.silver_messages import silver_messages
-from spark_export.pipeline.topics import Topics
 
 MESSAGES, RATES, LATENCY, INDEX_GAPS = "silver/messages", "gold/rates", "gold/latency", "gold/index_gaps"
 BLOCKS, ITEMS, BLOCK_GAPS = "silver/blocks", "silver/items", "gold/block_gaps"
@@ -35,7 +36,7 @@ BATCHES, UPDATES, REORGS = "silver/batches", "silver/updates", "gold/reorgs"
 TAKEN, BLOCK_SPANS = "state/index_spans", "state/block_spans"
 OPEN_PARTS, ROOTS, OPEN_MESSAGES = "state/open_parts", "state/corrected_roots", "state/open_messages"
 
-SOURCE, CHAIN, BLOCK = ["stream", "era", "partition"], ["chain"], ["chain", "hash"]
+SOURCE, CHAIN = ["stream", "era", "partition"], ["chain"]
 SPANS = "first bigint, last bigint, began timestamp, ended timestamp"
 TAKEN_SCHEMA, BLOCK_SPANS_SCHEMA = f"stream string, era int, partition int, {SPANS}", f"chain string, {SPANS}"
 MINUTE_US = 60_000_000
@@ -105,8 +106,6 @@ class Step:
 
         Rows that an earlier step has taken change nothing.
         """
-        from pyspark.sql import functions as f
-
         taken = self._tables.read(TAKEN, TAKEN_SCHEMA)
         ends = f.broadcast(taken.groupBy(*SOURCE).agg((f.max("last") + 1).alias("end")))
         fresh = rows.join(ends, SOURCE, "left").where(f.col("index") >= f.coalesce("end", f.lit(0))).drop("end")
@@ -122,18 +121,16 @@ class Step:
             spans = gold.spans(taken.unionByName(gold.points(new, SOURCE, "index")), SOURCE)
             self._tables.replace(TAKEN, spans)
             self._tables.replace(INDEX_GAPS, gold.gaps(self._tables.read(TAKEN, TAKEN_SCHEMA), SOURCE))
-            if self._anew or any(stream.startswith(STREAM_PREFIX) for stream in streams):
+            if self._anew or any(stream.startswith(silver_blocks.STREAM_PREFIX) for stream in streams):
                 minutes |= self._take_blocks(silver_blocks.block_parts(new))
             topics = self._settings.topics
-            if topics is not None and (self._anew or any(map(topics.find, streams))):
+            if topics is not None and (self._anew or any(map(topics.has, streams))):
                 self._take_batches(silver_cardinal.cardinal_messages(new, topics))
             self._summarise(None if self._anew else minutes)
             return self._tables.publish(self._state), sum(row["count"] for row in found)
 
     def _take_blocks(self, new_parts: Any) -> set[int]:
         """Updates the tables of blocks. Returns the minutes whose latencies have changed."""
-        from pyspark.sql import functions as f
-
         tables = self._tables
         before = tables.read(OPEN_PARTS, silver_blocks.PARTS)
         with _kept(new_parts) as new:
@@ -158,8 +155,6 @@ class Step:
 
     def _take_batches(self, messages: Any) -> None:
         """Updates the tables of Cardinal Streams."""
-        from pyspark.sql import functions as f
-
         tables = self._tables
         stored = tables.read(BATCHES, silver_cardinal.BATCHES)
         waiting = tables.read(OPEN_MESSAGES, silver_cardinal.MESSAGES)
@@ -177,8 +172,6 @@ class Step:
                     tables.replace(OPEN_MESSAGES, rest)
 
     def _replace_batches(self, stored: Any, before: Any, blocks: Any, times: Any, hashes: Any) -> None:
-        from pyspark.sql import functions as f
-
         tables, stored_us = self._tables, f.unix_micros("timestamp").alias("stored_us")
         found = blocks.select(*BLOCK, "parent", "number", "weight", stored_us, "missing").collect()
         moved = times.select(*BLOCK, "number", stored_us).collect()
@@ -216,7 +209,7 @@ class Step:
         for row in found:
             if row["missing"] is None:
                 chain = changes[row["chain"]]
-                chain.links[bytes(row["hash"])] = _link(row)
+                chain.links[bytes(row["hash"])] = block_link(row)
                 chain.changed.add(bytes(row["hash"]))
         for row in moved:
             changes[row["chain"]].changed.add(bytes(row["hash"]))
@@ -255,8 +248,6 @@ class Step:
     ) -> None:
         """Adds the complete blocks in silver/batches to `changes`: of each chain, all of them, or the reorged ones and
         those from the settled block."""
-        from pyspark.sql import functions as f
-
         for name, place in settled.items():
             rows = stored.where((f.col("chain") == name) & f.col("missing").isNull())
             if place is not None:
@@ -264,7 +255,7 @@ class Step:
             columns = (*BLOCK, "parent", "number", "weight", f.unix_micros("timestamp").alias("stored_us"))
             for row in rows.select(*columns, "state", "fork_number").toLocalIterator():
                 hash_ = bytes(row["hash"])
-                link = _link(row)
+                link = block_link(row)
                 changes[name].links[hash_] = replace(link, stored_us=times.get((name, hash_), link.stored_us))
                 changes[name].known[hash_] = CanonState(row["state"], row["fork_number"])
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark_export.pipeline import gold, silver_blocks, silver_cardinal, silver_messages
-from spark_export.pipeline.topics import Topics
+from spark_export.pipeline.silver_cardinal import Topics
 
 spark = SparkSession.active()
 CARDINAL = os.environ.get("STREAM_NODE_CARDINAL", "cardinal[.].*")

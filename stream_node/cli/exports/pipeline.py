@@ -66,8 +66,8 @@ class PipelineOptions(NamedTuple):
 
     def settings(self) -> Any:
         """Returns the `spark_export.pipeline.step.Settings`. Raises UsageError."""
+        from spark_export.pipeline.silver_cardinal import Topics
         from spark_export.pipeline.step import Settings
-        from spark_export.pipeline.topics import Topics
 
         try:
             topics = None if self.cardinal is None else Topics(self.cardinal)
@@ -130,27 +130,14 @@ def daemon(
     """
     with errors_told():
         from spark_export.pipeline.run import run_daemon
-        from spark_export.session import close_session
 
         choose_log_level(log_level)
         os.nice(nice)
         settings, bronze, stop = pipeline.settings(), pipeline.bronze(), threading.Event()
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, lambda number, frame: stop.set())
-        every_s = max(1, parse_duration(every))
-        opened: list[Any] = []
-
-        def open_or_get() -> Any:
-            opened.append(pipeline.session())
-            return opened[-1]
-
-        try:
-            run_daemon(
-                open_or_get, bronze, pipeline.out, settings, every_s=every_s, stop=stop, step_rows=pipeline.step_rows
-            )
-        finally:
-            for session in opened[-1:]:
-                close_session(session)
+        every_s, rows = max(1, parse_duration(every)), pipeline.step_rows
+        run_daemon(pipeline.session, bronze, pipeline.out, settings, every_s=every_s, stop=stop, step_rows=rows)
 
 
 def read_starts(given: list[str], topics: Any) -> dict[str, bytes]:

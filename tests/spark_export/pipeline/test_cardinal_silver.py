@@ -28,8 +28,8 @@ from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, Sent
 from cardinal_streams.transports.file_transport import FileTransport, replay
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic
 from spark_export.pipeline.run import run_pipeline
+from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
-from spark_export.pipeline.topics import Topics
 from tests.cardinal_streams.chains import Ledger
 from tests.spark_export.pipeline.lake import Lake, Row, read_rows
 

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from spark_export.exporter.node_side import Selection
 from spark_export.pipeline.bronze import BronzeTable
 from spark_export.pipeline.run import run_pipeline as run_steps
+from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
-from spark_export.pipeline.topics import Topics
 from stream_node.node.process import NodeProcess
 from stream_service.extensions import Header
 from stream_service.extras import Extras, encode_extras

@@ -114,8 +114,8 @@ def test_a_start_counts_for_its_chain_alone(session: Any, tmp_path: Path) -> Non
     the smaller part of chain `one` is chosen by a start."""
     pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
     from spark_export.pipeline.run import run_pipeline
+    from spark_export.pipeline.silver_cardinal import Topics
     from spark_export.pipeline.step import Settings
-    from spark_export.pipeline.topics import Topics
     from tests.spark_export.pipeline.lake import Lake, read_rows
 
     def part(chain: str, first: int, count: int) -> list[Batch]:

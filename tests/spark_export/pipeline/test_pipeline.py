@@ -15,9 +15,10 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 
 from block_node.blocks.generator import START_SECONDS
+from spark_export.pipeline.bronze import read_bronze
 from spark_export.pipeline.run import run_pipeline
+from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
-from spark_export.pipeline.topics import Topics
 from tests.spark_export.pipeline.lake import BASE_US, Lake, plain, read_rows
 from tests.spark_export.pipeline.makers import Headers, block_messages, cardinal_records
 
@@ -103,3 +104,11 @@ def test_batches_updates_and_reorgs(tables: Path) -> None:
     assert {row["number"] for row in rows(tables, "silver/updates", key="logs/new")} == {2}, "it came on another topic"
     (reorg,) = rows(tables, "gold/reorgs")
     assert (reorg["chain"], reorg["fork_number"], reorg["depth"], reorg["blocks"]) == (TOPICS.pattern, 1, 1, 1)
+
+
+def test_two_sessions_of_one_process_read_the_same_export(session: Any, tmp_path: Path) -> None:
+    """Spark refuses to register a format in one session while the active session is another one that has it."""
+    lake = Lake(tmp_path / "lake")
+    lake.add_run({"orders": plain([(0, None, [], b"x")])})
+    for each in (session, session.newSession()):
+        assert read_bronze(each, lake.table).count() == 1

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 
 from spark_export.pipeline.outputs import RANGES_MAX, Manifest, Touched, load_manifest, ranges_of
+from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
-from spark_export.pipeline.topics import Topics
 from spark_export.tables.errors import ExportError, TableRefused
 from stream_node.cli.exports.pipeline import read_starts
 from stream_node.cli.values import UsageError
