@@ -84,7 +84,8 @@ async def migrate(
     positions: dict[Incarnation, TablePosition] = {}
     for number in sorted(runs):
         positions |= {each.of: TablePosition(each.end) for each in runs[number]}
-    await asyncio.to_thread(log.adopt, old.table_id, runs, old.files, positions)
+    adopted = {number: (found, old.files.get(number, ())) for number, found in runs.items()}
+    await asyncio.to_thread(log.adopt, old.table_id, adopted, positions)
     if place.is_local and ledger is None:
         rename_durably(path, path.with_name(f"{LEDGER}.migrated"))
     done = {"rows": rows, "partitions": len({of.place for of in positions}), "runs": len(runs), "format": log.format}

@@ -20,7 +20,7 @@ from spark_export.exporter.intervals import Interval, merge, subtract, total
 from spark_export.exporter.planning import PartitionEnd
 from spark_export.tables.files import Place, forget, split_places
 from spark_export.tables.filesystem import open_filesystem
-from spark_export.tables.log import OtherCommit, TableFile, TableLog
+from spark_export.tables.log import TableFile, TableLog
 from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosition, TableState
 
 PROBLEMS_MAX = 100
@@ -225,7 +225,7 @@ def batch_intervals(index: pa.Array) -> list[Interval]:
 
 
 def _compare(
-    of: Incarnation, position: TablePosition, commits: Sequence[Commit | OtherCommit], there: Sequence[Interval]
+    of: Incarnation, position: TablePosition, commits: Sequence[Commit | str], there: Sequence[Interval]
 ) -> tuple[list[Interval], list[Interval]]:
     """Returns the exported indexes that the table lacks, and the indexes in the table that no run has exported.
 
@@ -240,9 +240,8 @@ def _compare(
     return subtract(exported, found), subtract(found, exported)
 
 
-def _tell_others(commits: Sequence[Commit | OtherCommit]) -> Iterator[str]:
-    others = (each.operation for each in commits if isinstance(each, OtherCommit))
-    operations = Counter(name for name in others if name != CREATED)
+def _tell_others(commits: Sequence[Commit | str]) -> Iterator[str]:
+    operations = Counter(each for each in commits if isinstance(each, str) and each != CREATED)
     if operations:
         yield "other commits: " + ", ".join(f"{count} {name}" for name, count in sorted(operations.items()))
 

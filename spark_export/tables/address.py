@@ -104,14 +104,20 @@ def _parse_file(text: str, slashes: str, rest: str) -> StoreLocation:
     return StoreLocation(FILE, "", str(Path("/" + unquote(rest))))
 
 
-KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
-    FILE: (),
-    "s3": ("endpoint", "region", "anonymous", "virtual_hosted"),
-    "gs": ("endpoint", "project", "anonymous"),
-    "abfs": ("account", "endpoint"),
-    "hdfs": ("user", "replication"),
+KNOWN: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    FILE: {},
+    "s3": {
+        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+        "anonymous": (),
+        "virtual_hosted": (),
+    },
+    "gs": {"endpoint": ("STORAGE_EMULATOR_HOST",), "project": ("GOOGLE_CLOUD_PROJECT",), "anonymous": ()},
+    "abfs": {"account": ("AZURE_STORAGE_ACCOUNT_NAME",), "endpoint": ("AZURE_STORAGE_ENDPOINT",)},
+    "hdfs": {"user": ("HADOOP_USER_NAME",), "replication": ()},
 }
-"""The names of the options of each kind of store, without the options in `COMMON`."""
+"""The options of each kind of store, without those in `COMMON`, each with the environment variables that give it if the
+user leaves it out. The first variable that is set counts."""
 COMMON: Final = {"timeout_s": "30", "tries": "6"}
 """The options that every store has, with their defaults.
 
@@ -126,16 +132,6 @@ SECRETS: Final[Mapping[str, str]] = {
     FILE: "no credentials",
 }
 """The source of the credentials for each kind of store, as a text for error messages."""
-FROM_ENVIRONMENT: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
-    ("s3", "endpoint"): ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    ("s3", "region"): ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    ("gs", "endpoint"): ("STORAGE_EMULATOR_HOST",),
-    ("gs", "project"): ("GOOGLE_CLOUD_PROJECT",),
-    ("abfs", "account"): ("AZURE_STORAGE_ACCOUNT_NAME",),
-    ("abfs", "endpoint"): ("AZURE_STORAGE_ENDPOINT",),
-    ("hdfs", "user"): ("HADOOP_USER_NAME",),
-}
-"""The environment variables that give an option which the user left out. The first variable that is set counts."""
 
 
 def complete_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str]:
@@ -151,8 +147,8 @@ def complete_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str
             )
             raise TableRefused(f"the store option {name}: {hint}")
     found = dict(COMMON)
-    for name in KNOWN[place.scheme]:
-        for variable in FROM_ENVIRONMENT.get((place.scheme, name), ()):
+    for name, variables in KNOWN[place.scheme].items():
+        for variable in variables:
             if os.environ.get(variable):
                 found.setdefault(name, os.environ[variable])
     found.update(given)

@@ -13,7 +13,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -32,16 +32,7 @@ from spark_export.tables.errors import ExportError, ExtraMissing, TableDamaged, 
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, PartitionField, count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
-from spark_export.tables.log import (
-    RANGES_KEY,
-    RUN_KEY,
-    CommitConflict,
-    OtherCommit,
-    TableFile,
-    TableLog,
-    ranges_from_json,
-    ranges_to_json,
-)
+from spark_export.tables.log import CommitConflict, OldRuns, TableFile, TableLog, commit_of, said_of
 from spark_export.tables.model import (
     Commit,
     DataFile,
@@ -124,14 +115,7 @@ class DeltaLog(TableLog):
         self._table = self._open()
         return self._state_of(self._table)
 
-    def files_plan(
-        self,
-        state: TableState,
-        columns: pa.Schema,
-        *,
-        codec: str = "zstd",
-        convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
-    ) -> FilesPlan:
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
         table = self._table or self._open()
         names = list(table.metadata().partition_columns)
         if unknown := [name for name in names if name not in SOURCES]:
@@ -140,19 +124,9 @@ class DeltaLog(TableLog):
                 f"export writes into tables that are partitioned by {', '.join(SOURCES)}, or not at all"
             )
         schema = fitting(pa.schema(table.schema().to_arrow()), columns.append(DATE), self.address)
-        partition_by = [PartitionField(name, *SOURCES[name]) for name in names]
-        return FilesPlan(
-            self.address,
-            without(schema, names),
-            partition_by,
-            self.options,
-            codec=codec,
-            convert=convert,
-            forgotten=state.forgotten,
-            folders=False,
-        )
+        return self.address, without(schema, names), [PartitionField(name, *SOURCES[name]) for name in names]
 
-    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
         # Delta compares the application ids with those of the commits after the version that `load` has read.
         table = self._table
         assert table is not None
@@ -165,28 +139,20 @@ class DeltaLog(TableLog):
         lacks = any(field.name not in known for field in table.schema().fields)
         files = [replace(each, stats=count_only(each.rows)) if lacks else each for each in written.files]
         actions = [_add(each, now_ms) for each in files]
-        self._transact(table, actions, applications, {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)})
-        rows = sum(each.rows for each in written.files)
-        return Commit(state.version + 1, run, ranges, rows, len(actions), time_us=now_ms * 1000)
+        self._transact(table, actions, applications, said_of(run, ranges))
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run
 
-    def adopt(
-        self,
-        old_id: str,
-        runs: Mapping[int, Sequence[IndexRange]],
-        files: Mapping[int, Sequence[DataFile]],
-        positions: Positions,
-    ) -> None:
+    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
         if self.load().run:
             return
         table, actions = self._table, []
         assert table is not None
         if self.address == str(self.place):
             # The table is new, and gets the files of a table of plain Parquet.
-            for run in runs:
-                for each in files.get(run, ()):
+            for run, (_, files) in runs.items():
+                for each in files:
                     path = f"data/run={run:06d}/{each.path}"
                     with self._filesystem.open_input_file(f"{self._root}/{path}") as opened:
                         stats = statistics(pq.ParquetFile(opened).metadata)
@@ -196,18 +162,9 @@ class DeltaLog(TableLog):
             table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {"stream-node": "migrate"}
         )
 
-    def commits(self, last: int | None = None) -> list[Commit | OtherCommit]:
+    def commits(self) -> list[Commit | str]:
         with _delta_errors(f"the log of {self.address} cannot be read"):
-            history = self._open().history(last)
-        found: list[Commit | OtherCommit] = []
-        for each in history:
-            version, time_us = int(each["version"]), int(each.get("timestamp") or 0) * 1000
-            if RUN_KEY in each:
-                ranges = ranges_from_json(each[RANGES_KEY])
-                found.append(Commit(version, int(each[RUN_KEY]), ranges, time_us=time_us))
-            else:
-                found.append(OtherCommit(version, time_us, str(each.get("operation", "?"))))
-        return found
+            return [commit_of(each, str(each.get("operation", "?"))) for each in self._open().history()]
 
     def list_files(self) -> list[TableFile]:
         table = self._open()

@@ -34,11 +34,44 @@ def open_filesystem(address: str, given: Mapping[str, str]) -> tuple[fs.FileSyst
 def _open(place: StoreLocation, given: tuple[tuple[str, str], ...]) -> fs.FileSystem:
     """Returns the file system of a bucket. One is enough for all threads of a process."""
     options = dict(given)
+    endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
+    scheme, host = (endpoint.scheme, endpoint.netloc) if endpoint else (None, None)
     if place.scheme == "s3":
-        return _s3(options)
+        return fs.S3FileSystem(
+            anonymous=is_set(options, "anonymous"),
+            region=options.get("region", "us-east-1" if endpoint else None),
+            scheme=scheme,
+            endpoint_override=host,
+            force_virtual_addressing=is_set(options, "virtual_hosted"),
+            request_timeout=float(options["timeout_s"]),
+            connect_timeout=CONNECT_S,
+            # With this setting, a file of less than 5 MB is sent in one request.
+            allow_delayed_open=True,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=int(options["tries"])),
+        )
     if place.scheme == "gs":
-        return _gs(options)
-    return _azure(place, options) if place.scheme == "abfs" else _hdfs(place, options)
+        anonymous, project = is_set(options, "anonymous"), options.get("project")
+        return fs.GcsFileSystem(anonymous=anonymous, scheme=scheme, endpoint_override=host, project_id=project)
+    if place.scheme == "abfs":
+        return fs.AzureFileSystem(
+            azure_names(place, options)[0],
+            account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"),
+            sas_token=os.environ.get("AZURE_STORAGE_SAS_TOKEN"),
+            blob_storage_authority=host,
+            blob_storage_scheme=scheme,
+            dfs_storage_authority=host,
+            dfs_storage_scheme=scheme,
+        )
+    name, _, port = place.authority.partition(":")
+    try:
+        return fs.HadoopFileSystem(
+            name, int(port or 8020), user=options.get("user"), replication=int(options.get("replication", "3"))
+        )
+    except (OSError, ValueError) as error:
+        raise ExportError(
+            f"{place} cannot be opened: {one_line(error)}; HDFS needs libhdfs, and HADOOP_HOME and CLASSPATH "
+            "(`hadoop classpath --glob`)"
+        ) from error
 
 
 @contextmanager
@@ -63,59 +96,6 @@ def sync_new(folder: Path, since_s: float) -> None:
                 if (path := Path(root, name)).stat().st_mtime >= since_s:
                     sync(path)
         sync(Path(root))
-
-
-def _s3(options: Mapping[str, str]) -> fs.FileSystem:
-    endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
-    return fs.S3FileSystem(
-        anonymous=is_set(options, "anonymous"),
-        region=options.get("region", "us-east-1" if endpoint else None),
-        scheme=endpoint.scheme if endpoint else None,
-        endpoint_override=endpoint.netloc if endpoint else None,
-        force_virtual_addressing=is_set(options, "virtual_hosted"),
-        request_timeout=float(options["timeout_s"]),
-        connect_timeout=CONNECT_S,
-        # With this setting, a file of less than 5 MB is sent in one request.
-        allow_delayed_open=True,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=int(options["tries"])),
-    )
-
-
-def _gs(options: Mapping[str, str]) -> fs.FileSystem:
-    endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
-    return fs.GcsFileSystem(
-        anonymous=is_set(options, "anonymous"),
-        scheme=endpoint.scheme if endpoint else None,
-        endpoint_override=endpoint.netloc if endpoint else None,
-        project_id=options.get("project"),
-    )
-
-
-def _azure(place: StoreLocation, options: Mapping[str, str]) -> fs.FileSystem:
-    endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
-    account, _ = azure_names(place, options)
-    return fs.AzureFileSystem(
-        account,
-        account_key=os.environ.get("AZURE_STORAGE_ACCOUNT_KEY"),
-        sas_token=os.environ.get("AZURE_STORAGE_SAS_TOKEN"),
-        blob_storage_authority=endpoint.netloc if endpoint else None,
-        blob_storage_scheme=endpoint.scheme if endpoint else None,
-        dfs_storage_authority=endpoint.netloc if endpoint else None,
-        dfs_storage_scheme=endpoint.scheme if endpoint else None,
-    )
-
-
-def _hdfs(place: StoreLocation, options: Mapping[str, str]) -> fs.FileSystem:
-    host, _, port = place.authority.partition(":")
-    try:
-        return fs.HadoopFileSystem(
-            host, int(port or 8020), user=options.get("user"), replication=int(options.get("replication", "3"))
-        )
-    except (OSError, ValueError) as error:
-        raise ExportError(
-            f"{place} cannot be opened: {one_line(error)}; HDFS needs libhdfs, and HADOOP_HOME and CLASSPATH "
-            "(`hadoop classpath --glob`)"
-        ) from error
 
 
 def one_line(error: BaseException) -> str:

@@ -11,9 +11,9 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -30,25 +30,18 @@ from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, rewrite_rows
 from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
 from spark_export.tables.log import (
-    RANGES_KEY,
     RUN_KEY,
     CommitConflict,
-    OtherCommit,
+    OldRuns,
     TableFile,
     TableLog,
-    ranges_from_json,
-    ranges_to_json,
+    commit_of,
+    positions_from_json,
+    positions_to_json,
+    said_of,
 )
-from spark_export.tables.model import (
-    Commit,
-    DataFile,
-    Incarnation,
-    IndexRange,
-    Positions,
-    TablePosition,
-    TableState,
-    Written,
-)
+from spark_export.tables.model import Commit, IndexRange, Positions, TableState, Written
+from spark_export.tables.open import CATALOG_FILE, CatalogChoice
 
 try:
     from pyiceberg.catalog import load_catalog
@@ -64,7 +57,7 @@ try:
         ValidationException,
     )
     from pyiceberg.expressions import AlwaysTrue, EqualTo
-    from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files
+    from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files, schema_to_pyarrow
     from pyiceberg.transforms import DayTransform, IdentityTransform
 except ModuleNotFoundError as error:
     raise ExtraMissing(f"the format iceberg needs the library `pyiceberg` ({error.name} is missing)") from error
@@ -91,42 +84,25 @@ PROPERTIES = {
 
 
 class IcebergLog(TableLog):
-    """The Iceberg table of an export.
-
-    catalog: the name of a catalog, as in pyiceberg's configuration file and environment variables; None: the one that
-        was chosen before, or an SQLite file in the folder.
-    catalog_options: properties of the catalog for pyiceberg, such as `uri`. table: NAMESPACE.NAME in the catalog.
-    """
+    """The Iceberg table of an export. chosen: its catalog; None: the one that was chosen before, or an SQLite file in
+    the folder."""
 
     format = "iceberg"
 
-    def __init__(
-        self,
-        place: StoreLocation,
-        options: Mapping[str, str],
-        *,
-        catalog: str | None = None,
-        catalog_options: Mapping[str, str] | None = None,
-        table: str | None = None,
-    ) -> None:
+    def __init__(self, place: StoreLocation, options: Mapping[str, str], chosen: CatalogChoice | None = None) -> None:
         super().__init__(place, options)
-        for option in catalog_options or ():
+        for name, option in ((chosen.name, option) for option in chosen.options) if chosen is not None else ():
             if any(part in option.lower() for part in SECRETS):
                 raise TableRefused(
                     f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set "
-                    f"PYICEBERG_CATALOG__{(catalog or '').upper()}__{option.upper().replace('-', '_')}"
+                    f"PYICEBERG_CATALOG__{name.upper()}__{option.upper().replace('-', '_')}"
                 )
-        self._chosen = catalog is not None
-        self._choice: dict[str, Any] = {
-            "catalog": catalog,
-            "options": dict(catalog_options or {}),
-            "table": table or TABLE_NAME,
-        }
-        if catalog is None:
-            self._choice = self._read_choice() or self._choice
-        self._name = tuple(str(self._choice["table"]).split("."))
+        self._chosen = chosen
+        self._choice = chosen or self._read_choice()
+        table = (self._choice and self._choice.table) or TABLE_NAME
+        self._name = tuple(table.split("."))
         if len(self._name) < 2:
-            raise TableRefused(f"--catalog-table {self._choice['table']}: it is NAMESPACE.NAME")
+            raise TableRefused(f"--catalog-table {table}: it is NAMESPACE.NAME")
         self._catalog = self._open_catalog()
         self._table: Any = None
         self.address = ".".join(self._name)
@@ -148,12 +124,12 @@ class IcebergLog(TableLog):
                 except (TableAlreadyExistsError, CommitFailedException):
                     # Another exporter has made the table meanwhile.
                     self._open()
-        if self._chosen:
+        if self._chosen is not None:
             filesystem, root = open_filesystem(str(self.place), self.options)
             if isinstance(filesystem, fs.LocalFileSystem):
                 filesystem.create_dir(root, recursive=True)
             with filesystem.open_output_stream(f"{root}/{CHOICE}") as file:
-                file.write(json.dumps(self._choice, sort_keys=True).encode())
+                file.write(json.dumps(asdict(self._chosen), sort_keys=True).encode())
         self._give()
 
     def _create(self, columns: pa.Schema) -> None:
@@ -179,21 +155,11 @@ class IcebergLog(TableLog):
         with iceberg_errors(f"the table {self.address} cannot be read"):
             self._table = self._open()
         properties = self._table.properties
-        positions = {
-            Incarnation(stream, partition, era, created_us): TablePosition(end, last_us)
-            for stream, partition, era, created_us, end, last_us in json.loads(properties.get(POSITIONS_KEY, "[]"))
-        }
+        positions = positions_from_json(json.loads(properties.get(POSITIONS_KEY, "[]")))
         run, forgotten = int(properties.get(RUN_KEY, "0")), json.loads(properties.get(FORGOTTEN_KEY, "{}"))
         return TableState(self._table.metadata.last_sequence_number, run, positions, forgotten)
 
-    def files_plan(
-        self,
-        state: TableState,
-        columns: pa.Schema,
-        *,
-        codec: str = "zstd",
-        convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
-    ) -> FilesPlan:
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
         table = self._table
         schema, partition_by = table.schema(), []
         for field in table.spec().fields:
@@ -205,68 +171,38 @@ class IcebergLog(TableLog):
                     "are partitioned by stream, partition, era and the year, month, day or hour of timestamp"
                 )
             partition_by.append(PartitionField(field.name, source, TRANSFORMS[unit]))
-        fields = fitting(schema.as_arrow(), columns, self.address)
-        return FilesPlan(
-            f"{_address_of(table)}/data",
-            fields,
-            partition_by,
-            self.options,
-            codec=codec,
-            convert=convert,
-            forgotten=state.forgotten,
-            folders=False,
-        )
+        return f"{_address_of(table)}/data", fitting(schema.as_arrow(), columns, self.address), partition_by
 
-    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
-        run, table = state.run + 1, self._table
-        moved = {**state.positions, **{each.of: TablePosition(each.end, each.last_us) for each in ranges}}
-        said = {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)}
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
+        table, after, said = self._table, state.after(ranges), said_of(state.run + 1, ranges)
         files = [f"{table.location().rstrip('/')}/data/{each.path}" for each in written.files]
         with self._changing(table) as change:
-            change.set_properties({POSITIONS_KEY: _positions_to_json(moved), RUN_KEY: str(run)})
+            change.set_properties({POSITIONS_KEY: _text(after.positions), RUN_KEY: str(after.run)})
             if files:
                 change.add_files(files, snapshot_properties=said, check_duplicate_files=False)
             else:
                 # The snapshot makes the commit fail if another one came first.
                 with change.update_snapshot(snapshot_properties=said).fast_append():
                     pass
-        rows = sum(each.rows for each in written.files)
-        return Commit(state.version + 1, run, ranges, rows, len(files), time_us=time.time_ns() // 1000)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
             found = [each.summary for each in self._open().snapshots() if each.summary is not None]
         return any(each.additional_properties.get(RUN_KEY) == f"{old_id}/{run}" for each in found)
 
-    def adopt(
-        self,
-        old_id: str,
-        runs: Mapping[int, Sequence[IndexRange]],
-        files: Mapping[int, Sequence[DataFile]],
-        positions: Positions,
-    ) -> None:
+    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
         if self.load().run:
             return
         with self._changing(self._table) as change:
-            change.set_properties({POSITIONS_KEY: _positions_to_json(positions), RUN_KEY: str(max(runs, default=0))})
+            change.set_properties({POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))})
             with change.update_snapshot().fast_append():
                 pass
 
-    def commits(self, last: int | None = None) -> list[Commit | OtherCommit]:
+    def commits(self) -> list[Commit | str]:
         with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
             snapshots = sorted(self._open().snapshots(), key=lambda each: (each.sequence_number, each.timestamp_ms))
-        found: list[Commit | OtherCommit] = []
-        for each in reversed(snapshots[-last:] if last else snapshots):
-            said = each.summary.additional_properties if each.summary is not None else {}
-            version, time_us = int(each.sequence_number or 0), each.timestamp_ms * 1000
-            if RANGES_KEY in said:
-                rows, files = int(said.get("added-records", 0)), int(said.get("added-data-files", 0))
-                ranges = ranges_from_json(said[RANGES_KEY])
-                found.append(Commit(version, int(said[RUN_KEY]), ranges, rows, files, time_us=time_us))
-            else:
-                operation = each.summary.operation.value if each.summary is not None else "?"
-                found.append(OtherCommit(version, time_us, operation))
-        return found
+        said = [each.summary for each in reversed(snapshots)]
+        return ["?" if each is None else commit_of(each.additional_properties, each.operation.value) for each in said]
 
     def list_files(self) -> list[TableFile]:
         with iceberg_errors(f"the manifests of {self.address} cannot be read"):
@@ -319,8 +255,7 @@ class IcebergLog(TableLog):
     def _rewrite(self, state: TableState, tasks: Sequence[Any], forgotten: Mapping[str, Any]) -> tuple[int, int]:
         """Replaces files by others with the same rows, except forgotten ones. Returns the numbers of files and rows."""
         table = self._table
-        every = pa.schema([pa.field(each.name, _bare(each.type), each.nullable) for each in table.schema().as_arrow()])
-        plan = self.files_plan(state, every)
+        plan = self.files_plan(state, schema_to_pyarrow(table.schema(), include_field_ids=False))
         with iceberg_errors(f"files of {self.address} cannot be read"):
             rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_record_batches(tasks)
             before, made = rewrite_rows(FilesWriter(plan), rows)
@@ -404,8 +339,9 @@ class IcebergLog(TableLog):
         return self._catalog.load_table(self._name)
 
     def _open_catalog(self) -> Any:
-        name, given = self._choice["catalog"], dict(self._choice["options"])
-        if name is None:
+        if self._choice is not None:
+            name, given = self._choice.name, dict(self._choice.options)
+        else:
             if self.place.scheme != FILE:
                 raise TableRefused(
                     "an Iceberg table on a store needs a catalog: --catalog NAME, with its properties in pyiceberg's "
@@ -413,28 +349,30 @@ class IcebergLog(TableLog):
                 )
             name = CATALOG
             self.place.folder.mkdir(parents=True, exist_ok=True)
-            given = {"type": "sql", "uri": f"sqlite:///{self.place}/catalog.sqlite"}
-            given |= {"warehouse": f"file://{self.place}"}
+            given = {
+                "type": "sql",
+                "uri": f"sqlite:///{self.place}/{CATALOG_FILE}",
+                "warehouse": f"file://{self.place}",
+            }
         with iceberg_errors("the catalog cannot be opened"):
             try:
                 return load_catalog(name, **{**_file_options(self.place, self.options), **given})
             except (NotInstalledError, ModuleNotFoundError) as error:
                 raise ExtraMissing(f"the catalog {name} needs more of pyiceberg: {error}") from error
 
-    def _read_choice(self) -> dict[str, Any] | None:
+    def _read_choice(self) -> CatalogChoice | None:
         filesystem, root = open_filesystem(str(self.place), self.options)
         try:
             with filesystem.open_input_stream(f"{root}/{CHOICE}") as file:
-                return dict(json.loads(file.read()))
+                return CatalogChoice(**json.loads(file.read()))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise TableRefused(f"{self.place}/{CHOICE} cannot be read: {one_line(error)}") from error
 
 
-def _positions_to_json(positions: Positions) -> str:
-    rows = [[*of, position.end, position.last_us] for of, position in sorted(positions.items())]
-    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+def _text(positions: Positions) -> str:
+    return json.dumps(positions_to_json(positions), ensure_ascii=False, separators=(",", ":"))
 
 
 def _address_of(table: Any) -> str:
@@ -451,18 +389,6 @@ def _files_of_snapshots(table: Any) -> set[str]:
         entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         found |= {path, *(entry.data_file.file_path for entry in entries)}
     return {each.rpartition("/")[2] for each in found}
-
-
-def _bare(kind: pa.DataType) -> pa.DataType:
-    """Returns a type without Iceberg's ids of fields, which files that are added to a table must not have."""
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _bare(each.type), each.nullable) for each in kind])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        value = kind.value_field
-        return pa.list_(pa.field("element", _bare(value.type), value.nullable))
-    if pa.types.is_map(kind):
-        return pa.map_(_bare(kind.key_type), _bare(kind.item_type))
-    return kind
 
 
 def _file_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str]:

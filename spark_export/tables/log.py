@@ -20,13 +20,14 @@ import pyarrow as pa
 from ockam.files.durable_files import give_tree
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.errors import ExportError, PositionsMoved
-from spark_export.tables.files import FilesPlan, remove_files
+from spark_export.tables.files import FilesPlan, PartitionField, remove_files
 from spark_export.tables.model import (
     Commit,
     DataFile,
     Incarnation,
     IndexRange,
     Positions,
+    TablePosition,
     TableState,
     Written,
     is_committed,
@@ -34,6 +35,8 @@ from spark_export.tables.model import (
 )
 
 T = TypeVar("T")
+OldRuns = Mapping[int, tuple[Sequence[IndexRange], Sequence[DataFile]]]
+"""The ranges and the data files of each run of an earlier version's export, by its number."""
 
 COMMIT_ATTEMPTS_MAX = 10
 """How often a commit is tried when other programs change the table at the same time."""
@@ -43,15 +46,6 @@ RUN_KEY, RANGES_KEY = "stream-node.run", "stream-node.ranges"
 
 class CommitConflict(Exception):
     """Another program changed the table during a commit, or the answer of the store or catalog was lost."""
-
-
-@dataclass(frozen=True)
-class OtherCommit:
-    """A commit that no exporter made. operation: its name in the table's log, such as DELETE."""
-
-    version: int
-    time_us: int
-    operation: str
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,6 @@ class TableLog(ABC):
     def load(self) -> TableState:
         """Returns the present state. Raises TableRefused if the table cannot be used, and ExportError."""
 
-    @abstractmethod
     def files_plan(
         self,
         state: TableState,
@@ -114,6 +107,21 @@ class TableLog(ABC):
         convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
     ) -> FilesPlan:
         """Returns how the tasks of a run write files for this table. Raises TableRefused if the columns do not fit."""
+        root, schema, partition_by = self._shape(columns)
+        return FilesPlan(
+            root,
+            schema,
+            partition_by,
+            self.options,
+            codec=codec,
+            convert=convert,
+            forgotten=state.forgotten,
+            folders=self.format == "parquet",
+        )
+
+    @abstractmethod
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
+        """Returns the folder of new files, the columns in them, and the partitioning, for rows with these columns."""
 
     def append(self, plan: FilesPlan, written: Written) -> Commit:
         """Adds the files of a run and moves its positions, in one transaction.
@@ -130,10 +138,11 @@ class TableLog(ABC):
             if is_committed(state, ranges):
                 # If the answer to the commit was lost, the table has these files, so they stay.
                 self.abandon(plan)
-                return Commit(state.version, state.run, ranges, already=True)
+                return Commit(state.run, ranges, already=True)
             if state.forgotten != plan.forgotten:
                 raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")
-            return self._commit(plan, state, written, ranges)
+            self._commit(plan, state, written, ranges)
+            return Commit(state.run + 1, ranges)
 
         return self._repeat("the run was not added", commit)
 
@@ -159,7 +168,7 @@ class TableLog(ABC):
             give_tree(self.place.folder)
 
     @abstractmethod
-    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
         """Commits if the table is still in `state`, or was only changed by other programs. Raises CommitConflict."""
 
     @abstractmethod
@@ -167,21 +176,12 @@ class TableLog(ABC):
         """Returns whether the table has a run of an earlier version's export, whose id was `old_id`."""
 
     @abstractmethod
-    def adopt(
-        self,
-        old_id: str,
-        runs: Mapping[int, Sequence[IndexRange]],
-        files: Mapping[int, Sequence[DataFile]],
-        positions: Positions,
-    ) -> None:
-        """Takes over an earlier version's export, whose rows are in the table: sets the positions. Can be repeated.
-
-        runs, files: the ranges and the data files of each run.
-        """
+    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
+        """Takes over an earlier version's export, whose rows are in the table: sets the positions. Can be repeated."""
 
     @abstractmethod
-    def commits(self, last: int | None = None) -> Sequence[Commit | OtherCommit]:
-        """Returns the commits that the log still has, newest first."""
+    def commits(self) -> list[Commit | str]:
+        """Returns the commits that the log still has, newest first. A text is the operation of another program."""
 
     @abstractmethod
     def list_files(self) -> list[TableFile]:
@@ -208,13 +208,27 @@ class TableLog(ABC):
         """
 
 
+def said_of(run: int, ranges: Iterable[IndexRange]) -> dict[str, str]:
+    """Returns what a commit of an export says in the log."""
+    return {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)}
+
+
+def commit_of(said: Mapping[str, Any], operation: str) -> Commit | str:
+    """Returns a commit of an export, or the operation of a commit that has no ranges."""
+    return Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY])) if RANGES_KEY in said else operation
+
+
 def ranges_to_json(ranges: Iterable[IndexRange]) -> str:
     return json.dumps([[*each.of, each.begin, each.end, each.lost] for each in ranges], ensure_ascii=False)
 
 
+def positions_to_json(positions: Positions) -> list[list[Any]]:
+    return [[*of, position.end, position.last_us] for of, position in sorted(positions.items())]
+
+
+def positions_from_json(rows: Iterable[Sequence[Any]]) -> dict[Incarnation, TablePosition]:
+    return {Incarnation(*of): TablePosition(end, last_us) for *of, end, last_us in rows}
+
+
 def ranges_from_json(text: str) -> list[IndexRange]:
-    rows: list[list[Any]] = json.loads(text)
-    return [
-        IndexRange(Incarnation(stream, partition, era, created_us), begin, end, lost=lost)
-        for stream, partition, era, created_us, begin, end, lost in rows
-    ]
+    return [IndexRange(Incarnation(*of), begin, end, lost=lost) for *of, begin, end, lost in json.loads(text)]

@@ -116,19 +116,13 @@ class Written:
 class Commit:
     """A commit of an export in a table.
 
-    version: the table's own name of the commit: Delta's version, Iceberg's snapshot, or the number of the run.
     run: the number of the run, counted from 1 in each table.
     already: whether the table had all of these rows before the call, so that the call changed nothing.
-    time_us: when the table was changed; 0 if unknown.
     """
 
-    version: int
     run: int
-    ranges: Sequence[IndexRange] = ()
-    rows: int = 0
-    files: int = 0
+    ranges: Sequence[IndexRange]
     already: bool = False
-    time_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -152,6 +146,11 @@ class TableState:
         for of, position in sorted(self.positions.items()):
             found[of.place] = of, position
         return found
+
+    def after(self, ranges: Iterable[IndexRange]) -> TableState:
+        """Returns the state after a run that has exported these ranges."""
+        moved = {each.of: TablePosition(each.end, each.last_us) for each in ranges}
+        return replace(self, version=self.version + 1, run=self.run + 1, positions={**self.positions, **moved})
 
 
 def join(ranges: Iterable[IndexRange]) -> list[IndexRange]:

@@ -21,7 +21,11 @@ URL_SIGNS: Final = frozenset("?#%")
 
 @dataclass(frozen=True)
 class CatalogChoice:
-    """The user's choice of a catalog for an Iceberg table; see `spark_export.tables.iceberg.IcebergLog`."""
+    """The user's choice of a catalog for an Iceberg table.
+
+    name: the name of the catalog, as in pyiceberg's configuration file and environment variables.
+    options: properties of the catalog for pyiceberg, such as `uri`. table: NAMESPACE.NAME in the catalog.
+    """
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -46,11 +50,7 @@ def open_table(
     if table_format == "iceberg":
         from spark_export.tables.iceberg import IcebergLog
 
-        if catalog is None:
-            return IcebergLog(place, options or {})
-        return IcebergLog(
-            place, options or {}, catalog=catalog.name, catalog_options=catalog.options, table=catalog.table
-        )
+        return IcebergLog(place, options or {}, catalog)
     if table_format == "delta":
         from spark_export.tables.delta import DeltaLog
 

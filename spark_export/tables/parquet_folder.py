@@ -46,23 +46,15 @@ from spark_export.tables.files import (
 )
 from spark_export.tables.log import (
     CommitConflict,
-    OtherCommit,
+    OldRuns,
     TableFile,
     TableLog,
+    positions_from_json,
+    positions_to_json,
     ranges_from_json,
     ranges_to_json,
 )
-from spark_export.tables.model import (
-    Commit,
-    DataFile,
-    Incarnation,
-    IndexRange,
-    Positions,
-    TablePosition,
-    TableState,
-    Written,
-    join,
-)
+from spark_export.tables.model import Commit, DataFile, IndexRange, Positions, TableState, Written, join
 
 TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
 PARTITION_BY = (PartitionField("stream", "stream"), PartitionField("date", "timestamp", "day"))
@@ -126,30 +118,22 @@ class ParquetFolderLog(TableLog):
         return None
 
     def load(self) -> TableState:
-        return _state_of(self._latest(self._generation()))
+        return _state_of(self._runs(self._generation()))
 
-    def files_plan(
-        self,
-        state: TableState,
-        columns: pa.Schema,
-        *,
-        codec: str = "zstd",
-        convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
-    ) -> FilesPlan:
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
         staged = self.folder / STAGING / uuid.uuid4().hex
         with self._locked():
             make_folder(staged)
             # The lock shows that the run is alive. Without it, another exporter removes the folder.
             self._staged[str(staged)] = _lock(staged / "lock")
-        schema = without(columns, [each.name for each in PARTITION_BY])
-        return FilesPlan(str(staged), schema, PARTITION_BY, {}, codec, convert, state.forgotten)
+        return str(staged), without(columns, [each.name for each in PARTITION_BY]), PARTITION_BY
 
     def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
         shutil.rmtree(plan.root, ignore_errors=True)
         if (held := self._staged.pop(plan.root, None)) is not None:
             os.close(held)
 
-    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> Commit:
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
         tree = Path(plan.root) / "tree"
         for each in written.files:
             target = tree / each.path
@@ -157,35 +141,19 @@ class ParquetFolderLog(TableLog):
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(Path(plan.root) / each.path, target)
-        run, now_us = state.run + 1, time.time_ns() // 1000
-        moved = {each.of: TablePosition(each.end, each.last_us) for each in ranges}
-        self._write_run(
-            tree,
-            run,
-            now_us,
-            written.files,
-            ranges,
-            TableState(run, run, {**state.positions, **moved}, state.forgotten),
-        )
+        after = state.after(ranges)
+        self._write_run(tree, written.files, ranges, after)
         with self._locked():
             generation = self._generation()
             if self.load() != state:
                 raise CommitConflict("another exporter has published a run meanwhile")
-            rename_durably(tree, generation / f"run={run:06d}")
+            rename_durably(tree, generation / f"run={after.run:06d}")
         self.abandon(plan)
-        rows = sum(each.rows for each in written.files)
-        return Commit(run, run, ranges, rows, len(written.files), time_us=now_us)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._generation() / f"run={run:06d}").is_dir()
 
-    def adopt(
-        self,
-        old_id: str,
-        runs: Mapping[int, Sequence[IndexRange]],
-        files: Mapping[int, Sequence[DataFile]],
-        positions: Positions,
-    ) -> None:
+    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
         if not (self.folder / IDENTITY).exists():
             write_durably(self.folder / IDENTITY, json.dumps({"format": "parquet", "id": old_id}).encode())
         latest = max(runs, default=0)
@@ -193,28 +161,19 @@ class ParquetFolderLog(TableLog):
         for run in sorted(runs):
             after = TableState(run, run, positions if run == latest else {})
             folder = self._generation() / f"run={run:06d}"
-            self._write_run(folder, run, folder.stat().st_mtime_ns // 1000, files.get(run, ()), runs[run], after)
+            ranges, files = runs[run]
+            self._write_run(folder, files, ranges, after, folder.stat().st_mtime_ns // 1000)
 
-    def commits(self, last: int | None = None) -> list[Commit | OtherCommit]:
-        runs = [_run_file(folder) for folder in self._runs(self._generation())[::-1][:last]]
-        return [
-            Commit(
-                each["run"],
-                each["run"],
-                ranges_from_json(json.dumps(each["ranges"])),
-                sum(file["rows"] for file in each["files"]),
-                len(each["files"]),
-                time_us=each["time_us"],
-            )
-            for each in runs
-        ]
+    def commits(self) -> list[Commit | str]:
+        runs = [_run_file(folder) for folder in reversed(self._runs(self._generation()))]
+        return [Commit(each["run"], _ranges_of(each)) for each in runs]
 
     def list_files(self) -> list[TableFile]:
         found = []
         for folder in self._runs(self._generation()):
             run = _run_file(folder)
             indexes: dict[str, tuple[int, int]] = {}
-            for each in ranges_from_json(json.dumps(run["ranges"])):
+            for each in _ranges_of(run):
                 first, last = indexes.get(each.of.stream, (each.begin, each.begin))
                 indexes[each.of.stream] = min(first, each.begin), max(last, each.end - 1)
             for file in run["files"]:
@@ -226,12 +185,10 @@ class ParquetFolderLog(TableLog):
         # A reader of Parquet takes every file that it finds, also one that somebody has copied into the table.
         for folder in self._runs(self._generation()):
             known = {each.path: each.stream for each in _files_of(folder)}
-            for path in sorted(
-                {*map(str, folder.glob("stream=*/**/*.parquet")), *(f"{folder}/{name}" for name in known)}
-            ):
-                name = path.removeprefix(f"{folder}/")
+            there = {str(each.relative_to(folder)) for each in folder.glob("stream=*/**/*.parquet")}
+            for name in sorted(there | known.keys()):
                 stream = known.get(name, unquote(name.partition("/")[0].removeprefix("stream=")))
-                yield from read_file(Path(path), {"stream": stream}, columns)
+                yield from read_file(folder / name, {"stream": stream}, columns)
 
     def compact(self, *, files_min: int = 2) -> int:
         def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
@@ -270,7 +227,7 @@ class ParquetFolderLog(TableLog):
         """
         generation = self._generation()
         folders = self._runs(generation)
-        state = _state_of(_run_file(folders[-1]) if folders else None)
+        state = _state_of(folders)
         forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
         if record is not None:
             forgotten.setdefault(record[0], {})[record[1]] = record[2]
@@ -296,9 +253,8 @@ class ParquetFolderLog(TableLog):
                         target.parent.mkdir(parents=True, exist_ok=True)
                         os.link(folder / each.path, target)
                         made.append(replace(each, path=str(target.relative_to(tree))))
-            ranges = [part for folder in folders for part in ranges_from_json(json.dumps(_run_file(folder)["ranges"]))]
-            after = TableState(state.run, state.run, state.positions, forgotten)
-            self._write_run(tree, state.run, time.time_ns() // 1000, made, join(ranges), after)
+            ranges = join(part for folder in folders for part in _ranges_of(_run_file(folder)))
+            self._write_run(tree, made, ranges, replace(state, forgotten=forgotten))
             with self._locked():
                 if self._generation() != generation:
                     raise CommitConflict("another program has compacted the table meanwhile")
@@ -336,16 +292,15 @@ class ParquetFolderLog(TableLog):
     def _write_run(
         self,
         tree: Path,
-        run: int,
-        now_us: int,
         files: Sequence[DataFile],
         ranges: Sequence[IndexRange],
         after: TableState,
+        time_us: int | None = None,
     ) -> None:
         tree.mkdir(parents=True, exist_ok=True)
         content = {
-            "run": run,
-            "time_us": now_us,
+            "run": after.run,
+            "time_us": time.time_ns() // 1000 if time_us is None else time_us,
             "files": [
                 {
                     name: getattr(each, name)
@@ -354,7 +309,7 @@ class ParquetFolderLog(TableLog):
                 for each in files
             ],
             "ranges": json.loads(ranges_to_json(ranges)),
-            "positions": [[*of, position.end, position.last_us] for of, position in after.positions.items()],
+            "positions": positions_to_json(after.positions),
             "forgotten": after.forgotten,
         }
         write_durably(tree / RUN_FILE, json.dumps(content, ensure_ascii=False).encode())
@@ -383,10 +338,6 @@ class ParquetFolderLog(TableLog):
     def _runs(self, generation: Path) -> list[Path]:
         # By number: the millionth run has one digit more than those before it.
         return sorted((each for each in generation.glob("run=*") if each.is_dir()), key=lambda each: int(each.name[4:]))
-
-    def _latest(self, generation: Path) -> Mapping[str, Any] | None:
-        runs = self._runs(generation)
-        return _run_file(runs[-1]) if runs else None
 
     def _turn(self, number: int) -> None:
         new = self.folder / f".{TABLE}.new"
@@ -426,14 +377,9 @@ def read_file(path: Path, partition: Mapping[str, str], columns: Sequence[str]) 
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for batch in file.iter_batches(columns=[name for name in columns if name in file.schema_arrow.names]):
-                names = [*batch.schema.names]
-                values = [*batch.columns]
                 if "stream" in columns:
-                    names, values = (
-                        [*names, "stream"],
-                        [*values, pa.repeat(pa.scalar(partition["stream"]), batch.num_rows)],
-                    )
-                yield pa.RecordBatch.from_arrays(values, names)
+                    batch = batch.append_column("stream", pa.repeat(pa.scalar(partition["stream"]), batch.num_rows))
+                yield batch
     except (pa.ArrowException, OSError) as error:
         raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
 
@@ -449,14 +395,16 @@ def _columns_of(merges: Iterable[Sequence[tuple[Path, DataFile]]]) -> pa.Schema:
     return pa.unify_schemas([*(each.remove_metadata() for each in found), pa.schema([ROWS.field("era")])])
 
 
-def _state_of(run: Mapping[str, Any] | None) -> TableState:
-    if run is None:
+def _state_of(folders: Sequence[Path]) -> TableState:
+    """Returns the state after the last of these runs."""
+    if not folders:
         return TableState(0)
-    positions = {
-        Incarnation(stream, partition, era, created_us): TablePosition(end, last_us)
-        for stream, partition, era, created_us, end, last_us in run["positions"]
-    }
-    return TableState(run["run"], run["run"], positions, run["forgotten"])
+    run = _run_file(folders[-1])
+    return TableState(run["run"], run["run"], positions_from_json(run["positions"]), run["forgotten"])
+
+
+def _ranges_of(run: Mapping[str, Any]) -> list[IndexRange]:
+    return ranges_from_json(json.dumps(run["ranges"]))
 
 
 def _files_of(folder: Path) -> list[DataFile]:

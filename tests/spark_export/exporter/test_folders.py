@@ -27,6 +27,7 @@ from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
 from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.files import NO_NAME, hive_folder
+from spark_export.tables.model import Commit
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_process import export_child
 from tests.spark_export.exporter.export_world import COLUMNS, World, rows_of
@@ -98,7 +99,11 @@ def test_the_millionth_run_follows_the_one_before_it(world: World) -> None:
         world.push(4)
         assert world.run().run_id == number
         assert world.rows() == world.stored()
-    assert [commit.version for commit in world.log().commits()] == [1_000_001, 1_000_000, 999_999]
+    assert [commit.run for commit in world.log().commits() if isinstance(commit, Commit)] == [
+        1_000_001,
+        1_000_000,
+        999_999,
+    ]
     world.compact()
     world.push(4)
     assert world.run().run_id == 1_000_002

@@ -34,6 +34,8 @@ from tests.spark_export.exporter.export_world import World, open_iceberg
 
 Rows = dict[tuple[int, int], bytes]
 STEPS = 12
+PARTS = [range(first, first + 14) for first in range(6, 1_000, 14)]
+"""The seeds of the soak, in parts of about a minute. Between two parts, CI looks whether its time is over."""
 
 
 class Table:
@@ -227,8 +229,8 @@ ICEBERG_STEPS = ("delete", "delete_all", "roll_back", "expire")
 OWN_STEPS = ("push", "push", "export", "export", "export", "compact", "forget", "race")
 
 
-@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 1_000), marks=pytest.mark.soak)], ids=str)
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.parametrize("seeds", [range(6), *(pytest.param(each, marks=pytest.mark.soak) for each in PARTS)], ids=str)
 def test_interleavings_lose_double_and_bring_back_nothing(
     tmp_path: Path, shared_node: NodeProcess, table_format: str, seeds: range
 ) -> None:

@@ -98,7 +98,7 @@ def test_a_catalog_that_is_away_is_told_in_one_line(at_rest: World) -> None:
 )
 def test_a_wrong_choice_is_refused(tmp_path: Path, table: str, options: dict[str, str], what: str) -> None:
     with pytest.raises(ExportError, match=what):
-        IcebergLog(parse_place(tmp_path), {}, catalog="lakes", catalog_options=options, table=table)
+        IcebergLog(parse_place(tmp_path), {}, CatalogChoice("lakes", options, table))
 
 
 def test_the_catalog_is_kept_with_the_table(world: World, tmp_path: Path) -> None:
@@ -116,6 +116,6 @@ def test_the_settings_of_hives_metastore_arrive(tmp_path: Path) -> None:
     """Goal: pyiceberg's Hive catalog gets all properties as they are. Method: what it is made from."""
     hive = pytest.importorskip("pyiceberg.catalog.hive", reason="pyiceberg[hive] is not installed")
     given = {"uri": "thrift://metastore:9083", "hive.hive2-compatible": "true", "ugi": "someone"}
-    log = IcebergLog(parse_place(tmp_path), {}, catalog="hive", catalog_options=given, table="lake.orders")
+    log = IcebergLog(parse_place(tmp_path), {}, CatalogChoice("hive", given, "lake.orders"))
     assert isinstance(log._catalog, hive.HiveCatalog)
     assert given.items() <= dict(log._catalog.properties).items()
