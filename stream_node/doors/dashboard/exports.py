@@ -120,10 +120,12 @@ async def _read(folder: str, read: Callable[[Any], T]) -> T:
     from spark_export.exporter.history import FILE, ExportHistory
     from spark_export.tables.errors import ExportError
 
-    named = Path(folder)
-    history = ExportHistory(named if named.is_file() else named / FILE)
+    def load() -> T:
+        named = Path(folder)
+        return read(ExportHistory(named if named.is_file() else named / FILE))
+
     try:
-        return await trio.to_thread.run_sync(read, history, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(load, abandon_on_cancel=True)
     except (ExportError, OSError) as error:
         raise Problem(503, "history-not-read", str(error)) from error
 
