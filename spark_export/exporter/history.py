@@ -174,9 +174,9 @@ class ExportHistory:
         values |= {"state": "done", "started_us": started_us, "finished_us": _now_us()}
 
         async def work(connection: AsyncConnection) -> None:
-            (number,) = (await connection.execute(insert(runs).values(**values).returning(runs.c.id))).one()
+            added = await connection.execute(insert(runs).values(**values))
             names = ("run_id", *Incarnation._fields, "begin_index", "end_index", "lost")
-            rows = [(number, *each.of, each.begin, each.end, each.lost) for each in step.ranges]
+            rows = [(added.lastrowid, *each.of, each.begin, each.end, each.lost) for each in step.ranges]
             await connection.execute(insert(ranges), [dict(zip(names, row, strict=True)) for row in rows])
 
         await self._write(work)
