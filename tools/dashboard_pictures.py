@@ -179,7 +179,7 @@ def push_chain(stream: Any) -> None:
 def fill_export(address: str, folder: Path) -> None:
     """Writes the history of an export of the streams of `fill`: nine runs, of which one failed."""
     from spark_export.exporter import history
-    from spark_export.exporter.run import ExportStep
+    from spark_export.exporter.planning import ExportStep
     from spark_export.tables.model import Incarnation, IndexRange
 
     with connect(address) as client:

@@ -27,8 +27,8 @@ import structlog
 
 from spark_export.exporter.errors import StreamsLeftOut, TaskFailed
 from spark_export.exporter.job import ExportSettings, exporter_parts
-from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, take_step
-from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, ExportStep, add_up
+from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, ExportStep, take_step
+from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, add_up
 from spark_export.exporter.spark_files import write_files
 from spark_export.session import EMBEDDED, WORKER_LATE, close_session, is_sparks, open_session
 from spark_export.source.spark_versions import HAS_LIMITS

@@ -20,7 +20,8 @@ import structlog
 from spark_export.errors import SourceError
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
-from spark_export.exporter.run import Exporter, ExportOutcome, ExportStep, log_step
+from spark_export.exporter.planning import ExportStep
+from spark_export.exporter.run import Exporter, ExportOutcome, log_step
 from spark_export.exporter.upkeep import TableUpkeep
 from spark_export.tables.errors import ExportError
 from stream_client.errors import ClientError

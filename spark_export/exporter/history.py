@@ -44,7 +44,7 @@ from spark_export.tables.model import Incarnation, IndexRange
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from spark_export.exporter.run import ExportStep
+    from spark_export.exporter.planning import ExportStep
 
 FILE = "_history.sqlite"
 """The name of the file in the folder of an export. Names that begin with `_` are no data for readers of tables."""

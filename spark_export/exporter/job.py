@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from spark_export.exporter.errors import full_disk_told
-from spark_export.exporter.history import history_of
 from spark_export.exporter.inline import TaskThreads
 from spark_export.exporter.node_side import ExportReader, NodeSide, Selection, source_options
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
@@ -25,6 +24,9 @@ from spark_export.tables.log import TableLog
 from spark_export.tables.model import TableState
 from spark_export.tables.open import CatalogChoice, find_format, open_table
 from stream_client import Tls, Token
+
+if TYPE_CHECKING:
+    from spark_export.exporter.history import ExportHistory
 
 SUFFIX_CHARACTERS = 6
 
@@ -158,15 +160,23 @@ async def exporter_parts(settings: ExportSettings) -> dict[str, Any]:
     Raises ExportError.
     """
     log = settings.open_log()
-    node, history, table_id = settings.node_side(), history_of(settings.place(), settings.history), log.table_id()
+    node, table_id = settings.node_side(), log.table_id()
     client_id = settings.consumer(table_id)
-    await history.begin(table_id, str(settings.place()), log.format, client_id)
+
+    async def open_history() -> ExportHistory:
+        # A run that finds nothing new does without SQLAlchemy, whose import is a third of its processor time.
+        from spark_export.exporter.history import history_of
+
+        history = history_of(settings.place(), settings.history)
+        await history.begin(table_id, str(settings.place()), log.format, client_id)
+        return history
+
     return {
         "log": log,
         "node": node,
         "reader": ExportReader(settings.source(), lambda: node.list_ends(settings.selection)),
         "threads": TaskThreads(os.cpu_count() or 1),
-        "history": history,
+        "open_history": open_history,
         "selection": settings.selection,
         "client_id": client_id,
         "plan_files": lambda state: settings.plan_files(log, state),

@@ -17,7 +17,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from ockam.files.durable_files import write_durably
-from spark_export.exporter.run import ExportOutcome, ExportStep
+from spark_export.exporter.planning import ExportStep
+from spark_export.exporter.run import ExportOutcome
 from spark_export.exporter.upkeep import Kept
 
 

@@ -48,6 +48,27 @@ class RangePlan:
     left_out: list[LeftOutStream]
 
 
+@dataclass(frozen=True)
+class ExportStep:
+    """A step of an export, which is one commit of the table.
+
+    run: the number of the run. rows: the number of exported messages, also of those whose key is forgotten.
+    data_bytes, file_bytes: the size of the messages' data, and of the files.
+    """
+
+    run: int
+    ranges: tuple[IndexRange, ...]
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    files: int
+    seconds: float
+
+    @property
+    def lost(self) -> int:
+        return sum(each.lost for each in self.ranges)
+
+
 def plan_ranges(
     ends: Iterable[PartitionEnd], state: TableState, *, accept_lost: bool, put_back: Mapping[str, str] | None = None
 ) -> RangePlan:

@@ -14,21 +14,23 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from spark_export.exporter.errors import StreamsLeftOut, full_disk_told
-from spark_export.exporter.history import ExportHistory
 from spark_export.exporter.inline import TaskThreads
 from spark_export.exporter.node_side import ExportReader, NodeSide, Selection
-from spark_export.exporter.planning import Bounds, Pace, cut_at, plan_ranges, plan_tasks, take_step
+from spark_export.exporter.planning import Bounds, ExportStep, Pace, cut_at, plan_ranges, plan_tasks, take_step
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, remove_files
 from spark_export.tables.log import TableLog
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TableState, Written
 from stream_client.errors import ClientError
+
+if TYPE_CHECKING:
+    from spark_export.exporter.history import ExportHistory
 
 T = TypeVar("T")
 
@@ -38,27 +40,6 @@ DEFAULT_BOUNDS = Bounds()
 PROGRESS_INTERVAL_S = 0.2
 OVERTAKEN_MAX = 5
 """How often in a row another exporter may be faster before an export gives up."""
-
-
-@dataclass(frozen=True)
-class ExportStep:
-    """A step of an export, which is one commit of the table.
-
-    run: the number of the run. rows: the number of exported messages, also of those whose key is forgotten.
-    data_bytes, file_bytes: the size of the messages' data, and of the files.
-    """
-
-    run: int
-    ranges: tuple[IndexRange, ...]
-    rows: int
-    data_bytes: int
-    file_bytes: int
-    files: int
-    seconds: float
-
-    @property
-    def lost(self) -> int:
-        return sum(each.lost for each in self.ranges)
 
 
 @dataclass(frozen=True)
@@ -132,6 +113,7 @@ class Exporter:
     plan_files: returns how tasks write files, given the state of the table.
     accept_lost: whether to go on if messages were removed before they could be exported. If False, the stream of these
         messages is left out.
+    open_history: opens the history of the export. It is called when there is something to note.
     on_progress: called about every PROGRESS_INTERVAL_S seconds while tasks write files.
     """
 
@@ -141,7 +123,7 @@ class Exporter:
         node: NodeSide,
         reader: ExportReader,
         threads: TaskThreads,
-        history: ExportHistory,
+        open_history: Callable[[], Awaitable[ExportHistory]],
         *,
         selection: Selection,
         client_id: str,
@@ -154,7 +136,7 @@ class Exporter:
         self._node = node
         self._reader = reader
         self._threads = threads
-        self._history = history
+        self._open_history = open_history
         self._selection = selection
         self._client_id = client_id
         self._plan_files = plan_files
@@ -318,7 +300,7 @@ class Exporter:
         # First the node, which shows the lag to everybody, and then the history of this export.
         await self._tell({each.of: each.end for each in commit.ranges})
         failpoint("saved")
-        await self._history.add_run(step, started_us)
+        await (await self._open_history()).add_run(step, started_us)
         return step
 
     async def _tell(self, moved: Mapping[Incarnation, int]) -> None:
@@ -337,7 +319,7 @@ class Exporter:
         text = " ".join(said.split()) or type(error).__name__
         await asyncio.to_thread(self._log.abandon, plan, written.files)
         logger.warning("run abandoned", error=text)
-        await self._history.add_failure(text, started_us)
+        await (await self._open_history()).add_failure(text, started_us)
 
     async def _watch(self, on_rows: Callable[[int, int], None]) -> None:
         while True:

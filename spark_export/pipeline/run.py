@@ -97,23 +97,30 @@ def run_daemon(
     every_s: float,
     stop: threading.Event,
     step_rows: int = STEP_ROWS,
-    on_step: Callable[[Manifest, int], None] = lambda published, new: None,
+    on_report: Callable[[Report], None] = lambda report: None,
 ) -> int:
     """Updates the tables every `every_s` seconds until `stop` is set. Returns the number of failures.
 
     A failure is logged, and a query of another session goes on where the tables end. open_session: starts a Spark
-    session, which is closed here. Raises TableRefused at the beginning, as `run_pipeline`.
+    session, which is closed here. on_report: called after the first run and after each later step. Raises TableRefused
+    at the beginning, as `run_pipeline`.
     """
     failures, session = 0, open_session()
+
+    def told(published: Manifest, new: int) -> None:
+        on_report(Report(new, 1, False, tuple(settings.notes(published))))
+
     try:
-        for note in run_pipeline(session, bronze, out, settings, step_rows=step_rows).notes:
+        first = run_pipeline(session, bronze, out, settings, step_rows=step_rows)
+        for note in first.notes:
             logger.warning("setting without effect", note=note)
+        on_report(first)
         with _alone(out):
             while not stop.is_set():
                 try:
                     session = session or open_session()
                     trigger = {"processingTime": f"{every_s} seconds"}
-                    with _query(session, bronze, out, settings, step_rows, trigger, on_step) as query:
+                    with _query(session, bronze, out, settings, step_rows, trigger, told) as query:
                         while not stop.is_set() and not query.awaitTermination(STOP_POLL_S):
                             pass
                 except (ExportError, SourceError, OSError) as error:

@@ -112,8 +112,13 @@ def run(
             close_session(session)
     for note in report.notes:
         sys.stderr.write(f"warning: {note}\n")
-    row = {"out": str(pipeline.out), "rows": report.rows, "steps": report.steps, "rebuilt": report.rebuilt}
+    _say(pipeline.out, report)
+
+
+def _say(out: Path, report: Any) -> None:
+    row = {"out": str(out), "rows": report.rows, "steps": report.steps, "rebuilt": report.rebuilt}
     say({**row, "notes": list(report.notes)}, f"{report.rows:,} new messages in {report.steps:,} steps")
+    sys.stdout.flush()
 
 
 def daemon(
@@ -137,7 +142,16 @@ def daemon(
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, lambda number, frame: stop.set())
         every_s, rows = max(1, parse_duration(every)), pipeline.step_rows
-        run_daemon(pipeline.session, bronze, pipeline.out, settings, every_s=every_s, stop=stop, step_rows=rows)
+        run_daemon(
+            pipeline.session,
+            bronze,
+            pipeline.out,
+            settings,
+            every_s=every_s,
+            stop=stop,
+            step_rows=rows,
+            on_report=lambda report: _say(pipeline.out, report),
+        )
 
 
 def read_starts(given: list[str], topics: Any) -> dict[str, bytes]:

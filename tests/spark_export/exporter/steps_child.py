@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.run import ExportStep
+from spark_export.exporter.planning import ExportStep
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -25,7 +25,8 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 from spark_export import decoder
 from spark_export.exporter.application import SparkChoice, SparkExporter, open_spark_exporter, task_error
 from spark_export.exporter.errors import StreamsLeftOut
-from spark_export.exporter.run import ExportOutcome, ExportStep
+from spark_export.exporter.planning import ExportStep
+from spark_export.exporter.run import ExportOutcome
 from spark_export.tables.errors import PositionsMoved, TableRefused
 from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.tables.model import Incarnation, IndexRange

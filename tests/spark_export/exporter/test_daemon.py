@@ -20,7 +20,8 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
-from spark_export.exporter.run import ExportOutcome, ExportStep
+from spark_export.exporter.planning import ExportStep
+from spark_export.exporter.run import ExportOutcome
 from spark_export.exporter.upkeep import Kept
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream
 from stream_node.node.process import NodeProcess

@@ -19,7 +19,8 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 from spark_export.errors import SourceUnreachable
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.node_side import ExportReader, Selection
-from spark_export.exporter.run import Exporter, ExportStep, Progress
+from spark_export.exporter.planning import ExportStep
+from spark_export.exporter.run import Exporter, Progress
 from spark_export.tables.files import write_ranges
 from spark_export.tables.model import Incarnation, IndexRange
 from stream_node.node.process import NodeProcess

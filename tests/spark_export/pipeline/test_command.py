@@ -14,12 +14,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 
 from spark_export.tables.errors import TableRefused
+from tests.cli.promised import promised
 from tests.spark_export.pipeline.lake import Lake, Row, read_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -50,8 +52,8 @@ def test_a_run_takes_what_is_new(tmp_path: Path) -> None:
     assert note.startswith("--cardinal chains[.].*: no stream of the export")
     assert first.stderr == f"warning: {note}\n"
     lake.add_run(orders(3))
-    told = json.loads(run(lake, out, "--cardinal", "chains[.].*").stdout)
-    assert told == {"out": str(out), "rows": 1, "steps": 1, "rebuilt": False, "notes": [note]}
+    told = msgspec.json.decode(run(lake, out, "--cardinal", "chains[.].*").stdout, type=promised.PipelineStep)
+    assert told == promised.PipelineStep(out=str(out), rows=1, steps=1, rebuilt=False, notes=[note])
     assert sorted(row["index"] for row in read_rows(out, "silver/messages")) == [0, 1, 2, 3]
     refused = run(lake, out)
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -79,7 +81,8 @@ def test_a_daemon_follows_and_outlives_its_java(tmp_path: Path) -> None:
             # There are no tables yet.
             return []
 
-    with subprocess.Popen(command("daemon", lake, out, "--every", "1s"), stderr=subprocess.PIPE, text=True) as daemon:
+    line = [*command("daemon", lake, out, "--every", "1s"), "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as daemon:
         try:
             wait_until(lambda: taken() == [0, 1], daemon)
             lake.add_run(orders(2))
@@ -89,11 +92,13 @@ def test_a_daemon_follows_and_outlives_its_java(tmp_path: Path) -> None:
             wait_until(lambda: taken() == [0, 1, 2, 3], daemon)
             java = java_below(daemon.pid)
             daemon.send_signal(signal.SIGTERM)
-            said = daemon.communicate(timeout=PATIENCE_S)[1]
+            steps, said = daemon.communicate(timeout=PATIENCE_S)
         finally:
             daemon.kill()
     assert daemon.returncode == 0, said
     assert "pipeline failed" in said
+    reports = [msgspec.json.decode(each, type=promised.PipelineStep) for each in steps.splitlines()]
+    assert (reports[0].rows, reports[0].rebuilt, sum(each.rows for each in reports)) == (2, True, 4)
     wait_until(lambda: not Path(f"/proc/{java}").exists(), None)
     assert taken() == [0, 1, 2, 3]
 

@@ -199,7 +199,7 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
     from spark_export.exporter.job import ExportSettings, open_exporter
     from spark_export.exporter.metrics import ExporterStatistics, to_prometheus
     from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.run import ExportStep
+    from spark_export.exporter.planning import ExportStep
 
     lake, statistics = tmp_path / "lake", ExporterStatistics()
 
