@@ -37,7 +37,7 @@ def export_child(world: World, verb: str, *more: str, site: str | None = None) -
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 
