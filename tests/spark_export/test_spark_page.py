@@ -18,6 +18,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from ockam.identity.rules.tokens import create_token
 from spark_export.decode.options import DECODE_OPTIONS
+from spark_export.session import WORKER_LATE
 from spark_export.source.kafka_options import SINK, SOURCE, KafkaOption
 from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS
 from stream_client import blocking
@@ -31,6 +32,8 @@ from tests.tokens.token_node import everything_to_tokens
 PAGE = (Path(__file__).resolve().parents[2] / "docs/spark.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = "".join(BLOCK.findall(PAGE))
+LATE_MAX = 10
+"""How often a process of Spark may start too late."""
 
 
 @pytest.fixture
@@ -89,7 +92,7 @@ def refund_descriptor() -> bytes:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_every_example_gives_what_the_page_shows(
     spark: Any,
     node: NodeProcess,
@@ -113,10 +116,17 @@ def test_every_example_gives_what_the_page_shows(
     registry.add(7, json.dumps({"type": "record", "name": "P", "fields": [{"name": "amount", "type": "long"}]}))
     test = doctest.DocTestParser().get_doctest(text, {}, "docs/spark.md", "docs/spark.md", 0)
     assert len(test.examples) > 40
-    problems: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST)
-    assert runner.run(test, out=problems.append, clear_globs=False).attempted == len(test.examples) or problems
+    for _ in range(LATE_MAX):
+        problems: list[str] = []
+        attempted = runner.run(test, out=problems.append, clear_globs=False).attempted
+        if WORKER_LATE not in "".join(problems):
+            break
+        # On a busy machine Spark may end a query, whose Python process must start within ten seconds. The example that
+        # started the query is run again, and then those after it.
+        test.examples = test.examples[attempted - 1 :]
     assert not problems, "".join(problems)
+    assert attempted == len(test.examples)
     assert not spark.streams.active
 
 
