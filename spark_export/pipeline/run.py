@@ -63,7 +63,7 @@ def run_pipeline(
     with other settings, and other ExportErrors. A rebuild can have other settings.
     """
     with _alone(out):
-        state, export = _begin(bronze, out, settings, rebuild)
+        state, export = find_state(bronze, out, settings, rebuild=rebuild)
         rows = steps = 0
         if state is None:
             state = Manifest(export, settings.named())
@@ -105,6 +105,7 @@ def run_daemon(
     session, which is closed here. on_report: called after the first run and after each later step. Raises TableRefused
     at the beginning, as `run_pipeline`.
     """
+    find_state(bronze, out, settings)
     failures, session = 0, open_session()
 
     def told(published: Manifest, new: int) -> None:
@@ -137,8 +138,13 @@ def run_daemon(
     return failures
 
 
-def _begin(bronze: BronzeTable, out: Path, settings: Settings, rebuild: bool) -> tuple[Manifest | None, str]:
-    """Returns the state of the tables, or None if they must be built anew, and the id of the export."""
+def find_state(
+    bronze: BronzeTable, out: Path, settings: Settings, *, rebuild: bool = False
+) -> tuple[Manifest | None, str]:
+    """Returns the state of the tables, or None if they must be built anew, and the id of the export. Needs no Spark.
+
+    Raises TableRefused if there is no export, or the tables were built from another one or with other settings.
+    """
     log = bronze.open()
     if not log.exists():
         raise TableRefused(f"{bronze.path} holds no table of the format {bronze.table_format}")

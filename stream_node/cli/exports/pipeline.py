@@ -97,12 +97,14 @@ def run(
     Example: stream-node pipeline run ./lake ./tables --cardinal '(evm-[0-9]+)-.*'
     """
     with errors_told():
-        from spark_export.pipeline.run import run_pipeline
+        from spark_export.pipeline.run import find_state, run_pipeline
         from spark_export.session import close_session
 
         choose_log_level(log_level)
         os.nice(nice)
         settings, bronze = pipeline.settings(), pipeline.bronze()
+        # What is wrong is told before Spark starts, which takes seconds.
+        find_state(bronze, pipeline.out, settings, rebuild=rebuild)
         session = pipeline.session()
         try:
             report = run_pipeline(
