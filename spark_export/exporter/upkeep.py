@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spark_export.exporter.history import ExportHistory
 from spark_export.tables.log import TableLog
+
+if TYPE_CHECKING:
+    from spark_export.exporter.history import ExportHistory
 
 COMPACT_FILES = 16
 """The number of small files of one partition of the table at which the daemon merges them.

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextvars import copy_context
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,7 +25,7 @@ from stream_node.cli.exports.export_options import (
     TableOptions,
     pair,
 )
-from stream_node.cli.output import say
+from stream_node.cli.output import say, say_each
 from stream_node.cli.values import UsageError, parse_duration
 
 OutArgument = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the silver and gold tables.")]
@@ -114,13 +115,13 @@ def run(
             close_session(session)
     for note in report.notes:
         sys.stderr.write(f"warning: {note}\n")
-    _say(pipeline.out, report)
+    say(*_report(pipeline.out, report))
 
 
-def _say(out: Path, report: Any) -> None:
+def _report(out: Path, report: Any) -> tuple[dict[str, Any], str]:
+    """Returns a report as an object and as a line."""
     row = {"out": str(out), "rows": report.rows, "steps": report.steps, "rebuilt": report.rebuilt}
-    say({**row, "notes": list(report.notes)}, f"{report.rows:,} new messages in {report.steps:,} steps")
-    sys.stdout.flush()
+    return {**row, "notes": list(report.notes)}, f"{report.rows:,} new messages in {report.steps:,} steps"
 
 
 def daemon(
@@ -144,6 +145,15 @@ def daemon(
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, lambda number, frame: stop.set())
         every_s, rows = max(1, parse_duration(every)), pipeline.step_rows
+
+        # Spark calls `told` in a thread of its own, which does not know of --json.
+        context = copy_context()
+
+        def told(report: Any) -> None:
+            row, line = _report(pipeline.out, report)
+            context.run(say_each, [row], [line])
+            sys.stdout.flush()
+
         run_daemon(
             pipeline.session,
             bronze,
@@ -152,7 +162,7 @@ def daemon(
             every_s=every_s,
             stop=stop,
             step_rows=rows,
-            on_report=lambda report: _say(pipeline.out, report),
+            on_report=told,
         )
 
 
