@@ -30,8 +30,22 @@ class StreamNodeSource(Shipped):
     option `columns=stream`, the columns have the names of this project: `key`, `data`, `stream`, `partition`, `index`,
     `timestamp` and `headers`.
 
-    docs/spark.md explains each option of a read (READ_OPTIONS) and of a write (WRITE_OPTIONS) with an example. An
-    option of Spark's Kafka source or sink has the same effect here, is ignored where it has none, or is refused
+    docs/spark.md explains each option with an example. A read has exactly one of `subscribe`, `subscribePattern` and
+    `assign`, which name its streams. The others are optional:
+
+    - where to begin and to end: `startingOffsets`, `endingOffsets`, `startingTimestamp`, `endingTimestamp`,
+      `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`, `startingOffsetsByTimestampStrategy`, `failOnDataLoss`;
+    - micro-batches and tasks: `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay`, `minPartitions`,
+      `maxRecordsPerPartition`;
+    - what to read: `columns`, `includeHeaders`, `includeData`, `verifyChecksums`;
+    - columns from messages: `decode` (`json`, `cbor`, `avro`, `protobuf`, `cardinal` or `block`), `timeZone`,
+      `columnNameOfCorruptRecord`, `columnNameOfProblem`, `avroSchema`, `protobufDescriptor`, `protobufMessage`,
+      `schemaRegistry`, `schemaRegistryAuth`, `schemaRegistryTimeoutMs`;
+    - the connection of reads and writes: `endpoint`, `requestTimeoutMs`, `tlsCa`, `tlsCert`, `tlsKey`, `tlsServerName`,
+      `token`; of reads alone: `path`, `fetchBytes`;
+    - writes: `stream`, `topic`, `partitions`, `window`, `nulls`, `ifExists`, `writeId`, `writeVersion`, `delivery`.
+
+    An option of Spark's Kafka source or sink has the same effect here, is ignored where it has none, or is refused
     (`spark_export.source.kafka_options`).
 
     A schema given by `.schema(…)` chooses the columns and their order. Data and headers that no column needs are not
