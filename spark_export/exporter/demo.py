@@ -29,8 +29,9 @@ from spark_export.tables.errors import ExportError
 
 STEPS = 4
 """About how many steps the export takes. The daemon is killed after the first one."""
-POLL_S = 0.2
-TIMEOUT_S = 240.0
+POLL_S = 0.1
+TIMEOUT_S = 600.0
+"""How long one daemon may take, in seconds: a bound for a machine that does much else, not an estimate."""
 QUERY = """\
 SELECT partition, count(*) AS messages, count(DISTINCT data) AS distinct_lines,
        round(sum(octet_length(data)) / 1e6, 1) AS mb, max(octet_length(data)) AS longest
@@ -76,7 +77,9 @@ def _run_until(command: list[str], folder: Path, rows: int, number: int) -> int:
     """Runs the daemon until the table has so many rows, and ends it by a signal. Returns how many it has then."""
     deadline_s = time.monotonic() + TIMEOUT_S
     log = open_log(parse_place(folder))
-    daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    told = folder.with_name(f"{folder.name}-daemon.log")
+    with told.open("wb") as output:
+        daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True)
     try:
         while True:
             done = sum(each.end for each in log.load().positions.values()) if log.exists() else 0
@@ -87,11 +90,12 @@ def _run_until(command: list[str], folder: Path, rows: int, number: int) -> int:
             except subprocess.TimeoutExpired:
                 if time.monotonic() < deadline_s:
                     continue
-            raise ExportError(f"the daemon did not export the stream in {TIMEOUT_S:g} s, or ended")
+            said = told.read_text(errors="replace").splitlines() or ["it said nothing"]
+            raise ExportError(f"the daemon ended, or did not export the stream in {TIMEOUT_S:g} s: {said[-1]}")
     finally:
         # With its Java, which is killed with it as on a machine that loses its power.
         os.killpg(daemon.pid, number)
-        daemon.communicate()
+        daemon.wait()
     return sum(each.end for each in log.load().positions.values())
 
 

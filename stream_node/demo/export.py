@@ -13,7 +13,7 @@ import msgspec
 
 from stream_node.demo.errors import DemoFailed
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 1_500.0
 
 
 class DemoExport(msgspec.Struct, frozen=True):
