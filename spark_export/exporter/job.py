@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -159,6 +160,9 @@ async def exporter_parts(settings: ExportSettings) -> dict[str, Any]:
 
     Raises ExportError.
     """
+    # The history is written after the commit. A missing extra is told here, before anything is made.
+    if find_spec("aiosqlite") is None:
+        raise ModuleNotFoundError("No module named 'aiosqlite'", name="aiosqlite")
     log = settings.open_log()
     node, table_id = settings.node_side(), log.table_id()
     client_id = settings.consumer(table_id)
