@@ -185,20 +185,22 @@ class IcebergTable(Table):
         if importlib.util.find_spec("pyiceberg_core") is None:
             # Without it, pyiceberg rewrites no file of a table that is partitioned by days.
             return
-        table, border = open_iceberg(self.world.folder), self.seeded.randint(0, 10)
-        with warnings.catch_warnings():
-            # pyiceberg warns if no row matches.
-            warnings.simplefilter("ignore")
-            table.delete(f"index < {border}")
-        table.catalog.close()
+        border = self.seeded.randint(0, 10)
+        self._delete(f"index < {border}")
         self.remove(lambda place: place[1] < border)
 
     def delete_all(self) -> None:
         if self.seeded.random() < 0.3:
-            table = open_iceberg(self.world.folder)
-            table.delete()
-            table.catalog.close()
+            self._delete("true")
             self.now = {}
+
+    def _delete(self, where: str) -> None:
+        table = open_iceberg(self.world.folder)
+        with warnings.catch_warnings():
+            # pyiceberg warns if no row matches.
+            warnings.simplefilter("ignore")
+            table.delete(where)
+        table.catalog.close()
 
     def roll_back(self) -> None:
         table = open_iceberg(self.world.folder)
