@@ -23,7 +23,7 @@ def command(world: World, verb: str, *more: str, node: str | None = None) -> lis
         given += ["--node", node or world.node.address]
         given += [] if "--pattern" in more or "--stream" in more else ["--stream", world.stream]
         given += ["--format", world.format] if world.settings.format else []
-    if verb == "daemon":
+    if verb == "daemon" and not {"--master", "--remote"}.intersection(more):
         # Without it, a daemon works on Spark where Spark is installed.
         given += ["--master", "inline"]
     return given

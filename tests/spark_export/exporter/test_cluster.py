@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,9 @@ def lose_an_executor(world: World, folder: Path, *more: str) -> None:
         SparkCluster(folder, workers=2) as cluster,
         door(world.node.address, [HELD_BYTES] * 100, gate) as address,
     ):
-        given = command(world, "daemon", "--every", "1s", "--compact-files", "0", *more, node=address)
+        given = command(
+            world, "daemon", "--master", "auto", "--every", "1s", "--compact-files", "0", *more, node=address
+        )
         given[given.index(str(world.folder))] = str(world.settings.place())
         submit = [script("spark-submit"), "--master", cluster.url, *cluster.conf, str(ROOT / "stream_node/__main__.py")]
         with (
@@ -127,7 +130,8 @@ def lose_an_executor(world: World, folder: Path, *more: str) -> None:
                 error.add_note((folder / "driver.log").read_text(errors="replace")[-4_000:])
                 raise
             finally:
-                run.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(run.pid, signal.SIGKILL)
 
 
 @pytest.mark.soak
