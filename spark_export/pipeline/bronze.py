@@ -78,12 +78,6 @@ def read_bronze(spark: Any, table: BronzeTable) -> Any:
     return spark.read.format(FORMAT).options(**table.options()).load()
 
 
-def find_header(name: str) -> Any:
-    from pyspark.sql import functions as f
-
-    return f.get(f.filter("headers", lambda each: each["key"] == name), f.lit(0))["value"]
-
-
 class TableSource(Shipped):
     """The format `stream_node_table`, for batch and streaming queries.
 
