@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import socket
 import sys
 import warnings
@@ -64,6 +65,7 @@ CONNECT_TIMEOUT_S = 10.0
 WORKER_LATE = "failed to connect back"
 """What Spark says if a Python process takes more than ten seconds to start, as on a busy machine. Spark repeats tasks
 for it, and no queries."""
+OURS = re.compile(r"spark_export\.[\w.]*?\w+: (.+)")
 
 
 class SparkUnavailable(SourceError):
@@ -145,6 +147,12 @@ def close_session(session: Any) -> None:
 def is_sparks(error: BaseException) -> bool:
     packages = {each.__module__.partition(".")[0] for each in type(error).__mro__}
     return not packages.isdisjoint(SPARKS_PACKAGES) or isinstance(error, ConnectionError | EOFError)
+
+
+def find_own_message(text: str) -> str | None:
+    """Finds the message of an error of this project in Spark's error message, which has the traceback of a worker."""
+    found = OURS.search(text)
+    return None if found is None else found.group(1)
 
 
 def first_line(error: BaseException) -> str:

@@ -30,7 +30,7 @@ from spark_export.exporter.job import ExportSettings, exporter_parts
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, ExportStep, take_step
 from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, add_up
 from spark_export.exporter.spark_files import write_files
-from spark_export.session import EMBEDDED, WORKER_LATE, close_session, is_sparks, open_session
+from spark_export.session import EMBEDDED, WORKER_LATE, close_session, find_own_message, is_sparks, open_session
 from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
@@ -40,10 +40,8 @@ logger = structlog.get_logger(__name__)
 
 CLUSTER_FACTOR = 10
 """The factor of the default step size on a cluster, which executes many tasks at once."""
-OURS = re.compile(r"spark_export\.[\w.]*?(\w+): (.+)")
-"""Finds an error class of this project, and its message, in the traceback of a Spark worker."""
 PYTHONS = re.compile(r"^\w*Error: .+", re.MULTILINE)
-"""Finds any other Python error, such as that of a full disk, in the traceback of a Spark worker."""
+"""Finds a Python error that is not of this project, such as that of a full disk, in the traceback of a Spark worker."""
 
 
 @dataclass(frozen=True)
@@ -298,9 +296,9 @@ async def _await(step: Awaitable[None]) -> None:
 
 def task_error(text: str) -> TaskFailed:
     """Returns a one-line error from Spark's error message with the traceback of the worker."""
-    found = OURS.search(text)
-    if found is not None:
-        return TaskFailed(found.group(2))
+    own = find_own_message(text)
+    if own is not None:
+        return TaskFailed(own)
     python = PYTHONS.findall(text)
     return TaskFailed(f"Spark could not finish the run: {python[-1] if python else ' '.join(text.split())[:500]}")
 

@@ -28,7 +28,7 @@ from spark_export.pipeline.bronze import FORMAT, BronzeTable, Ends, TableSource,
 from spark_export.pipeline.outputs import Manifest, load_manifest, table_at
 from spark_export.pipeline.step import TAKEN, Settings, Step
 from spark_export.registration import register_format
-from spark_export.session import WORKER_LATE, close_session, first_line, is_sparks
+from spark_export.session import WORKER_LATE, close_session, find_own_message, first_line, is_sparks
 from spark_export.tables.errors import ExportError, TableRefused
 
 STEP_ROWS = 1_000_000
@@ -207,7 +207,7 @@ def _query(
         cause = failed[0] if failed else error
         if isinstance(cause, ExportError):
             raise cause from error
-        raise ExportError(f"the pipeline failed: {first_line(cause)}") from error
+        raise ExportError(f"the pipeline failed: {find_own_message(str(cause)) or first_line(cause)}") from error
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
