@@ -22,7 +22,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from bench.works.export import STREAM, fill
 from spark_export.java import JavaMissing, find_java_home
-from stream_client import blocking
+from stream_client import ClientError, blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import Gate, door
 from tests.spark_export.exporter.export_process import HELD_BYTES, command, exporting, files_at_work, wait_until
@@ -36,7 +36,7 @@ from tests.support.s3_server import CREDENTIALS, running_s3
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PATIENCE_S = 600.0
-ROWS = 400_000
+ROWS = 200_000
 
 
 @pytest.fixture(autouse=True)
@@ -81,8 +81,9 @@ class Pushing:
         with blocking.connect(self._world.node.address) as client:
             parts = client.get_stream(self._world.stream).partitions
             while not self._stop.wait(0.001):
-                parts[self.count % len(parts)].push(b"meanwhile %d" % self.count)
-                self.count += 1
+                with suppress(ClientError):
+                    parts[self.count % len(parts)].push(b"meanwhile %d" % self.count)
+                    self.count += 1
 
 
 def lose_an_executor(world: World, folder: Path, *more: str) -> None:
@@ -122,7 +123,10 @@ def lose_an_executor(world: World, folder: Path, *more: str) -> None:
                 wait_until(lambda: taken(world) >= ROWS, run, PATIENCE_S)
                 pushing.stop()
                 assert pushing.count > 0
-                wait_until(lambda: taken(world) == ROWS + pushing.count, run, PATIENCE_S)
+                # A push whose confirmation did not come in time may be stored, too.
+                stored = sum(each.next_index for each in world.settings.node_side().list_ends(world.settings.selection))
+                assert stored >= ROWS + pushing.count
+                wait_until(lambda: taken(world) == stored, run, PATIENCE_S)
                 # Python and its JVM, as a terminal and a service manager end them.
                 os.killpg(run.pid, signal.SIGTERM)
                 run.wait(PATIENCE_S)
@@ -142,7 +146,7 @@ def test_a_cluster_loses_an_executor_while_the_node_takes_pushes(filled: World, 
     filled.assert_whole()
 
 
-@pytest.mark.timeout(PATIENCE_S)
+@pytest.mark.timeout(3 * PATIENCE_S)
 def test_a_cluster_loses_an_executor_while_it_writes_to_a_store(
     filled: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
