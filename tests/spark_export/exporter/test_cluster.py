@@ -35,7 +35,7 @@ from tests.support.s3_server import CREDENTIALS, running_s3
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-PATIENCE_S = 600.0
+PATIENCE_S = 1_200.0
 ROWS = 200_000
 
 
