@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_export.decode.decoding import MessageDecoder
+from spark_export.decode.times import INT32_MAX, INT64_MAX
 from spark_export.errors import OptionError
 
 ITEM = pa.struct(
@@ -76,6 +77,8 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
     mark = find_mark(headers)
     if mark is None:
         return {"problem": "no header `block/1` that can be read: this is no message of the block node"}
+    if mark.number > INT64_MAX or max(mark.part, mark.parts, mark.items) > INT32_MAX or mark.size_bytes > INT64_MAX:
+        return {"problem": "the numbers of its header `block/1` are too large: this is no message of the block node"}
     row = {
         "block_number": mark.number,
         "part": mark.part,

@@ -107,7 +107,8 @@ class ObjectDecoder(MessageDecoder):
         for at, message in enumerate(messages):
             members: Mapping[Any, Any] = {}
             try:
-                members = load(message)
+                # Null data, as Kafka's columns have it for a tombstone, has no members.
+                members = {} if message is None else load(message)
             except Malformed as error:
                 problems[at].append(str(error))
             # Of a message only the values for columns stay, so that Python's garbage collector has little to look at.

@@ -32,8 +32,10 @@ from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, ad
 from spark_export.exporter.spark_files import write_files
 from spark_export.session import EMBEDDED, WORKER_LATE, close_session, find_own_message, is_sparks, open_session
 from spark_export.source.spark_versions import HAS_LIMITS
+from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
+from spark_export.tables.files import FilesPlan
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TableState, Written
 
 logger = structlog.get_logger(__name__)
@@ -136,7 +138,7 @@ class SparkExporter(Exporter):
             if WORKER_LATE in str(error):
                 # The caller plans what is left, and starts another query.
                 raise PositionsMoved("a process of Spark started too late") from error
-            blamed = {stream for stream, partition in planned if f"{stream}/{partition}" in str(error)}
+            blamed = blamed_streams(planned, str(error))
             if not blamed:
                 raise
             for stream in blamed:
@@ -178,7 +180,7 @@ class SparkExporter(Exporter):
             rows = session.readStream.format("stream_node").options(**options).load()
             query = (
                 rows.writeStream.foreachBatch(guarded)
-                .option("checkpointLocation", checkpoint)
+                .option("checkpointLocation", f"file://{checkpoint}")
                 .trigger(availableNow=True)
                 .start()
             )
@@ -187,9 +189,10 @@ class SparkExporter(Exporter):
                     query.stop()
         except Exception as error:
             cause = failed[0] if failed else error
-            if not isinstance(cause, ExportError) and not is_sparks(cause):
-                raise
-            raise cause if isinstance(cause, ExportError) else task_error(str(cause)) from error
+            if is_sparks(cause):
+                raise task_error(str(cause)) from error
+            # Spark wraps what `guarded` has raised, such as the ClientError of a node that restarts, in its own error.
+            raise cause from error
         finally:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
@@ -227,6 +230,9 @@ class SparkExporter(Exporter):
         try:
             written = write_files(rows, plan, starts, is_remote=self._choice.remote is not None)
             failpoint("tasks_done")
+            # A batch query is planned after the first check, so a stream can have been made anew in between.
+            self._check_incarnations(planned.values())
+            _check_there(plan, written)
             if self._stopping.is_set():
                 raise ExportError("the export was stopped")
         except BaseException as error:
@@ -288,6 +294,32 @@ def _behind(each: IndexRange, known: tuple[Incarnation, Any] | None) -> IndexRan
     if known is None or known[0] != each.of or known[1].end <= each.begin:
         return each
     return replace(each, begin=known[1].end, lost=0)
+
+
+def blamed_streams(places: Iterable[tuple[str, int]], text: str) -> set[str]:
+    """Returns the streams of which an error names a partition, as STREAM/PARTITION."""
+    blamed = set()
+    # The name of one stream can be the end of another one's, so the longest names are looked for first.
+    for name, stream in sorted(((f"{stream}/{partition}", stream) for stream, partition in places), key=_length):
+        if name in text:
+            blamed.add(stream)
+            text = text.replace(name, "")
+    return blamed
+
+
+def _length(named: tuple[str, str]) -> int:
+    return -len(named[0])
+
+
+def _check_there(plan: FilesPlan, written: Written) -> None:
+    """Raises ExportError if this process does not have the files of the executors: Delta's log would name them."""
+    if parse_place(plan.root).is_local:
+        missing = [each.path for each in written.files if not (Path(plan.root) / each.path).is_file()]
+        if missing:
+            raise ExportError(
+                f"{plan.root} has no {missing[0]}, which an executor wrote: the machines do not share this folder; "
+                "export to a folder that all of them share, or to a store. Nothing of this step is in the table"
+            )
 
 
 async def _await(step: Awaitable[None]) -> None:

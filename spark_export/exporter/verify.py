@@ -172,7 +172,9 @@ class _Rows:
         for place, part in split_places(batch):
             index = part.column("index")
             self.there[place] += batch_intervals(index)
-            if (forgotten := self._forgotten.get(place[0])) is not None:
+            forgotten = self._forgotten.get(place[0])
+            # Without these columns, a table of the user's own does not say which rows were forgotten.
+            if forgotten is not None and {"timestamp", "key"} <= {*part.schema.names}:
                 self.unforgotten += part.num_rows - forget(part, forgotten).num_rows
             if (wanted := self._compared.get(place)) is not None:
                 # An exporter may have added rows since the ends and the positions were read.

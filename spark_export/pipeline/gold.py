@@ -26,16 +26,18 @@ def rates(messages: Any, every: str = MINUTE) -> Any:
 
 
 def latency(events: Any, every: str = MINUTE) -> Any:
-    """Returns the time from an event to its storage, for each stream and interval. Rows without `event_time` are
-    ignored.
+    """Returns the time from an event to its storage, for each stream and interval. Rows without `event_time`, or
+    with one hundreds of thousands of years ago, are ignored.
 
     Columns: stream, minute, messages (their number), p50_ms, p99_ms and max_ms (milliseconds). Negative latencies,
     which result from differing clocks, stay.
     """
-    passed_ms = (f.unix_micros("timestamp") - f.unix_micros("event_time")) / f.lit(1000.0)
+    # A publisher chooses the event time: with the least one that there is, the difference is too large for a number.
+    passed_us = f.try_subtract(f.unix_micros("timestamp"), f.unix_micros("event_time"))
     return (
         events.where("event_time IS NOT NULL")
-        .select("stream", "timestamp", passed_ms.alias("ms"))
+        .select("stream", "timestamp", (passed_us / f.lit(1000.0)).alias("ms"))
+        .where("ms IS NOT NULL")
         .groupBy("stream", f.window("timestamp", every).start.alias("minute"))
         .agg(
             f.count("*").alias("messages"),

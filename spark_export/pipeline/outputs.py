@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction
+from pyspark.sql import Observation
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
@@ -37,7 +38,7 @@ MANIFEST_FORMAT = 3
 RANGES_MAX = 200
 """The largest number of ranges in the condition of a commit. More ranges are widened until they are so few."""
 SKIPPED_BY = ("number", "minute", "timestamp")
-"""The columns whose minimum and maximum in each file are in the log of a table."""
+"""The columns whose minimum and maximum in each file are in the log of a table, if all columns of it have them."""
 SMALL_FILES_MAX = 64
 """The number of files of a table from which a step merges the small ones."""
 KEEP_HOURS = 1
@@ -157,6 +158,28 @@ def ranges_of(values: Sequence[int], unit: int) -> list[tuple[int, int]]:
         gap *= 4
 
 
+def _spark_path(path: Path) -> str:
+    """Returns a path for Spark, whose default file system can be another one than this process has, such as HDFS."""
+    return f"file://{path.absolute()}"
+
+
+@lru_cache(maxsize=100_000)
+def _ends_of(path: str, column: str) -> tuple[Any, ...]:
+    """Returns the least and the greatest value of a column, as the footer of a file has it; None twice if it has none.
+
+    A file never changes, and its name is never used again.
+    """
+    metadata = pq.read_metadata(path)
+    place = next(each for each in range(metadata.num_columns) if metadata.schema.column(each).path == column)
+    found = [metadata.row_group(group).column(place).statistics for group in range(metadata.num_row_groups)]
+    if not found or not all(each is not None and each.has_min_max for each in found):
+        return None, None
+    ends = min(each.min for each in found), max(each.max for each in found)
+    return tuple(
+        each.replace(tzinfo=UTC) if isinstance(each, datetime) and each.tzinfo is None else each for each in ends
+    )
+
+
 class Outputs:
     """The tables during one step. What `read` returns includes what the step has written.
 
@@ -221,22 +244,37 @@ class Outputs:
         """Returns the paths of the files that can have touched rows."""
         actions = pa.table(self._open(name, self._versions[name]).get_add_actions(flatten=True)).to_pylist()
         least, greatest = ("", "") if touched is None else (f"min.{touched.column}", f"max.{touched.column}")
-        chosen = (each for each in actions if touched is None or touched.overlaps(each.get(least), each.get(greatest)))
-        return [str(self._out / name / each["path"]) for each in chosen]
+        chosen = []
+        for each in actions:
+            ends, path = (each.get(least), each.get(greatest)), self._out / name / each["path"]
+            if touched is not None and None in ends:
+                # The log has no statistics of a file with columns without them, see `tables.files.statistics`.
+                ends = _ends_of(str(path), touched.column)
+            if touched is None or touched.overlaps(*ends):
+                chosen.append(_spark_path(path))
+        return chosen
 
     def _commit_files(self, name: str, rows: Any, mode: str) -> None:
         place, schema = self._out / name, Schema.from_json(rows.schema.json())
         folder = f"rows-{uuid.uuid4().hex}"
-        rows.write.mode("error").option("compression", "zstd").parquet(str(place / folder))
+        counted = Observation()
+        observed = rows.observe(counted, f.count(f.lit(1)).alias("rows"))
+        observed.write.mode("error").option("compression", "zstd").parquet(_spark_path(place / folder))
         if not DeltaTable.is_deltatable(str(place)):
             DeltaTable.create(str(place), schema, mode="ignore")
-        actions = []
+        actions, found = [], 0
         for path in sorted((place / folder).glob("*.parquet")):
             metadata = pq.read_metadata(path)
+            found += metadata.num_rows
             if metadata.num_rows:
                 stats = statistics(metadata, SKIPPED_BY, frozenset(SKIPPED_BY))
                 time_ms = int(path.stat().st_mtime * 1000)
                 actions.append(AddAction(f"{folder}/{path.name}", path.stat().st_size, {}, time_ms, True, stats))
+        if found != (wanted := counted.get["rows"]):
+            raise ExportError(
+                f"Spark wrote {wanted} rows of {name}, and {place / folder} has {found} of them: the folder is not the "
+                "same for the executors and this process; choose one that all machines share. Nothing is published"
+            )
         if actions or mode == "overwrite":
             table = self._open(name, self._versions.get(name))
             table.create_write_transaction(actions, mode, schema)

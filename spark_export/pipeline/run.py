@@ -67,7 +67,12 @@ def run_pipeline(
         rows = steps = 0
         if state is None:
             state = Manifest(export, settings.named())
-            state, rows = Step(spark, out, state, settings, anew=True).take(read_bronze(spark, bronze))
+            try:
+                state, rows = Step(spark, out, state, settings, anew=True).take(read_bronze(spark, bronze))
+            except Exception as error:
+                if not is_sparks(error):
+                    raise
+                raise _told(error) from error
             return Report(rows, 1, True, tuple(settings.notes(state)))
 
         def count(published: Manifest, new: int) -> None:
@@ -196,7 +201,9 @@ def _query(
     checkpoint = tempfile.mkdtemp(prefix="stream-node-pipeline-")
     try:
         stream = spark.readStream.format(FORMAT).options(**options).load().writeStream
-        query = stream.foreachBatch(take).option("checkpointLocation", checkpoint).trigger(**trigger).start()
+        query = (
+            stream.foreachBatch(take).option("checkpointLocation", f"file://{checkpoint}").trigger(**trigger).start()
+        )
         try:
             yield query
         finally:
@@ -207,9 +214,13 @@ def _query(
         cause = failed[0] if failed else error
         if isinstance(cause, ExportError):
             raise cause from error
-        raise ExportError(f"the pipeline failed: {find_own_message(str(cause)) or first_line(cause)}") from error
+        raise _told(cause) from error
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _told(error: Exception) -> ExportError:
+    return ExportError(f"the pipeline failed: {find_own_message(str(error)) or first_line(error)}")
 
 
 def _taken(out: Path) -> Ends:

@@ -280,10 +280,6 @@ def _touched(numbers: Any) -> Touched:
     return Touched.of("number", found)
 
 
-def _link(row: Any) -> BlockLink:
-    return BlockLink(bytes(row["hash"]), bytes(row["parent"]), row["number"], int(row["weight"]), row["stored_us"])
-
-
 @contextmanager
 def _kept(frame: Any) -> Iterator[Any]:
     """Keeps the rows of a frame that several queries of a step use, so that Spark computes them once."""

@@ -110,7 +110,8 @@ def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
         if options.nulls == "skip":
             return None
         message = b""
-        if options.nulls == "mark":
+        # A row that was read from a marked message has the mark among its headers.
+        if options.nulls == "mark" and all(each.name != NULL_HEADER for each in headers):
             headers.append(Header(NULL_HEADER, b""))
     return RowToPush(stream, row.get("partition"), to_bytes(row.get("key")), message, headers)
 

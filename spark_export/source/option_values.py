@@ -87,11 +87,15 @@ def _by_partition(value: str, form: str, least: int) -> Offsets:
         raise ValueError(form)
     made: Offsets = {}
     for stream in sorted(found):
-        numbers = made[stream] = dict[int, int]()
+        numbers, gone = dict[int, int](), found[stream].get(BESIDE_PARTITIONS[1]) or ()
+        made[stream] = numbers
         for partition, number in found[stream].items():
             if partition in BESIDE_PARTITIONS:
                 continue
             at = parse_whole(partition, 0)
+            if at in gone:
+                # The offsets of a progress still have the index of a partition that was deleted.
+                continue
             if at in numbers:
                 raise ValueError(f"partition {at} of {stream!r} is named twice; name it once")
             numbers[at] = parse_whole(number, least)

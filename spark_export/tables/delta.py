@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from ockam.files.durable_files import make_folder
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
 from spark_export.tables.columns import DATE, fitting, without
-from spark_export.tables.errors import ExportError, ExtraMissing, TableDamaged, TableRefused
+from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableDamaged, TableRefused
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, PartitionField, count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
@@ -52,6 +52,8 @@ except ModuleNotFoundError as error:
     raise ExtraMissing(f"the format delta needs the library `deltalake` ({error.name} is missing)") from error
 
 RUN, FORGOTTEN = "stream-node", "stream-node.forgotten"
+EARLIER = "stream-node-export-"
+"""The beginning of the application ids of earlier versions, which kept the positions in a ledger beside the table."""
 PARTITIONS = ("stream", "date")
 SOURCES = {"stream": ("stream", ""), "partition": ("partition", ""), "era": ("era", ""), "date": ("timestamp", "day")}
 """The columns by which a table can be partitioned, each with the column and the unit of time it is made from."""
@@ -145,10 +147,9 @@ class DeltaLog(TableLog):
         return (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run
 
     def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
-        if self.load().run:
+        table, actions = self._open(), []
+        if RUN in self._load_applications(table.version()):
             return
-        table, actions = self._table, []
-        assert table is not None
         if self.address == str(self.place):
             # The table is new, and gets the files of a table of plain Parquet.
             for run, (_, files) in runs.items():
@@ -186,8 +187,9 @@ class DeltaLog(TableLog):
         return found
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        names = ", ".join(f'"{name}"' for name in columns)
         table = self._open()
+        there = {each.name for each in table.schema().fields}
+        names = ", ".join(f'"{name}"' for name in columns if name in there)
         try:
             for batch in QueryBuilder().register("t", table).execute(f"SELECT {names} FROM t"):
                 # Arrow has no kernels for views of texts.
@@ -284,14 +286,17 @@ class DeltaLog(TableLog):
             if reason := next((said for start, said in REFUSED.items() if name.startswith(start)), None):
                 raise TableRefused(f"the table {self.address} has the property {name}: {reason}")
         positions, forgotten = {}, dict[str, dict[str, int]]()
-        for name, (number, time_ms) in self._load_applications(table.version()).items():
+        applications = self._load_applications(table.version())
+        if RUN not in applications and any(name.startswith(EARLIER) for name in applications):
+            raise EarlierVersion(self.address)
+        for name, (number, time_ms) in applications.items():
             kind, *parts = name.split("/")
             if kind == RUN and len(parts) == 4:
                 of = Incarnation(unquote(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]))
                 positions[of] = TablePosition(number, time_ms * 1000)
             elif kind == FORGOTTEN and len(parts) == 2:
                 forgotten.setdefault(unquote(parts[0]), {})[parts[1]] = number
-        run = self._applications.get(RUN, (0, 0))[0]
+        run = applications.get(RUN, (0, 0))[0]
         return TableState(table.version(), run, positions, forgotten)
 
     def _load_applications(self, version: int) -> Mapping[str, tuple[int, int]]:

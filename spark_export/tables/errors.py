@@ -14,6 +14,16 @@ class TableRefused(ExportError):
     """The table cannot be used by this exporter: its format, its columns or its settings do not fit."""
 
 
+class EarlierVersion(TableRefused):
+    """An earlier version of the exporter has written the table, and its log does not say what was exported."""
+
+    def __init__(self, address: object) -> None:
+        super().__init__(
+            f"{address} is an export of an earlier version, and everything would be exported once more: "
+            "`stream-node export migrate` takes it over, once"
+        )
+
+
 class TableDamaged(ExportError):
     """A file of the table is missing or damaged."""
 

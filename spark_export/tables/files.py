@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -164,11 +165,13 @@ class FilesWriter:
         for each in self.plan.schema:
             if each.name in fixed:
                 columns.append(pa.repeat(pa.scalar(fixed[each.name], each.type), batch.num_rows))
+            elif each.name in batch.schema.names:
+                columns.append(batch.column(each.name).cast(each.type))
             elif each.name == "date":
+                # The rows of a table that is rewritten have their own column of this name, if it is not a partition.
                 columns.append(pc.cast(batch.column("timestamp"), pa.date32(), safe=False))
             else:
-                known = each.name in batch.schema.names
-                columns.append(batch.column(each.name).cast(each.type) if known else pa.nulls(len(batch), each.type))
+                columns.append(pa.nulls(len(batch), each.type))
         return pa.Table.from_arrays(columns, schema=self.plan.schema)
 
 
@@ -314,7 +317,8 @@ def rewrite_rows(writer: FilesWriter, batches: Iterable[pa.RecordBatch]) -> tupl
 
 def split_places(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
     """Yields the rows of each stream, partition and era of a batch."""
-    names = ["stream", "partition", "era"]
+    # A table of the user's own, and files of earlier versions, can lack the era.
+    names = [name for name in ("stream", "partition", "era") if name in batch.schema.names]
     places = pa.table(batch).select(names).group_by(names).aggregate([]).to_pylist()
     for each in places:
         part = batch
@@ -323,8 +327,8 @@ def split_places(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]
                 pc.is_null(batch.column(name)) if value is None else pc.equal(batch.column(name), value)
                 for name, value in each.items()
             ]
-            part = batch.filter(pc.and_(pc.and_(masks[0], masks[1]), pc.fill_null(masks[2], False)))
-        yield (each["stream"], each["partition"], each["era"] or 0), part
+            part = batch.filter(reduce(pc.and_, (pc.fill_null(mask, False) for mask in masks)))
+        yield (each["stream"], each["partition"], each.get("era") or 0), part
 
 
 def check_complete(wanted: IndexRange, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from ockam.files.durable_files import make_folder
 from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place
 from spark_export.tables.columns import fitting
-from spark_export.tables.errors import ExportError, ExtraMissing, TableRefused
+from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableRefused
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, rewrite_rows
 from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
@@ -155,6 +155,8 @@ class IcebergLog(TableLog):
         with iceberg_errors(f"the table {self.address} cannot be read"):
             self._table = self._open()
         properties = self._table.properties
+        if RUN_KEY not in properties and any(_is_earlier(each) for each in self._table.snapshots()):
+            raise EarlierVersion(self.address)
         positions = positions_from_json(json.loads(properties.get(POSITIONS_KEY, "[]")))
         run, forgotten = int(properties.get(RUN_KEY, "0")), json.loads(properties.get(FORGOTTEN_KEY, "{}"))
         return TableState(self._table.metadata.last_sequence_number, run, positions, forgotten)
@@ -191,9 +193,11 @@ class IcebergLog(TableLog):
         return any(each.additional_properties.get(RUN_KEY) == f"{old_id}/{run}" for each in found)
 
     def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
-        if self.load().run:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            table = self._open()
+        if RUN_KEY in table.properties:
             return
-        with self._changing(self._table) as change:
+        with self._changing(table) as change:
             change.set_properties({POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))})
             with change.update_snapshot().fast_append():
                 pass
@@ -226,7 +230,10 @@ class IcebergLog(TableLog):
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         with iceberg_errors(f"the table {self.address} cannot be read"):
-            yield from self._open().scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
+            table = self._open()
+            there = set(table.schema().column_names)
+            chosen = tuple(name for name in columns if name in there)
+            yield from table.scan(selected_fields=chosen).to_arrow_batch_reader()
 
     def compact(self, *, files_min: int = 2) -> int:
         def work() -> int:
@@ -377,6 +384,11 @@ def _text(positions: Positions) -> str:
 
 def _address_of(table: Any) -> str:
     return str(table.location()).rstrip("/")
+
+
+def _is_earlier(snapshot: Any) -> bool:
+    """Returns whether an earlier version made a snapshot. It named its runs ID/NUMBER."""
+    return snapshot.summary is not None and "/" in snapshot.summary.additional_properties.get(RUN_KEY, "")
 
 
 def _files_of_snapshots(table: Any) -> set[str]:

@@ -189,7 +189,10 @@ class TableLog(ABC):
 
     @abstractmethod
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the table as a reader of the format sees them. Raises TableDamaged, ExportError."""
+        """Yields the rows of the table as a reader of the format sees them, without columns that the table lacks.
+
+        Raises TableDamaged, ExportError.
+        """
 
     @abstractmethod
     def compact(self, *, files_min: int = 2) -> int:

@@ -9,12 +9,14 @@ from typing import Final
 from pyarrow.fs import FileSelector
 
 from spark_export.tables.address import StoreLocation
-from spark_export.tables.errors import TableRefused
+from spark_export.tables.errors import EarlierVersion, TableRefused
 from spark_export.tables.filesystem import open_filesystem, store_errors
 from spark_export.tables.log import TableLog
 
 CATALOG_FILE = "catalog.sqlite"
 FORMATS: Final = ("parquet", "delta", "iceberg")
+EARLIER_MARK = "_export/table.json"
+"""A file of earlier versions beside a table on a store."""
 URL_SIGNS: Final = frozenset("?#%")
 """Signs in the path of a folder that deltalake and pyiceberg decode as in a URL: they would write elsewhere or fail."""
 
@@ -63,11 +65,13 @@ def open_table(
 
 
 def find_format(place: StoreLocation, options: Mapping[str, str]) -> str | None:
-    """Returns the format of the table at an address, or None if there is no table. Raises ExportError."""
+    """Returns the format of the table at an address, or None if there is no table. Raises ExportError, and
+    EarlierVersion if only an earlier version can have a table there."""
     filesystem, root = open_filesystem(str(place), options)
     delta, own, iceberg, parquet = "_delta_log", "messages/_delta_log", CATALOG_FILE, "generations"
     with store_errors(str(place)):
-        found = filesystem.get_file_info([f"{root}/{name}" for name in (delta, own, iceberg, "_export.json", parquet)])
+        names = (delta, own, iceberg, "_export.json", parquet, EARLIER_MARK)
+        found = filesystem.get_file_info([f"{root}/{name}" for name in names])
         there = {each.path.removeprefix(f"{root}/") for each in found if each.type.name != "NotFound"}
         if not place.is_local:
             # A store has no folders, so the listing of one shows whether there is a file below it.
@@ -79,4 +83,6 @@ def find_format(place: StoreLocation, options: Mapping[str, str]) -> str | None:
         return "delta"
     if iceberg in there or ("_export.json" in there and parquet not in there):
         return "iceberg"
+    if EARLIER_MARK in there:
+        raise EarlierVersion(place)
     return "parquet" if parquet in there else None

@@ -162,7 +162,9 @@ class ParquetFolderLog(TableLog):
             after = TableState(run, run, positions if run == latest else {})
             folder = self._generation() / f"run={run:06d}"
             ranges, files = runs[run]
-            self._write_run(folder, files, ranges, after, folder.stat().st_mtime_ns // 1000)
+            # A run whose files were all merged into those of later runs has no folder any more.
+            time_us = folder.stat().st_mtime_ns // 1000 if folder.is_dir() else None
+            self._write_run(folder, files, ranges, after, time_us)
 
     def commits(self) -> list[Commit | str]:
         runs = [_run_file(folder) for folder in reversed(self._runs(self._generation()))]
@@ -207,12 +209,15 @@ class ParquetFolderLog(TableLog):
 
     def expire(self, keep_s: float) -> int:
         """Removes generations that the link has left `keep_s` seconds ago, and what killed runs have left."""
-        removed, current = self._sweep(), self._generation()
-        for folder in self._generations():
-            # The folder of a generation is touched when the link leaves it.
-            if folder != current and folder.stat().st_mtime <= time.time() - keep_s:
-                removed += sum(1 for _ in folder.rglob("*.parquet"))
-                shutil.rmtree(folder)
+        removed = self._sweep()
+        # Without the lock, a generation to which another process is just turning the link would seem to be an old one.
+        with self._locked():
+            current = self._generation()
+            for folder in self._generations():
+                # The folder of a generation is touched when the link leaves it.
+                if folder != current and folder.stat().st_mtime <= time.time() - keep_s:
+                    removed += sum(1 for _ in folder.rglob("*.parquet"))
+                    shutil.rmtree(folder)
         return removed
 
     def _rewrite(

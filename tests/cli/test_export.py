@@ -66,6 +66,7 @@ def test_other_commands_do_not_need_it() -> None:
         (("--catalog", "x", "--format", "delta"), "only tables in the format iceberg have a catalog"),
         (("--schema", "id INT"), "need --decode"),
         (("--decode", "yaml", "--schema", "id INT"), "--decode yaml"),
+        (("--decode", "json", "--schema", "Index INT"), "columns of its own named Index"),
         (("--data-dir", "/no/such/folder"), "is no folder"),
         (("--log-level", "loud"), "one of debug, info"),
     ],

@@ -23,7 +23,7 @@ CARDINAL = os.environ.get("STREAM_NODE_CARDINAL", "cardinal[.].*")
 def bronze() -> DataFrame:
     """The bronze table: the messages as they are stored. Each executor reads the address of the node from its
     own environment."""
-    options = {"subscribePattern": ".*", "startingOffsets": "earliest", "includeHeaders": "true", "columns": "stream"}
+    options = {"subscribePattern": ".*", "startingOffsets": "earliest", "includeHeaders": "true"}
     return (
         spark.readStream.format("stream_node")
         .options(endpoint="env:STREAM_NODE_ADDRESS", columns="stream", **options)

@@ -273,9 +273,16 @@ class DecodingOptions(NamedTuple):
         from spark_export.errors import OptionError
 
         try:
-            return decoder(self.decode, self.schema, dict(pair(each) for each in self.decode_option or ()))
+            made = decoder(self.decode, self.schema, dict(pair(each) for each in self.decode_option or ()))
         except OptionError as error:
             raise UsageError(f"--decode {self.decode}: {error}") from error
+        from spark_export.tables.columns import ROWS
+
+        taken = {each.lower() for each in (*ROWS.names, "date", "run")}
+        if clash := [each.name for each in made.fields if each.name.lower() in taken]:
+            names = ", ".join(clash)
+            raise UsageError(f"--schema: the table has columns of its own named {names}; leave them out of the schema")
+        return made
 
 
 AS_IT_IS = DecodingOptions()

@@ -15,6 +15,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -22,14 +23,23 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
+from pyspark.errors import StreamingQueryException
+
 from spark_export import decoder
-from spark_export.exporter.application import SparkChoice, SparkExporter, open_spark_exporter, task_error
+from spark_export.exporter.application import (
+    SparkChoice,
+    SparkExporter,
+    blamed_streams,
+    open_spark_exporter,
+    task_error,
+)
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import ExportOutcome
 from spark_export.tables.errors import PositionsMoved, TableRefused
 from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.tables.model import Incarnation, IndexRange
+from stream_client import NodeUnreachable
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import command, wait_until
 from tests.spark_export.exporter.export_world import World
@@ -247,6 +257,57 @@ def test_a_stream_made_anew_after_the_plan_is_noticed(world: World) -> None:
 )
 def test_errors_are_found_in_what_spark_says(text: str, said: str) -> None:
     assert str(task_error(text)) == said
+
+
+class FailingQuery(MagicMock):
+    """Stands for a query of Spark, which wraps the error of `foreachBatch` in an error of its own."""
+
+    def foreachBatch(self, take: Any) -> FailingQuery:
+        self.take = take
+        return self
+
+    def option(self, *given: Any) -> FailingQuery:
+        return self
+
+    trigger = option
+
+    def start(self) -> FailingQuery:
+        return self
+
+    def awaitTermination(self, timeout: float) -> bool:
+        try:
+            self.take(None, 0)
+        except Exception as error:
+            raise StreamingQueryException(str(error)) from None
+        return True
+
+
+def test_a_node_that_restarts_during_a_micro_batch_is_told_as_such(world: World) -> None:
+    """Goal: the daemon counts such a run as failed, and goes on. Method: a query whose `foreachBatch` has the client's
+    error, as the daemon expects it."""
+    session, query = MagicMock(), FailingQuery()
+    session.readStream.format.return_value.options.return_value.load.return_value.writeStream = query
+    session.sparkContext.master = "local[2]"
+    of = Incarnation(world.stream, 0, 0, 1)
+
+    def fail(rows: Any, number: int) -> None:
+        raise NodeUnreachable("127.0.0.1:4000 cannot be reached")
+
+    async def main() -> None:
+        async with open_spark_exporter(world.settings, SparkChoice(session=session)) as exporter:
+            assert isinstance(exporter, SparkExporter)
+            with pytest.raises(NodeUnreachable):
+                exporter._query({of.place: IndexRange(of, 0, 1)}, fail)
+
+    asyncio.run(main())
+
+
+def test_a_stream_whose_name_ends_like_another_one_is_not_blamed() -> None:
+    """Goal: only the stream that cannot be read is left out. Method: names of which one is the end of the other."""
+    places = [("orders", 0), ("orders", 1), ("new-orders", 0), ("new-orders", 1)]
+    assert blamed_streams(places, "data is lost: new-orders/1 indexes 0 to 3: gone") == {"new-orders"}
+    assert blamed_streams(places, "orders/0: too few; new-orders/0: too few") == {"orders", "new-orders"}
+    assert blamed_streams(places, "no room") == set()
 
 
 def taken(world: World) -> int:

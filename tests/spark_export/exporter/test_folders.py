@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from spark_export.exporter.node_side import Selection
 from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.files import NO_NAME, hive_folder
 from spark_export.tables.model import Commit
+from spark_export.tables.parquet_folder import ParquetFolderLog
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_process import export_child
 from tests.spark_export.exporter.export_world import COLUMNS, World, rows_of
@@ -134,6 +136,32 @@ def test_a_lost_link_is_told_and_never_made_an_empty_table(world: World) -> None
         (world.folder / "messages").symlink_to(generation)
     world.push(1)
     assert world.run().rows == 1
+    world.assert_whole()
+
+
+def test_old_files_are_not_removed_while_the_link_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: forgetting, which keeps nothing for readers, does not take the generation of a compaction that goes on.
+
+    Method: another process expires everything old between the two renames of a compaction.
+    """
+    for _ in range(2):
+        world.push(5, partitions=1)
+        world.run()
+    turn, expiring = ParquetFolderLog._turn, list[threading.Thread]()
+
+    def turned(log: ParquetFolderLog, number: int) -> None:
+        other = threading.Thread(target=world.log().expire, args=(0.0,))
+        other.start()
+        expiring.append(other)
+        # It either removes the new generation now, or waits for the lock.
+        other.join(1.0)
+        turn(log, number)
+
+    monkeypatch.setattr(ParquetFolderLog, "_turn", turned)
+    # The other process has swept before the compaction took the lock.
+    monkeypatch.setattr(ParquetFolderLog, "_sweep", lambda log: 0)
+    assert world.compact(keep_s=3600.0).merged == 2
+    expiring[0].join()
     world.assert_whole()
 
 

@@ -22,7 +22,11 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.node_side import Selection
+from spark_export.tables.address import parse_place
+from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import ExportError
+from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosition
+from spark_export.tables.open import open_table
 from stream_node.node.process import NodeProcess
 from tests.cli.promised import promised
 from tests.spark_export.exporter.export_process import export_child
@@ -80,11 +84,15 @@ def test_an_earlier_export_goes_on(earlier: World, table_format: str) -> None:
     assert (again.returncode, "there is no export of an earlier version" in again.stderr) == (1, True)
 
 
-def test_an_earlier_export_is_refused_by_name_until_it_is_migrated(earlier: World) -> None:
-    world = take(earlier, "parquet")
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_an_earlier_export_is_refused_by_name_until_it_is_migrated(earlier: World, table_format: str) -> None:
+    """Goal: this version does not export everything once more into a table whose log has no positions yet."""
+    world = take(earlier, table_format)
+    before = world.rows()
     for verb in ("run", "verify"):
         done = export_child(world, verb)
         assert (done.returncode, "stream-node export migrate" in done.stderr) == (1, True), done.stderr
+    assert world.rows() == before
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta"])
@@ -118,6 +126,17 @@ def test_a_run_that_a_crash_left_counts_where_the_table_has_it(earlier: World) -
     assert world.run().rows == 6
 
 
+def test_a_run_whose_files_were_all_merged_is_taken_over(tmp_path: Path) -> None:
+    """Method: the generation of a compaction, in which only the second run has a folder."""
+    log = open_table(parse_place(tmp_path / "lake"), "parquet")
+    log.create(ROWS)
+    (tmp_path / "lake" / "generations" / "000001" / "run=000002").mkdir()
+    of = Incarnation("orders", 0, 0, 5)
+    log.adopt("abc", {1: ([IndexRange(of, 0, 5)], []), 2: ([IndexRange(of, 5, 9)], [])}, {of: TablePosition(9)})
+    assert (log.load().run, log.load().positions) == (2, {of: TablePosition(9)})
+    assert [each.run for each in log.commits() if isinstance(each, Commit)] == [2, 1]
+
+
 LEDGER = """
 CREATE TABLE export (id INTEGER, table_id TEXT, format TEXT, client_id TEXT, created_us INTEGER);
 INSERT INTO export VALUES (1, 'abc', 'iceberg', 'export-lake-abc', 1);
@@ -147,6 +166,8 @@ def test_an_earlier_iceberg_table_goes_on(world: World) -> None:
         rows = [(run, *of, begin, end, 0) for run, begin, end in ((1, 0, 6), (2, 6, 10), (3, 10, 20))]
         ledger.executemany("INSERT INTO ranges VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         ledger.commit()
+    with pytest.raises(ExportError, match="stream-node export migrate"):
+        world.run()
     done = export_child(world, "migrate")
     assert done.returncode == 0, done.stderr
     assert world.run().run_id is None

@@ -10,7 +10,10 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 
-from spark_export.pipeline.outputs import RANGES_MAX, Manifest, Touched, load_manifest, ranges_of
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_export.pipeline.outputs import RANGES_MAX, Manifest, Touched, _ends_of, load_manifest, ranges_of
 from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
 from spark_export.tables.errors import ExportError, TableRefused
@@ -88,3 +91,16 @@ def test_many_ranges_are_widened() -> None:
     ranges = ranges_of(values, 1)
     assert len(ranges) <= RANGES_MAX
     assert all(any(first <= each <= last for first, last in ranges) for each in values)
+
+
+def test_the_footer_says_which_rows_a_file_has(tmp_path: Path) -> None:
+    """Goal: a step does not read the files that it does not touch. Method: a file with a text, whose statistics the log
+    lacks."""
+    table = pa.table({"stream": ["a", "b"], "number": pa.array([4, 9], pa.int64())})
+    pq.write_table(table, tmp_path / "f.parquet")
+    assert _ends_of(str(tmp_path / "f.parquet"), "number") == (4, 9)
+    times = pa.array([5_000_000, 7_000_000], pa.timestamp("us", tz="UTC"))
+    pq.write_table(pa.table({"stream": ["a", "b"], "timestamp": times}), tmp_path / "t.parquet")
+    ends = _ends_of(str(tmp_path / "t.parquet"), "timestamp")
+    touched = [Touched("timestamp", {None: [(us, us)]}).overlaps(*ends) for us in (1_000_000, 6_000_000, 60_000_000)]
+    assert touched == [False, True, False]
