@@ -37,7 +37,9 @@ from tests.block_node.grpc.calls.block_door import (
     BlockDoor,
     ask,
     block_door,
+    blocks_of,
     publisher,
+    range_of,
 )
 from tests.block_node.grpc.http2.door import wait_until
 from tests.block_node.grpc.http2.raw_client import Answer, framed, pbj_headers, raw_client
@@ -53,26 +55,8 @@ async def publish(door: BlockDoor, count: int, first: int = 0) -> None:
         await one.wait_for("acknowledgement", count - 1)
 
 
-def range_of(start: int, end: int) -> bytes:
-    return write_message("SubscribeStreamRequest", {"start_block_number": start, "end_block_number": end})
-
-
 def parts_of(answer: Answer) -> list[WireMessage]:
     return [read_message("SubscribeStreamResponse", message) for message in answer.messages()]
-
-
-def blocks_of(parts: list[WireMessage]) -> dict[int, list[bytes]]:
-    """The blocks of a subscription by number. Each begins with its header, and ends with its end."""
-    found: dict[int, list[bytes]] = {}
-    items: list[bytes] = []
-    for part in parts:
-        if "block_items" in part:
-            items += part["block_items"]["block_items"]
-        elif "end_of_block" in part:
-            assert items[0][0] == 0x0A, "a block begins with its header"
-            found[part["end_of_block"].get("block_number", 0)], items = items, []
-    assert not items
-    return found
 
 
 async def test_s1_a_range_comes_whole_and_in_order_and_then_success(tmp_path: Path) -> None:
