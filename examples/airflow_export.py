@@ -1,6 +1,6 @@
 """An Airflow DAG that exports everything new from a node, every 15 minutes.
 
-Put the file into Airflow's folder of DAGs; the workers need `stream-node[spark]`. Or run the task once, without a
+Put the file into Airflow's folder of DAGs; the workers need the extra `export`. Or run the task once, without a
 scheduler:
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/airflow_export.py
@@ -13,12 +13,12 @@ from pathlib import Path
 from airflow.sdk import dag, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from spark_export.exporter.errors import ExportError
-from spark_export.exporter.runs.job import ExportSettings
-from spark_export.exporter.runs.scheduled import TRY_AGAIN, exit_code, run_export
+from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.scheduled import TRY_AGAIN, exit_code, run_export
+from spark_export.tables.errors import ExportError
 
 
-# One run at a time: a second exporter in the same folder would be refused.
+# One run at a time: a second exporter of the same table would write what this one writes, and give up.
 @dag(dag_id="stream_node_export", schedule="*/15 * * * *", catchup=False, max_active_runs=1)
 def export_dag() -> None:
     @task(retries=3, retry_delay=timedelta(minutes=1))

@@ -1,6 +1,6 @@
 """A Dagster asset: a table of everything in a node, brought up to date every 15 minutes.
 
-Load it with `dagster dev -f examples/dagster_export.py`; the workers need `stream-node[spark]`. Or materialize the
+Load it with `dagster dev -f examples/dagster_export.py`; the workers need the extra `export`. Or materialize the
 asset once:
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/dagster_export.py
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import dagster
 
-from spark_export.exporter.errors import ExportError
-from spark_export.exporter.runs.job import ExportSettings
-from spark_export.exporter.runs.scheduled import TRY_AGAIN, exit_code, run_export
+from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.scheduled import TRY_AGAIN, exit_code, run_export
+from spark_export.tables.errors import ExportError
 
 
 @dagster.asset(pool="stream_node_export")

@@ -1,4 +1,4 @@
-"""Export a stream with Spark, and plot its rate and its latency over time. Needs the extra `spark` and matplotlib.
+"""Export a stream, and plot with Spark its rate and its latency over time. Needs the extra `spark` and matplotlib.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/plots.py
 """
@@ -12,9 +12,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from spark_export import open_session
-from spark_export.exporter.runs.job import ExportSettings, open_exporter
+from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.pipeline import gold
-from spark_export.pipeline.bronze import read_bronze
+from spark_export.pipeline.bronze import BronzeTable, read_bronze
 from spark_export.pipeline.silver_messages import silver_messages
 from stream_client import Header, blocking
 
@@ -25,17 +25,17 @@ with blocking.connect(address) as client, client.create("plots").publisher() as 
 
 
 async def export(folder: str) -> None:
-    async with open_exporter(ExportSettings(Path(folder), address, master="inline")) as exporter:
+    async with open_exporter(ExportSettings(Path(folder), address)) as exporter:
         await exporter.run()
 
 
 with tempfile.TemporaryDirectory() as folder:
     asyncio.run(export(folder))
     spark = open_session("local[2]", config={"spark.sql.shuffle.partitions": "1"})
-    messages = silver_messages(read_bronze(spark, Path(folder)))
+    messages = silver_messages(read_bronze(spark, BronzeTable(folder)))
     charts = {"rates": (gold.rates, "bytes"), "latency": (gold.latency, "p99_ms")}
     for name, (aggregate, column) in charts.items():
-        rows = aggregate(messages, "10 milliseconds").collect()
+        rows = aggregate(messages, "10 milliseconds").orderBy("minute").collect()
         figure = Figure(layout="constrained")
         axes = figure.add_subplot(title=name, ylabel=f"{column} in 10 ms")
         axes.plot([row["minute"] for row in rows], [float(row[column]) for row in rows], marker=".")

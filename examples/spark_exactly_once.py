@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
             publisher.push_many([b"order %d" % number for number in range(orders.info().next_index, ORDERS)])
 
     def keep(batch: Any, number: int) -> None:
-        rows = [tuple(row) for row in batch.select("index", "data").collect()]
+        rows = [tuple(row) for row in batch.select("offset", "value").collect()]
         with closing(sqlite3.connect(folder / "orders.sqlite")) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS batches (number INTEGER PRIMARY KEY)")
             database.execute("CREATE TABLE IF NOT EXISTS orders (place INTEGER, data BLOB)")

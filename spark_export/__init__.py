@@ -13,17 +13,18 @@
   project is installed on the driver and on the workers, Spark finds the format itself (`pyspark_stream_node`).
 - `read_range(spark, stream, partition=…, index=(first, end), time=(start, end), endpoint=…)` returns a DataFrame with
   the messages of that range, and reads nothing else.
-- `table_files(address)` returns the files of an exported table of plain Parquet, in a folder or on a store.
-- The columns are `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`,
-  and with the option `includeHeaders` also `headers`. `spark_export.source.source.StreamNodeSource` explains all
-  options.
+- `decoder(kind, schema, options)` returns a decoder: a function that adds columns with the contents of messages to
+  record batches (docs/decoding.md). It needs no Spark.
+- `table_files(address)` returns the files of an exported table, of any format, in a folder or on a store.
+- The columns are those of Spark's Kafka source: `key`, `value`, `topic`, `partition`, `offset`, `timestamp`,
+  `timestampType`, and with the option `includeHeaders` also `headers`. docs/spark.md explains all options.
 - The offsets of a streaming query have the form `{"orders": {"0": 17, "1": 4}}`: for each partition the index of
   the next message to read.
 
 A program that does not use the format, such as an exporter whose tasks write files, calls these functions:
 
 - `spark_export.source.options.read_options` checks the options.
-- `spark_export.tables.catalog.find_catalog` and `spark_export.tables.catalog.selected` list the existing streams.
+- `spark_export.source.catalog.find_catalog` and `spark_export.source.catalog.selected` list the existing streams.
 - `spark_export.source.plan.split` cuts the index ranges into tasks.
 - `spark_export.source.range_reader.RangeReader(range, options).batches()` yields record batches with the schema
   `spark_export.source.schema.arrow_schema(options)`. At the end of a range it checks that the range is complete.
@@ -37,29 +38,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_export.decode.decoding import decoder
+    from spark_export.exporter.job import table_files
     from spark_export.registration import register
     from spark_export.session import open_session
     from spark_export.source.ranges import read_range
-    from spark_export.tables.table_listing import table_files
 
-__all__ = ["open_session", "read_range", "register", "table_files"]
+__all__ = ["decoder", "open_session", "read_range", "register", "table_files"]
+_HOMES = {
+    "decoder": "spark_export.decode.decoding",
+    "open_session": "spark_export.session",
+    "read_range": "spark_export.source.ranges",
+    "register": "spark_export.registration",
+    "table_files": "spark_export.exporter.job",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "read_range":
-        from spark_export.source.ranges import read_range
+    if name in _HOMES:
+        from importlib import import_module
 
-        return read_range
-    if name == "register":
-        from spark_export.registration import register
-
-        return register
-    if name == "open_session":
-        from spark_export.session import open_session
-
-        return open_session
-    if name == "table_files":
-        from spark_export.tables.table_listing import table_files
-
-        return table_files
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

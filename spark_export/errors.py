@@ -1,7 +1,4 @@
-"""The errors of the Spark format `stream_node`.
-
-This module imports no other module, so that Spark can send this module to workers.
-"""
+"""The errors of the Spark format `stream_node`."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ class OptionError(SourceError, ValueError):
 
 
 class SourceUnreachable(SourceError):
-    """No connection to the node could be opened, or it broke more often than the option `fetchRetries` allows."""
+    """The node could not be reached, or could not answer, for the time of the option `requestTimeoutMs`."""
 
 
 class SourceTlsFailed(SourceUnreachable):
@@ -24,14 +21,6 @@ class SourceTlsFailed(SourceUnreachable):
 
 class TokenRefused(SourceError):
     """The node does not accept the token of this process, or the token must not be sent over this connection."""
-
-
-class ConnectionBroken(SourceError):
-    """The connection ended, or an answer did not arrive in time. A repeated request can succeed."""
-
-
-class ConnectionForked(SourceError):
-    """The connection was opened in another process, of which this one is a child that fork() made."""
 
 
 class NodeRefused(SourceError):

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-SENT_BY_VALUE = ("spark_export", "stream_storage.sqlite.bulk.arrow_pages", "stream_storage.checksum")
-"""Modules whose functions programs can use in functions for Spark, which sends their code to the workers."""
+if TYPE_CHECKING:
+    from spark_export.shipping import Shipped
 
 
 def register(spark: Any) -> None:
     """Registers the format `stream_node` with a session, so that `spark.read.format("stream_node")` works.
 
-    A repeated call has no further effect. If this project is installed on the driver and on the workers, Spark finds
-    the format without this call.
+    Also gives the session a zip with the packages of this project (`spark_export.shipping`), so that the workers need
+    only pyarrow and msgspec. A repeated call has no further effect. If this project is installed on the driver and on
+    the workers, Spark finds the format without this call.
     """
-    from spark_export.source.sent_code import sent_class
     from spark_export.source.source import StreamNodeSource
 
-    send_by_value()
     _use_this_python(spark)
-    spark.dataSource.register(sent_class(StreamNodeSource))
+    register_format(spark, StreamNodeSource)
+
+
+def register_format(spark: Any, source: type[Shipped]) -> None:
+    """Registers another format of this project with a session. A repeated call has no further effect."""
+    from spark_export.shipping import ship, shipped
+
+    ship(spark)
+    # Spark refuses a name that the active session knows, even if this session does not. A new table makes this session
+    # the active one.
+    spark.createDataFrame([], "name string")
+    spark.dataSource.register(shipped(source))
 
 
 def _use_this_python(spark: Any) -> None:
@@ -37,20 +47,3 @@ def _use_this_python(spark: Any) -> None:
         return
     if context.master.startswith("local"):
         context.pythonExec = sys.executable
-
-
-def send_by_value() -> None:
-    """Makes this process send the code of this project to Spark's workers, where this project can be missing.
-
-    From now on, the pickled data source contains the modules that it needs, and every other pickled object contains the
-    code of `SENT_BY_VALUE` that it uses. A repeated call has no further effect.
-    """
-    from importlib import import_module
-
-    from pyspark import cloudpickle
-
-    from spark_export.source.sent_code import send_modules
-
-    send_modules()
-    for package in SENT_BY_VALUE:
-        cloudpickle.register_pickle_by_value(import_module(package))

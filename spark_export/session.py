@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import socket
 import sys
 import warnings
@@ -61,6 +62,11 @@ CONNECT_PORT = 15002
 """The default port of a Spark Connect server."""
 CONNECT_TIMEOUT_S = 10.0
 
+WORKER_LATE = "failed to connect back"
+"""What Spark says if a Python process takes more than ten seconds to start, as on a busy machine. Spark repeats tasks
+for it, and no queries."""
+OURS = re.compile(r"spark_export\.[\w.]*?\w+: (.+)")
+
 
 class SparkUnavailable(SourceError):
     """Spark could not be started, or a Connect server could not be reached."""
@@ -77,7 +83,8 @@ def open_session(
     """Starts a SparkSession that knows the format `stream_node`. Raises JavaMissing, SparkUnavailable.
 
     master: the master of Spark. With a master that begins with `local`, Spark runs on this machine and listens on the
-        loopback interface only.
+        loopback interface only. In a program that `spark-submit` has started, the master and the settings are those of
+        `spark-submit`, unless another master is given.
     remote: the address `sc://host:port` of a Spark Connect server, which replaces the master.
     config: settings of Spark, which override the settings of this module.
     aot_cache: a file for the classes that Spark loads at the start. If the file exists, the start takes half the time.
@@ -91,6 +98,8 @@ def open_session(
     builder = SparkSession.builder.appName(name)
     if remote is not None:
         builder = builder.remote(remote)
+        settings = {"spark.sql.session.timeZone": "UTC"}
+    elif is_submitted() and master == EMBEDDED:
         settings = {"spark.sql.session.timeZone": "UTC"}
     else:
         builder = builder.master(master)
@@ -106,7 +115,7 @@ def open_session(
     except Exception as error:
         if not is_sparks(error):
             raise
-        if remote is None:
+        if remote is None and not is_submitted():
             # `java_version` raises a clearer error than Spark's if Java is too old or cannot run.
             java.java_version(Path(os.environ["JAVA_HOME"]))
         hint = "" if is_embedded(where) else f"; is {where} there, and is this machine allowed to use it?"
@@ -140,6 +149,12 @@ def is_sparks(error: BaseException) -> bool:
     return not packages.isdisjoint(SPARKS_PACKAGES) or isinstance(error, ConnectionError | EOFError)
 
 
+def find_own_message(text: str) -> str | None:
+    """Finds the message of an error of this project in Spark's error message, which has the traceback of a worker."""
+    found = OURS.search(text)
+    return None if found is None else found.group(1)
+
+
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error from Spark, or the name of its type."""
     java_error = getattr(error, "java_exception", None)
@@ -157,12 +172,18 @@ def is_embedded(master: str) -> bool:
     return master.startswith("local")
 
 
+def is_submitted() -> bool:
+    """Returns whether `spark-submit` has started this program, and Java before it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def _require_connect(remote: str) -> None:
     """Raises SparkUnavailable if packages for Spark Connect are missing, or nothing listens at `remote`."""
     missing = [name for name in CONNECT_PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkUnavailable(
-            f"Spark Connect needs {', '.join(missing)}: pip install 'stream-node[spark,spark-connect]'"
+            f"Spark Connect needs {', '.join(missing)}: install the extra `spark-connect` (in a checkout: "
+            "pip install '.[spark,spark-connect]')"
         )
     try:
         place = urlsplit(remote)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stream_service import stored
 from stream_service.appending import AppendRequest, AppendStatus
+from stream_service.extras import NO_EXTRAS, Extras, encode_extras
 from stream_service.mirror_operations import AnyChange
 from stream_service.mirror_rows import find_mirror
-from stream_service.stored import NO_EXTRAS, Extras, encode_extras
 from stream_storage.contract import Append, Session
 from stream_storage.history import ensure_history
 

@@ -83,7 +83,7 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     time_us: bare.U64
     crc: bare.U32
     key: bytes | None
-    beside: bytes | None  # headers and sequence number, as `stream_service.stored.Extras` encodes them
+    beside: bytes | None  # headers and sequence number, as `stream_service.extras.Extras` encodes them
     data: bytes
 
 

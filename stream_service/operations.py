@@ -11,8 +11,9 @@ from typing import Any, TypeAlias
 from stream_service import stored
 from stream_service.copying import CopyRequest
 from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, StreamInfo
+from stream_service.extras import NO_EXTRAS, Extras, encode_extras
 from stream_service.publisher_rows import Times, forget_old, note_messages
-from stream_service.stored import NO_EXTRAS, Extras, StoredStream, encode_extras
+from stream_service.stored import StoredStream
 from stream_storage.contract import Append, Operation, Record, Session, StreamRecord
 from stream_storage.errors import StorageError
 from stream_storage.history import ensure_history

@@ -25,7 +25,8 @@ from sqlalchemy import (
 )
 
 import bare
-from stream_service.extensions import Header, Retention, Sequence
+from stream_service.extensions import Header, Retention
+from stream_service.extras import Extras, decode_extras, encode_extras
 from stream_service.follower_rows import FollowerRow
 from stream_service.mirror_rows import MirrorRow, find_mirror
 from stream_storage.contract import Session, StreamRecord
@@ -38,24 +39,6 @@ from stream_storage.statement import compiled, upsert
 LIST_PAGE = 10_000
 SIZES_MAX = 10_000
 """The largest number of messages that `first_index_kept` measures at a time for a limit by size."""
-
-
-# type Extras struct { headers: list<Header>  sequence: optional<Sequence> }
-class Extras(msgspec.Struct, frozen=True):
-    """The headers and the sequence number of a message, as its `headers` column has them; NULL without either."""
-
-    headers: list[Header]
-    sequence: Sequence | None
-
-
-_extras_encoder = bare.Encoder(Extras)
-_extras_decoder = bare.Decoder(Extras)
-NO_EXTRAS = Extras([], None)
-encode_extras = _extras_encoder.encode
-
-
-def decode_extras(stored: bytes | None) -> Extras:
-    return NO_EXTRAS if stored is None else _extras_decoder.decode(stored)
 
 
 LOST_HEADER: Final = "node/lost/1"

@@ -141,10 +141,11 @@ def scope_of(nodeid: str) -> str:
 
 SPARK_SCOPES = {
     "spark": re.compile(
-        r"^tests/spark_export/((sink/)?test_spark_|test_by_value|decode/test_decoding|exporter/test_(folders|spark_))"
+        r"^tests/spark_export/((sink/)?test_spark_|test_(kafka_jobs|node_restarts|reading_page|tls|tokens)\.)"
     ),
     "spark 2": re.compile(
-        r"^tests/spark_export/(decode/test_(json_|avro_)|test_(ranges|sql_)|exporter/test_era|pipeline/test_pipeline)"
+        r"^tests/spark_export/(decode/test_(json_|avro_)?decoding|test_(ranges|sql_)|exporter/test_application"
+        r"|pipeline/test_(cardinal|increments|odd_chain|pipeline\.))"
     ),
 }
 """Files whose tests share a session: every process that has one has a Java process of its own."""

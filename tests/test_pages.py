@@ -21,7 +21,7 @@ NOT_HERE = {
     "docs/block-manager.md": "tests/test_examples.py runs its example",
     "docs/commands.md": "its commands stand alone; tests/cli/test_documented.py parses them",
     "docs/consumer-groups.md": "its program waits for jobs without end; the guide docs/how-to/work-queue.md is run",
-    "docs/decoding.md": "it continues docs/spark.md, which tests/spark_export/test_spark_page.py runs",
+    "docs/decoding.md": "tests/spark_export/test_reading_page.py runs it",
     "docs/scale.md": "its commands need other machines, servers, docker and Litestream, whose tests run them",
     "docs/performance.md": "its command takes minutes; fleet/mirror/test_rounds.py runs with fewer rounds",
     "docs/deploy.md": "its commands install things; tests/deploy/test_page.py runs those that can be run",

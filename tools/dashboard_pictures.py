@@ -9,7 +9,6 @@ browser and the data of this script.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import importlib
 import json
@@ -24,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import trio
 
@@ -34,8 +34,6 @@ from block_node.client import OutgoingBlock
 from block_node.client import connect as connect_blocks
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch
-from spark_export.exporter.ledger.ledger import open_ledger
-from spark_export.exporter.model import FileEntry, Range, RunState
 from stream_client import AccessDenied, blocking
 from stream_client.blocking import connect
 from stream_node.node.process import NodeProcess
@@ -179,40 +177,31 @@ def push_chain(stream: Any) -> None:
 
 
 def fill_export(address: str, folder: Path) -> None:
-    """Writes the ledger of an export of the streams of `fill`: eight runs of which one failed, and one under way."""
+    """Writes the history of an export of the streams of `fill`: nine runs, of which one failed."""
+    from spark_export.exporter import history
+    from spark_export.exporter.planning import ExportStep
+    from spark_export.tables.model import Incarnation, IndexRange
+
     with connect(address) as client:
         made = {each.stream_name: each.created_us for each in client.list_streams()}
     now_us = time.time_ns() // 1_000
 
-    def parts(number: int) -> list[Range]:
-        orders = Range("orders", 0, 0, made["orders"], 20 * number, 20 * number + 20, 1_500)
-        return [
-            orders if number else dataclasses.replace(orders, start_index=4, lost=4),
-            *(Range("payments", each, 0, made["payments"], number, number + 1, 90) for each in range(3)),
-        ]
+    def step(number: int) -> ExportStep:
+        orders = Incarnation("orders", 0, 0, made["orders"])
+        first = IndexRange(orders, 20 * number if number else 4, 20 * number + 20, lost=0 if number else 4)
+        payments = (Incarnation("payments", each, 0, made["payments"]) for each in range(3))
+        parts = (first, *(IndexRange(of, number, number + 1) for of in payments))
+        return ExportStep(number + 1, parts, sum(each.rows for each in parts), 1_500, 16_384, len(parts), 7.0)
 
     async def write() -> None:
-        identity = ("parquet", lambda table: "export-lake-5f0c2a")
-        async with open_ledger(folder / "ledger.sqlite", identity=identity, now_us=now_us - 36_000_000_000) as ledger:
-            for number in range(9):
-                start_us = now_us - (9 - number) * 3_600_000_000
-                run = await ledger.begin_run(parts(number), start_us)
-                await ledger.advance(run, RunState.WRITING)
-                if number == 8:
-                    continue
-                files = [
-                    FileEntry(
-                        f"{each.stream}-{each.partition}", each.stream, 0, "2026-11-21", each.rows, 1_500, 4_096, ""
-                    )
-                    for each in parts(number)
-                ]
-                await ledger.record_written(run, 1, files)
-                await ledger.advance(run, RunState.PUBLISHED)
-                await ledger.advance(run, RunState.SAVED, now_us=start_us + 7_000_000)
+        export = history.ExportHistory(folder / history.FILE)
+        for number in range(9):
+            start_us = now_us - (9 - number) * 3_600_000_000
+            with mock.patch.object(history, "_now_us", lambda at_us=start_us + 7_000_000: at_us):
+                await export.begin("5f0c2a", str(folder), "parquet", "export-lake-5f0c2a")
+                await export.add_run(step(number), start_us)
                 if number == 4:
-                    failed = await ledger.begin_run(parts(number + 1), start_us + 9_000_000)
-                    reason = "the disk of lake is full; free space and run again"
-                    await ledger.record_abandoned(failed, start_us + 12_000_000, reason)
+                    await export.add_failure("the disk of lake is full; free space and run again", start_us)
 
     folder.mkdir(parents=True, exist_ok=True)
     # The browser's driver has an event loop of its own in this thread.

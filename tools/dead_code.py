@@ -22,7 +22,6 @@ PROGRAMS = ("bench", "examples", "tools")
 
 USED = {
     "Python, for a name that a module lacks": ("__getattr__",),
-    "importlib, which loads a module by it": ("exec_module",),
     "hatchling, when it builds a wheel": ("ClientHook", "CompileHook", "PLUGIN_NAME", "initialize"),
     "mkdocs, when it builds the site": ("on_page_content", "on_page_markdown", "on_post_build"),
     "Alembic, which orders the revisions by it": ("down_revision",),
@@ -33,7 +32,6 @@ USED = {
         *("streamReader", "streamWriter", "onQueryProgress", "onQueryStarted", "onQueryTerminated"),
     ),
     "Spark, as the tables of a pipeline": ("block_gaps", "index_gaps"),
-    "spark_export/source/sent_code.py, which sends it as text": ("load_bundle",),
     "bench/peer_clients/client.py, which imports a work by its name": ("NatsBatchWork", "PostgresWork", "RedisWork"),
     "the tests that stop the PostgreSQL server of bench": ("thaw",),
     "readers: the methods of a worker that others may reach, which no class has to inherit": ("Guarded",),

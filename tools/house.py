@@ -47,7 +47,7 @@ HEARTS = (
     *("ockam/transport/frames.py", "ockam/transport/connection.py", "ockam/transport/connection_machine.py"),
     *("ockam/transport/connection_identity.py", "ockam/transport/connection_usage.py"),
     *("stream_client/core/client_core.py", "block_node/publish/publish_machine.py"),
-    *("spark_export/exporter/runs/step.py", "stream_node/fleet/cluster/router.py"),
+    *("spark_export/exporter/run.py", "stream_node/fleet/cluster/router.py"),
     *("stream_storage/thread_runner.py", "stream_storage/sqlite/log.py"),
     *("stream_node/fleet/mirror/tasks.py", "stream_node/fleet/mirror/message_copier.py"),
 )
@@ -212,8 +212,8 @@ def figures(house: House) -> list[Figure]:
         return Figure(name, len(found), bar, recorded, found)
 
     return [
-        Figure("installed lines", lines, 112_000, 124_560, by_lines),
-        Figure("installed lines of code", code, 73_000, 85_035, by_code),
+        Figure("installed lines", lines, 112_000, 123_784, by_lines),
+        Figure("installed lines of code", code, 73_000, 84_828, by_code),
         listed("installed top-level packages", house.packages, 12, 12),
         listed("names that other distributions install", clashes(house), 0, 0),
         listed("entries of the root", root_entries(house), 32, 32),

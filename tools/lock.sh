@@ -51,7 +51,7 @@ beyond=$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' "$work/requi
 compile requirements-spark.lock pyproject.toml --extra spark -c "$work/requirements-dev.lock" $beyond
 # shellcheck disable=SC2086
 compile requirements-extras.lock pyproject.toml --extra spark --extra spark-connect --extra avro --extra protobuf --extra delta \
-    --extra iceberg --extra store --extra postgres --extra kafka --extra otel --extra http-tests \
+    --extra iceberg --extra postgres --extra kafka --extra otel --extra http-tests \
     -c "$work/requirements-dev.lock" $beyond
 # The constraint is a file in a temporary folder: its name must not get into the result. An empty line begins a list of the
 # packages that were left out.

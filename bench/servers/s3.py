@@ -32,8 +32,8 @@ KEYS = {CREDENTIALS["AWS_ACCESS_KEY_ID"]: CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
 
 
 def is_possible() -> bool:
-    """Whether an S3 server and the extra `store` are installed."""
-    return name() is not None and find_spec("obstore") is not None
+    """Whether an S3 server and the extra `delta` are installed."""
+    return name() is not None and find_spec("deltalake") is not None
 
 
 def name() -> str | None:

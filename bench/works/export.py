@@ -48,14 +48,15 @@ POOL = 100_000
 CORES = 2
 OVER_TCP = "Spark source over TCP"
 OF_FILE = "Spark source of the file"
-EXPORTER = "exporter, its tasks write Parquet"
-INLINE_EXPORTER = "exporter inline, without Spark"
-EXPORTER_OF_FILE = "exporter of the file, its tasks write Parquet"
+APPLICATION = "exporter on Spark, its tasks write Parquet"
+SMALL_ENGINE = "small engine, without Spark"
+SMALL_ENGINE_OF_FILE = "small engine, of the file"
+SMALL_ENGINE_DELTA = "small engine, Delta"
 NATIVE = "Spark from Parquet to Parquet"
 TUPLES = "Spark source that yields tuples"
-TO_S3 = "exporter inline, to an S3 server here"
-GOALS_WAYS = (NATIVE, OVER_TCP, EXPORTER, INLINE_EXPORTER, TO_S3)
-OTHER_WAYS = (NATIVE, OF_FILE, EXPORTER_OF_FILE, TUPLES)
+TO_S3 = "small engine, Delta, to an S3 server here"
+GOALS_WAYS = (NATIVE, OVER_TCP, APPLICATION, SMALL_ENGINE, SMALL_ENGINE_DELTA, TO_S3)
+OTHER_WAYS = (NATIVE, OF_FILE, SMALL_ENGINE_OF_FILE, TUPLES)
 DURING = "push beside an export"
 ALONE = "stream-node, no export"
 PUSH_BYTES, PUSH_WINDOW = 100, 1_000
@@ -137,14 +138,12 @@ def _in_time(rounds: int, rounds_min: int, ends_s: float) -> Iterator[int]:
 
 
 def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path], None]]:
-    """Each way to get all messages into Parquet files below a folder."""
-    from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.runs.engine import InlineEngine
-    from spark_export.exporter.runs.job import ExportSettings, open_exporter
-    from spark_export.exporter.runs.spark_engine import SparkEngine
+    """Each way to get all messages into files below a folder. Columns and codec are the same in all of them."""
+    from spark_export.exporter.application import SparkChoice, open_spark_exporter
+    from spark_export.exporter.job import open_exporter
 
     spark.dataSource.register(_tuple_source())
-    options = {"endpoint": node.address, "subscribe": STREAM}
+    options = {"endpoint": node.address, "subscribe": STREAM, "columns": "stream"}
     native = str(place / "native")
     spark.read.format("stream_node").options(**options).load().write.parquet(native)
 
@@ -153,54 +152,43 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
             spark.read.format(name).options(**options, **more).load().write.parquet(str(target / "table"))
         )
 
-    def export(data_dir: Path | None, *, inline: bool = False) -> Callable[[Path], None]:
-        async def run(target: Path) -> None:
-            settings = ExportSettings(
-                target,
-                node.address,
-                data_dir=data_dir,
-                selection=Selection((STREAM,)),
-                client_id=str(time.time_ns()),
-            )
-            engine = InlineEngine(CORES) if inline else SparkEngine("", None, {}, session=spark)
-            async with open_exporter(settings, engine=engine) as exporter:
-                await exporter.run()
-
-        return lambda target: asyncio.run(run(target))
-
+    on_spark = partial(open_spark_exporter, choice=SparkChoice(f"local[{CORES},4]", session=spark))
     return {
         NATIVE: lambda target: spark.read.parquet(native).write.parquet(str(target / "table")),
         OVER_TCP: read("stream_node"),
         OF_FILE: read("stream_node", path=str(node.data_dir)),
-        EXPORTER: export(None),
-        INLINE_EXPORTER: export(None, inline=True),
-        EXPORTER_OF_FILE: export(node.data_dir),
+        APPLICATION: lambda target: _export(on_spark, node, target),
+        SMALL_ENGINE: lambda target: _export(open_exporter, node, target),
+        SMALL_ENGINE_DELTA: lambda target: _export(open_exporter, node, target, format="delta"),
+        SMALL_ENGINE_OF_FILE: lambda target: _export(open_exporter, node, target, data_dir=node.data_dir),
         TUPLES: read("bench_tuples"),
     }
 
 
-def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:
-    """The inline exporter to a new address in the bucket of a server at each call."""
+def _export(opened: Callable[..., Any], node: BenchNode, address: Path | str, **more: Any) -> None:
+    """Exports all messages to an address where no table is."""
+    from spark_export.exporter.job import ExportSettings
     from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.runs.engine import InlineEngine
-    from spark_export.exporter.runs.job import ExportSettings, open_exporter
-    from spark_export.store.place import parse_place
+
+    settings = ExportSettings(
+        address, node.address, selection=Selection((STREAM,)), client_id=str(time.time_ns()), **more
+    )
 
     async def run() -> None:
-        number = time.time_ns()
-        settings = ExportSettings(
-            parse_place(f"s3://{s3.BUCKET}/{number}"),
-            node.address,
-            selection=Selection((STREAM,)),
-            client_id=str(number),
-            store_options={"endpoint": endpoint},
-        )
-        async with open_exporter(settings, engine=InlineEngine(CORES)) as exporter:
+        async with opened(settings) as exporter:
             await exporter.run()
+
+    asyncio.run(run())
+
+
+def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:
+    """The small engine to a new address in the bucket of a server at each call."""
+    from spark_export.exporter.job import open_exporter
 
     def copy(target: Path) -> None:
         target.mkdir()
-        asyncio.run(run())
+        address = f"s3://{s3.BUCKET}/{time.time_ns()}"
+        _export(open_exporter, node, address, store_options={"endpoint": endpoint}, history=target / "history.sqlite")
 
     return copy
 

@@ -1,18 +1,17 @@
-"""Measures a whole `stream-node export run` that has next to nothing to do, with each Java and without Spark.
+"""Measures what a periodic export costs when there is nothing to do, and how late its daemon makes a message visible.
 
-The command runs in a process of its own and is timed from its start to its end, as its user or cron waits for it.
+The commands run in processes of their own, as users and cron start them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.errors import PeerFailed
@@ -21,92 +20,97 @@ from bench.report import Sample
 from bench.servers.bench_node import BenchNode
 from bench.works.export import CORES, is_possible
 from stream_client import blocking
+from stream_node.bench.loads import percentile
 
 WORK = "whole run of an export"
 STREAM = "a-handful"
 ROWS = 100
 NOTHING_NEW = "nothing new, no Spark"
-CACHED = "{}, class cache"
-CACHE_TIMEOUT_S = 60.0
-"""The JVM writes its class cache when it ends, and the command ends before the JVM does."""
+VISIBLE = "push to visible row"
+DAEMON = "daemon on Spark, every second"
+POLL_S, VISIBLE_S = 0.02, 120.0
 
 
 def samples(plan: Plan, place: Path) -> Iterator[Sample]:
-    """One sample for each way and round; none if the extra `spark` is not installed. p50_us is the time of the run."""
+    """One sample for each whole run, and one of the daemon; none if the extra `spark` is not installed."""
     if not is_possible():
         return
     with BenchNode(place / "starting") as node, blocking.connect(node.address) as client:
         stream = client.create(STREAM)
-        ways = _ways(place) if plan.starts else {}
-        for round_ in range(-1, plan.starts):
-            for _ in range(ROWS):
-                stream.push(b"%0*d" % (plan.size_bytes, round_))
-            for system, (arguments, environment) in ways.items():
-                seconds = _export(node, place / "starts" / system, ROWS, *arguments, environment=environment)
-                if round_ < 0:
-                    _wait_for_classes(arguments)
-                else:
-                    yield _sample(system, round_, ROWS, plan, seconds)
+        for _ in range(ROWS):
+            stream.push(b"%0*d" % (plan.size_bytes, 0))
         for round_ in range(-1, plan.rounds):
-            rows = ROWS * (plan.starts + 1) if round_ < 0 else 0
-            seconds = _export(node, place / "idle", rows, "--master", "inline" if round_ < 0 else f"local[{CORES},4]")
+            seconds, cpu_s = _export(node, place / "idle", ROWS if round_ < 0 else 0)
             if round_ >= 0:
-                yield _sample(NOTHING_NEW, round_, 0, plan, seconds)
+                yield Sample(
+                    work=WORK,
+                    system=NOTHING_NEW,
+                    durability="files synced",
+                    round=round_,
+                    messages=0,
+                    seconds=seconds,
+                    cpu_s=cpu_s,
+                )
+        if plan.visible:
+            yield _until_visible(plan, node, stream, place / "visible")
 
 
-def _sample(system: str, round_: int, messages: int, plan: Plan, seconds: float) -> Sample:
-    return Sample(
-        work=WORK,
-        system=system,
-        durability="files synced",
-        round=round_,
-        size_bytes=plan.size_bytes,
-        messages=messages,
-        seconds=seconds,
-        p50_us=seconds * 1e6,
-    )
+def _export(node: BenchNode, folder: Path, rows: int) -> tuple[float, float]:
+    """Runs the command once. Returns its seconds and its processor seconds.
 
-
-def _ways(place: Path) -> dict[str, tuple[tuple[str, ...], Mapping[str, str]]]:
-    """Arguments and environment for the Java of the wheel, with its class cache and without, and the machine's own."""
-    from spark_export import java
-
-    found: dict[str, tuple[tuple[str, ...], Mapping[str, str]]] = {}
-    master = ("--master", f"local[{CORES},4]")
-    unset = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    packed = java.find_packed_java()
-    if packed is not None:
-        name = f"Java {java.java_version(packed.parent.parent)}"
-        found[CACHED.format(name)] = ((*master, "--aot-cache", str(place / "classes.aot")), unset)
-        found[name] = (master, unset)
-    machines = shutil.which("java")
-    if machines is not None:
-        home = Path(machines).resolve().parent.parent
-        name = f"Java {java.java_version(home)}"
-        found.setdefault(name, (master, {**unset, "JAVA_HOME": str(home)}))
-    return found
-
-
-def _wait_for_classes(arguments: tuple[str, ...]) -> None:
-    """Wait until the JVM has written the class cache that these arguments name."""
-    if "--aot-cache" not in arguments:
-        return
-    cache = Path(arguments[arguments.index("--aot-cache") + 1])
-    deadline_s = time.monotonic() + CACHE_TIMEOUT_S
-    while not cache.exists():
-        if time.monotonic() > deadline_s:
-            raise PeerFailed(f"Java has not written {cache} in {CACHE_TIMEOUT_S:g} s")
-        threading.Event().wait(0.1)
-
-
-def _export(
-    node: BenchNode, folder: Path, rows: int, *arguments: str, environment: Mapping[str, str] | None = None
-) -> float:
-    """Run the command once. Returns its seconds. Raises PeerFailed if it does not export this number of rows."""
+    Raises PeerFailed if it does not export this number of rows.
+    """
     command = [sys.executable, "-m", "stream_node", "export", "run", str(folder), "--node", node.address, "--json"]
-    began_s = time.perf_counter()
-    done = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - began_s
+    before, began_s = os.times(), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds, after = time.perf_counter() - began_s, os.times()
     if done.returncode or json.loads(done.stdout)["rows"] != rows:
         raise PeerFailed(f"an export of {rows} rows into {folder}: {done.stdout}{done.stderr}")
-    return seconds
+    spent = after.children_user - before.children_user, after.children_system - before.children_system
+    return seconds, sum(spent)
+
+
+def _until_visible(plan: Plan, node: BenchNode, stream: blocking.Stream, folder: Path) -> Sample:
+    """Pushes single messages to a node whose daemon exports every second, and measures until the table has each."""
+    from spark_export.exporter.job import open_existing
+    from spark_export.tables.errors import ExportError
+
+    command = [sys.executable, "-m", "stream_node", "export", "daemon", str(folder), "--node", node.address]
+    command += ["--stream", STREAM, "--every", "1s", "--master", f"local[{CORES},4]", "--log-level", "error"]
+
+    def wait_for(end: int) -> float:
+        """Returns the time at which a reader of the table finds the first `end` messages."""
+        deadline_s = time.perf_counter() + VISIBLE_S
+        while time.perf_counter() < deadline_s:
+            try:
+                if any(position.end >= end for position in open_existing(folder).load().positions.values()):
+                    return time.perf_counter()
+            except ExportError:
+                # The daemon has not made the table yet.
+                pass
+            time.sleep(POLL_S)
+        raise PeerFailed(f"the daemon has not exported message {end - 1} of {STREAM} in {VISIBLE_S:g} s")
+
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as daemon:
+        try:
+            wait_for(ROWS)
+            began_s, times_us = time.perf_counter(), list[float]()
+            for number in range(plan.visible):
+                # The pushes come at all times between two runs.
+                time.sleep(number * 0.37 % 1.0)
+                pushed_s = time.perf_counter()
+                times_us.append(1e6 * (wait_for(stream.push(b"%0*d" % (plan.size_bytes, number)) + 1) - pushed_s))
+            seconds = time.perf_counter() - began_s
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait()
+    return Sample(
+        work=VISIBLE,
+        system=DAEMON,
+        durability="files synced",
+        size_bytes=plan.size_bytes,
+        messages=plan.visible,
+        seconds=seconds,
+        p50_us=percentile(sorted(times_us), 500),
+        p99_us=percentile(sorted(times_us), 990),
+    )

@@ -20,7 +20,7 @@ import msgspec
 
 import bare
 from stream_service.extensions import Header
-from stream_service.stored import Extras, decode_extras, encode_extras
+from stream_service.extras import Extras, decode_extras, encode_extras
 
 MARK_HEADER: Final = "block/1"
 OTHER_ROOTS_HEADER: Final = "block_roots/1"

@@ -44,7 +44,10 @@ class KafkaTransport:
         try:
             self._kafka: Any = import_module("confluent_kafka")
         except ModuleNotFoundError as error:
-            raise TransportError("Kafka needs the package confluent-kafka: install stream-node[kafka]") from error
+            raise TransportError(
+                "Kafka needs the package confluent-kafka: install the extra `kafka` (in a checkout: "
+                "pip install '.[kafka]')"
+            ) from error
         self._servers = servers
         # While a broker is away, librdkafka would log several lines a second on stderr. Our errors say the same.
         self._config = {"bootstrap.servers": servers, "log_level": 2, "error_cb": self._note, **(config or {})}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
 
 TRACES_PATH = "/v1/traces"
-INSTALL = "pip install 'stream-node[otel]'"
+INSTALL = "in a checkout: pip install '.[otel]'"
 
 
 def open_tracing(endpoint: str | None, service: str, on_outage: Callable[[bool], None] | None = None) -> Tracing:

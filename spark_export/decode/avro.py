@@ -1,63 +1,51 @@
 """Decodes messages that consist of one Avro record. The schema is an option, or comes from a schema registry.
 
 If both are given, the registry has the schemas with which the messages were written, and the option is the schema to
-convert them to. The conversion follows the rules for schema resolution in the Avro specification. Spark workers need
-the package `fastavro`.
+convert them to. The conversion follows the rules for schema resolution in the Avro specification. The package
+`fastavro` decodes; its readers of logical types do not, since they refuse the whole message for a time that Python's
+times do not reach, and change what the logical type does not allow.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
-
-from spark_export.decode.json_text import Malformed
+from spark_export.decode.options import DecodeOptions
 from spark_export.decode.registry import Registry, split_header
-from spark_export.decode.rows import Load, NamedColumns, RowRules
-from spark_export.decode.schema_options import SchemaOptions
-from spark_export.decode.value_text import Day, Instant, LocalTime, TimeOfDay, scaled
+from spark_export.decode.values import Day, Float32, Instant, LocalTime, Malformed, TimeOfDay, scaled
 from spark_export.errors import OptionError
 
-STEPS_MAX = 10_000
-"""The largest number of steps to load a schema with all that it refers to, also in a circle; each takes two or more."""
 
-
-class AvroRecords(NamedColumns):
-    def __init__(self, rules: RowRules, schemas: SchemaOptions) -> None:
-        super().__init__(rules)
-        self._schemas = schemas
-        # Each task creates this function at its first page, so that schemas are fetched and parsed once per task.
-        self._read: Callable[[bytes], Mapping[str, Any]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_read": None}
-
-    def check(self, fields: Sequence[pa.Field]) -> None:
-        super().check(fields)
-        if self._schemas.avro_schema is not None:
-            parsed(self._schemas.avro_schema)
-
-    def _loader(self, fields: Sequence[pa.Field]) -> Load:
-        if self._read is None:
-            self._read = avro_reader(self._schemas)
-        return self._read
-
-
-def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:
+def avro_reader(options: DecodeOptions) -> Callable[[bytes], Mapping[str, Any]]:
     """Returns a function that decodes one message, and raises Malformed and RegistryFailed. Raises OptionError."""
-    given = None if schemas.avro_schema is None else parsed(schemas.avro_schema)
-    if schemas.registry is None:
+    try:
+        import fastavro  # noqa: F401
+    except ImportError as error:
+        raise OptionError(
+            "decode=avro needs the package fastavro on the driver and on every worker; install the extra `avro`"
+        ) from error
+    given = None
+    if options.avro_schema is not None:
+        try:
+            given = parsed([options.avro_schema])
+        except Exception as error:
+            raise OptionError(f"avroSchema is no Avro schema: {error or type(error).__name__}") from error
+    if options.registry is None:
         return lambda message: read_record(message, given, None)
-    registry, writers = Registry(schemas.registry), dict[int, Any]()
+    registry, writers = Registry(options.registry, "AVRO"), dict[int, Any]()
 
     def read(message: bytes) -> Mapping[str, Any]:
         number, rest = split_header(message)
         if number not in writers:
-            writers[number] = registered(registry, number)
+            texts = [text for _, text in registry.schemas(number)]
+            try:
+                writers[number] = parsed(texts)
+            except Exception as error:
+                raise Malformed(f"schema {number} of the registry is no Avro schema: {error}") from error
         return read_record(rest, writers[number], given)
 
     return read
@@ -66,7 +54,8 @@ def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:
 def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
     """Returns the values of a record by field name, converted to the schema `reader` unless it is None. Raises
     Malformed."""
-    fastavro = _fastavro()
+    import fastavro
+
     source = io.BytesIO(message)
     try:
         found = fastavro.schemaless_reader(source, writer, reader)
@@ -82,67 +71,51 @@ def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
     return found
 
 
-def registered(registry: Registry, number: int) -> Any:
-    """Fetches and parses the schema with this number, and all to which it refers. Raises Malformed, RegistryFailed."""
-    names: dict[str, Any] = {}
-    schema, steps, done = None, 0, set[str]()
-    # A stack with two entries for each schema: the first entry adds the schemas to which the schema refers, and the
-    # second entry, which is processed after those schemas, parses the schema.
-    waiting: list[tuple[str, dict[str, Any], bool]] = [("", registry.schema(number, "AVRO"), False)]
-    while waiting:
-        name, each, is_ready = waiting.pop()
-        steps += 1
-        if steps > STEPS_MAX:
-            raise Malformed(f"schema {number} of the registry refers to itself, or to too many others")
-        if name in done:
-            continue
-        if is_ready:
-            try:
-                schema = _parsed(each["schema"], names)
-            except Exception as error:
-                raise Malformed(f"schema {number} of the registry is no Avro schema: {error}") from error
-            done.add(name)
-            continue
-        waiting.append((name, each, True))
-        for reference in each.get("references") or []:
-            other = json.dumps(reference, sort_keys=True)
-            if other not in done:
-                waiting.append((other, registry.reference(reference, "AVRO"), False))
-    return schema
+def parsed(texts: list[str]) -> Any:
+    """Parses schemas, of which each may refer to those before it. Returns the last one, with the logical types of
+    READERS. Raises errors of many types."""
+    import fastavro
 
-
-def parsed(text: str) -> Any:
-    try:
-        return _parsed(text, {})
-    except OptionError:
-        raise
-    except Exception as error:
-        raise OptionError(f"avroSchema is no Avro schema: {error or type(error).__name__}") from error
-
-
-def _parsed(text: str, names: dict[str, Any]) -> Any:
-    """Parses a schema with the logical types of READERS. It may refer to `names`, to which its own are added."""
-    fastavro = _fastavro()
-    fastavro.parse_schema(json.loads(text), dict(names))
     # The readers are added under names of our own, since other code in this process may use fastavro, too.
     for kind, reader in READERS.items():
         base, _, logical = kind.partition("-")
         fastavro.read.LOGICAL_READERS[f"{base}-{OWN_NAMES}{logical}"] = reader
-    return fastavro.parse_schema(json.loads(text, object_hook=_with_own_names), names)
+    plain, names, schema = dict[str, Any](), dict[str, Any](), None
+    for text in texts:
+        # A schema is checked as it is written, since fastavro checks only the logical types that it knows.
+        fastavro.parse_schema(json.loads(text), plain)
+        schema = fastavro.parse_schema(_with_own_names(json.loads(text)), names)
+    return schema
 
 
-def _with_own_names(part: dict[str, Any]) -> dict[str, Any]:
-    """Gives a part of a schema our own name of its logical type, and a default of that type."""
-    logical = part.get("logicalType")
-    if f"{part.get('type')}-{logical}" in READERS:
+def _with_own_names(part: Any) -> Any:
+    """Gives a schema our own names of its logical types, and such a type to `float`."""
+    if isinstance(part, list):
+        return [_with_own_names(each) for each in part]
+    part = {"type": "float"} if part == "float" else part
+    if not isinstance(part, dict):
+        return part
+    kind = part.get("type")
+    logical = "float" if kind == "float" else part.get("logicalType")
+    if f"{kind}-{logical}" in READERS:
         return {**part, "logicalType": f"{OWN_NAMES}{logical}"}
+    made = {**part, **{name: _with_own_names(part[name]) for name in ("type", "items", "values") if name in part}}
+    if isinstance(part.get("fields"), list):
+        made["fields"] = [_field_with_own_names(each) for each in part["fields"]]
+    return made
+
+
+def _field_with_own_names(field: Any) -> Any:
+    """Gives a field of a record our own names, and a default that its logical type reads from a whole number."""
+    if not isinstance(field, dict):
+        return field
+    kind, default = field.get("type"), field.get("default")
     # The default of a union is of its first type.
-    kind, default = part.get("type"), part.get("default")
     first = kind[0] if isinstance(kind, list) and kind else kind
     if isinstance(first, dict) and type(default) is int:
-        reader = READERS.get(f"{first.get('type')}-{str(first.get('logicalType')).removeprefix(OWN_NAMES)}")
-        return {**part, "default": default if reader is None else reader(default, first)}
-    return part
+        reader = READERS.get(f"{first.get('type')}-{first.get('logicalType')}")
+        field = field if reader is None else {**field, "default": reader(default, first)}
+    return {**field, "type": _with_own_names(kind)}
 
 
 def _decimal(data: bytes, schema: Mapping[str, Any], *_: Any) -> Decimal:
@@ -161,16 +134,6 @@ READERS: Mapping[str, Callable[..., Any]] = {
     "bytes-decimal": _decimal,
     "fixed-decimal": _decimal,
     "string-uuid": lambda data, *_: data,
+    "float-float": lambda data, *_: Float32(data),
 }
-"""By Avro type and logical type, the function that reads a value. The readers of fastavro refuse the whole message for
-a time that Python's times do not reach, and change what the logical type does not allow."""
-
-
-def _fastavro() -> Any:
-    try:
-        import fastavro
-    except ImportError as error:
-        raise OptionError(
-            "decode=avro needs the package fastavro on the driver and on every worker; install the extra `avro`"
-        ) from error
-    return fastavro
+"""By Avro type and logical type, the function that reads a value. `float` without a logical type gets one here."""

@@ -1,53 +1,43 @@
-"""Decodes messages that consist of one JSON object or one CBOR map. The user names the members that become columns."""
+"""Parses messages that consist of one JSON object or one CBOR map."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from spark_export.decode.json_page import PageReader, merged
-from spark_export.decode.json_text import Malformed, object_reader
-from spark_export.decode.rows import Load, NamedColumns, RowMaker
-from spark_export.decode.typed_values import DECIMALS
-from spark_export.decode.value_text import Day, Instant, scaled
+from spark_export.decode.converters import DECIMALS
+from spark_export.decode.values import Day, FloatText, Instant, Malformed, scaled
 from spark_export.errors import OptionError
 
-
-class JsonObjects(NamedColumns):
-    def decode(
-        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
-    ) -> list[pa.Array]:
-        """Decodes a page: plain messages (see `json_page`) by one call of Arrow, the others one by one, with equal
-        results."""
-        maker, page = RowMaker(fields, self._rules), PageReader(self._rules.without_notes(fields))
-        plain = page.is_plain(data)
-        together = page.read(data.filter(plain)) if plain.true_count else None
-        if together is None:
-            return maker.columns(data, self._loader(fields))
-        alone = maker.columns(data.filter(pc.invert(plain)), self._loader(fields))
-        return merged(fields, together, alone, plain)
-
-    def _loader(self, fields: Sequence[pa.Field]) -> Load:
-        return object_reader()
+BLANK = " \t\n\r"
 
 
-class CborObjects(NamedColumns):
-    """A decoder of messages that consist of one CBOR map with text keys. Spark workers need the package cbor2.
+def json_reader() -> Callable[[bytes], Mapping[Any, Any]]:
+    """Returns a function that parses one message; a blank one has no members. It raises Malformed.
 
-    Bytes after the map are ignored. CBOR texts and numbers are converted by the rules for JSON. A CBOR byte string can
-    become BINARY. A CBOR time, date or decimal can become TIMESTAMP, DATE or DECIMAL. A tagged value that is not what
-    its tag says fits no column, and leaves the other members as they are.
+    Bytes that are not UTF-8 become U+FFFD. Of members with one name, the last one counts. What follows the object is
+    ignored.
     """
+    decoder = json.JSONDecoder(parse_float=FloatText, parse_constant=FloatText)
 
-    def _loader(self, fields: Sequence[pa.Field]) -> Load:
-        return cbor_reader()
+    def read(data: bytes) -> Mapping[Any, Any]:
+        text = data.decode(errors="replace").lstrip(BLANK)
+        if not text:
+            return {}
+        if text[0] != "{":
+            raise Malformed("the message is not one JSON object")
+        try:
+            found: dict[str, Any] = decoder.raw_decode(text)[0]
+        except (ValueError, RecursionError) as error:
+            raise Malformed(f"the message is not JSON: {error}") from error
+        return found
+
+    return read
 
 
 def _seconds(value: Any) -> Any:
@@ -80,11 +70,14 @@ itself would refuse the whole message for one wrong value. No column has a type 
 
 
 def cbor_reader() -> Callable[[bytes], Mapping[Any, Any]]:
-    """Returns a function that decodes one message and raises Malformed. Raises OptionError without cbor2."""
+    """Returns a function that decodes one message and raises Malformed. Raises OptionError without cbor2.
+
+    Bytes after the map are ignored. A tagged value that is not what its tag says fits no column.
+    """
     try:
         import cbor2
     except ImportError as error:
-        raise OptionError("decode=cbor needs the package cbor2 on every worker; install the extra `spark`") from error
+        raise OptionError("decode=cbor needs the package cbor2 on every worker; install the extra `export`") from error
 
     def tagged_value(tag: int, value: Any, immutable: bool) -> Any:
         try:

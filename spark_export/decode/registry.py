@@ -9,23 +9,30 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import os
 import threading
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from spark_export.decode.json_text import Malformed
-from spark_export.decode.schema_options import RegistryOptions
+from spark_export.decode.options import RegistryOptions
+from spark_export.decode.values import Malformed
 from spark_export.errors import OptionError, SourceError
-from spark_export.source.endpoint import resolve_endpoint
 
 HEADER_BYTES = 5
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
+SCHEMAS_MAX = 1000
+"""The largest number of schemas to which a schema refers, also through other schemas."""
 RETRY_DELAY_S = 0.5
 ABSENT_CODES = (40401, 40402, 40403)
 """The codes of a registry's answer 404: no such subject, no such version, and no such schema."""
-MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+HINTS = dict.fromkeys((401, 403), "; schemaRegistryAuth names the credentials")
+NO_REGISTRY = f" without a JSON object of a registry (at most {ANSWER_BYTES_MAX} bytes); is this a schema registry?"
+ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
 class RegistryFailed(SourceError):
@@ -40,109 +47,113 @@ def split_header(message: bytes) -> tuple[int, bytes]:
 
 
 class Registry:
-    """A client of one schema registry."""
+    """A client of one schema registry, for schemas of one kind.
 
-    def __init__(self, options: RegistryOptions) -> None:
+    kind: AVRO or PROTOBUF. query: the end of each request, such as `?format=serialized`.
+    """
+
+    def __init__(self, options: RegistryOptions, kind: str, query: str = "") -> None:
         self._options = options
+        self._kind = kind
+        self._query = query
         self._known: dict[str, dict[str, Any] | None] = {}
 
-    def schema(self, number: int, kind: str, form: str | None = None) -> dict[str, Any]:
-        """Returns the registry's answer about a schema: its `schema` and `references`. Raises Malformed,
+    def schemas(self, number: int) -> list[tuple[str, str]]:
+        """Returns the schema with this number, and before it all schemas to which it refers, each after its own
+        references: pairs of the name in the reference (empty for the schema itself) and the text. Raises Malformed,
         RegistryFailed."""
-        found = self._get(f"/schemas/ids/{number}", form)
-        if found is None:
-            raise Malformed(f"the registry has no schema {number}")
-        return self._checked(found, f"schema {number}", kind)
+        ordered: dict[str, tuple[str, str]] = {}
+        entered = set[str]()
 
-    def reference(self, reference: Any, kind: str, form: str | None = None) -> dict[str, Any]:
-        """Returns the answer about a schema in `references` of another answer. Raises as `schema` does."""
-        try:
-            subject, version = str(reference["subject"]), int(reference["version"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RegistryFailed(f"{self._options.url}: {reference!r} is no reference to a schema") from error
-        found = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}", form)
-        if found is None:
-            raise Malformed(f"the registry has no version {version} of {subject}")
-        return self._checked(found, f"version {version} of {subject}", kind)
-
-    def _checked(self, found: dict[str, Any], name: str, kind: str) -> dict[str, Any]:
-        if found.get("schemaType", "AVRO") != kind:
-            raise Malformed(f"{name} is of the kind {found.get('schemaType', 'AVRO')}, not {kind}")
-        if not isinstance(found.get("schema"), str) or not isinstance(found.get("references", []), list):
-            raise RegistryFailed(f"{self._options.url}: the answer about {name} contains no schema")
-        return found
-
-    def _get(self, path: str, form: str | None) -> dict[str, Any] | None:
-        """Returns the JSON object at a path of the registry, fetched once; None if the registry answers 404."""
-        path += "" if form is None else f"?format={form}"
-        if path not in self._known:
-            for attempts_left in range(self._options.retries, -1, -1):
+        def enter(path: str, name: str, what: str) -> None:
+            entered.add(path)
+            if len(entered) > SCHEMAS_MAX:
+                raise Malformed(f"schema {number} of the registry refers to more than {SCHEMAS_MAX} others")
+            found = self._schema(path, what)
+            for each in found.get("references") or []:
                 try:
-                    self._known[path] = self._fetch(path)
-                    break
-                except _MayPass as error:
-                    if not attempts_left:
-                        raise RegistryFailed(f"{self._options.url}{path}: {error}") from error
-                    threading.Event().wait(RETRY_DELAY_S)
-        return self._known[path]
+                    subject, version = str(each["subject"]), int(each["version"])
+                except (KeyError, TypeError, ValueError) as error:
+                    raise RegistryFailed(f"{self._options.url}: {each!r} is no reference to a schema") from error
+                other = f"/subjects/{quote(subject, safe='')}/versions/{version}"
+                if other in entered and other not in ordered:
+                    raise Malformed(f"schema {number} of the registry refers to itself")
+                if other not in ordered:
+                    enter(other, str(each.get("name", "")), f"version {version} of {subject}")
+            ordered[path] = (name, found["schema"])
 
-    def _fetch(self, path: str) -> dict[str, Any] | None:
-        url = self._options.url + path
-        request = urllib.request.Request(url, headers={"Accept": f"{MEDIA_TYPE}, application/json"})
-        if self._options.auth is not None:
-            # After a redirection, the credentials are not sent to the other server.
-            request.add_unredirected_header("Authorization", credentials(self._options.auth))
         try:
-            with urllib.request.urlopen(request, timeout=self._options.timeout_s) as answer:
-                body = answer.read(ANSWER_BYTES_MAX + 1)
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == 404:
-                    _check_absent(url, error)
-                    return None
-                if error.code in (401, 403):
-                    raise RegistryFailed(
-                        f"{url}: {error.code} {error.reason}; schemaRegistryAuth names the credentials"
-                    ) from error
-                if error.code == 429 or error.code >= 500:
-                    raise _MayPass(f"{error.code} {error.reason}") from error
-                raise RegistryFailed(f"{url}: {error.code} {error.reason}") from error
-        except (OSError, http.client.HTTPException) as error:
-            raise _MayPass(str(error) or type(error).__name__) from error
-        if len(body) > ANSWER_BYTES_MAX:
-            raise RegistryFailed(f"{url}: the answer has more than {ANSWER_BYTES_MAX} bytes")
-        try:
-            found = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise RegistryFailed(f"{url}: the answer is no JSON; is this a schema registry?") from error
-        if not isinstance(found, dict):
-            raise RegistryFailed(f"{url}: the answer is no JSON object; is this a schema registry?")
+            enter(f"/schemas/ids/{number}", "", f"schema {number}")
+        except RecursionError as error:
+            raise Malformed(f"the references of schema {number} of the registry are nested too deeply") from error
+        return list(ordered.values())
+
+    def _schema(self, path: str, what: str) -> dict[str, Any]:
+        path += self._query
+        if path not in self._known:
+            self._known[path] = self._fetch(self._options.url + path)
+        found = self._known[path]
+        if found is None:
+            raise Malformed(f"the registry has no {what}")
+        if found.get("schemaType", "AVRO") != self._kind:
+            raise Malformed(f"{what} is of the kind {found.get('schemaType', 'AVRO')}, not {self._kind}")
+        if not isinstance(found.get("schema"), str) or not isinstance(found.get("references") or [], list):
+            raise RegistryFailed(f"{self._options.url}: the answer about {what} contains no schema")
         return found
 
+    def _fetch(self, url: str) -> dict[str, Any] | None:
+        """Returns the JSON object at an address; None if a registry answers that it has no such schema. Repeats a
+        request that may succeed later."""
+        deadline = time.monotonic() + self._options.timeout_s
+        while True:
+            cause: Exception | None = None
+            request = urllib.request.Request(url, headers={"Accept": ACCEPT})
+            if self._options.auth is not None:
+                # After a redirection, the credentials are not sent to the other server.
+                request.add_unredirected_header("Authorization", credentials(self._options.auth))
+            try:
+                try:
+                    answer = urllib.request.urlopen(request, timeout=self._options.timeout_s)
+                except urllib.error.HTTPError as error:
+                    answer = error
+                with answer:
+                    code, reason, found = answer.status, answer.reason, _json_object(answer.read)
+            except (OSError, http.client.HTTPException) as error:
+                problem, cause = str(error) or type(error).__name__, error
+            else:
+                # A 404 of a wrong path or server does not show that a message is bad.
+                if code == 404 and (found or {}).get("error_code") in ABSENT_CODES:
+                    return None
+                if code < 300 and found is not None:
+                    return found
+                problem = f"{code} {reason}"
+                if code != 429 and code < 500:
+                    hint = HINTS.get(code) or (NO_REGISTRY if found is None or code == 404 else "")
+                    raise RegistryFailed(f"{url}: {problem}{hint}")
+            if time.monotonic() + RETRY_DELAY_S >= deadline:
+                raise RegistryFailed(f"{url}: {problem}") from cause
+            threading.Event().wait(RETRY_DELAY_S)
 
-def _check_absent(url: str, error: urllib.error.HTTPError) -> None:
-    """Raises RegistryFailed for a 404 of a wrong path or server, which does not show that a message is bad."""
+
+def _json_object(read: Callable[[int], bytes]) -> dict[str, Any] | None:
+    body = read(ANSWER_BYTES_MAX + 1)
     try:
-        body = json.loads(error.read(ANSWER_BYTES_MAX))
-    except (ValueError, RecursionError, OSError, http.client.HTTPException):
-        body = None
-    if not isinstance(body, dict) or body.get("error_code") not in ABSENT_CODES:
-        raise RegistryFailed(
-            f"{url}: 404 {error.reason}, not a registry's answer; is this a schema registry?"
-        ) from error
-
-
-class _MayPass(Exception):
-    """A temporary failure of a request. The same request can succeed later."""
+        found = json.loads(body) if len(body) <= ANSWER_BYTES_MAX else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def credentials(place: str) -> str:
     """Returns the value of the header `Authorization` from the variable or file at `place`, which has `USER:PASSWORD`
     or `bearer TOKEN`. Raises OptionError."""
+    kind, _, name = place.partition(":")
     try:
-        text = resolve_endpoint(place)
-    except OptionError as error:
-        raise OptionError(f"schemaRegistryAuth: {str(error).removeprefix('endpoint ')}") from error
+        text = (os.environ[name] if kind == "env" else Path(name).read_text(encoding="utf-8")).strip()
+    except KeyError as error:
+        raise OptionError(f"schemaRegistryAuth: {place}: this process has no environment variable {name}") from error
+    except (OSError, ValueError) as error:
+        raise OptionError(f"schemaRegistryAuth: {place}: {error}") from error
     if text[:7].lower() == "bearer ":
         return f"Bearer {text[7:].strip()}"
     if ":" not in text:

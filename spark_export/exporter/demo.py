@@ -1,26 +1,37 @@
-"""The last step of `stream-node demo`: exports a stream with Spark and queries the table in SQL, in one Spark session.
+"""The last step of `stream-node demo`: Spark exports a stream, is killed in the middle, goes on, and answers in SQL.
 
     python -m spark_export.exporter.demo FOLDER NODE STREAM
 
-Prints one JSON object: the sizes and duration of the export, the query, and the columns and rows of its result. If Java
-is missing, the object only has `skipped`, the reason why Spark cannot run.
+Prints one JSON object: the sizes and duration of the export, the rows that were exported before the kill, the query,
+and the columns and rows of its result. If Java is missing, the object only has `skipped`, the reason why Spark cannot
+run.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
-from spark_export.exporter.node_side import Selection
-from spark_export.exporter.runs.job import ExportSettings, open_exporter
-from spark_export.exporter.runs.run import ExportOutcome
-from spark_export.exporter.runs.spark_engine import SparkEngine, no_output_of_java
+from spark_export.exporter.history import history_of
+from spark_export.exporter.job import open_log
+from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.java import JavaMissing, find_java_home
+from spark_export.pipeline.bronze import BronzeTable, read_bronze
 from spark_export.session import open_session
+from spark_export.tables.address import parse_place
+from spark_export.tables.errors import ExportError
 
+STEPS = 4
+"""About how many steps the export takes. The daemon is killed after the first one."""
+POLL_S = 0.1
+TIMEOUT_S = 600.0
+"""How long one daemon may take, in seconds: a bound for a machine that does much else, not an estimate."""
 QUERY = """\
 SELECT partition, count(*) AS messages, count(DISTINCT data) AS distinct_lines,
        round(sum(octet_length(data)) / 1e6, 1) AS mb, max(octet_length(data)) AS longest
@@ -36,30 +47,56 @@ def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
         find_java_home()
     except JavaMissing as error:
         return {"skipped": str(error)}
-    with no_output_of_java():
-        session = open_session()
+    started_s = time.monotonic()
+    total = sum(each.next_index for each in NodeSide(node).list_ends(Selection((stream,))))
+    command = [sys.executable, "-m", "stream_node", "export", "daemon", str(folder), "--node", node, "--stream", stream]
+    command += ["--every", "1s", "--rows-max", str(max(1, total // STEPS))]
+    before = _run_until(command, folder, 1, signal.SIGKILL)
+    _run_until(command, folder, total, signal.SIGTERM)
+    seconds = time.monotonic() - started_s
+    view = history_of(parse_place(folder)).load_view(0, 1)
+    session = open_session()
     try:
-        engine = SparkEngine("", None, {}, session=session)
-        settings = ExportSettings(folder, node, selection=Selection((stream,)))
-
-        async def main() -> ExportOutcome:
-            async with open_exporter(settings, engine=engine) as exporter:
-                return await exporter.run()
-
-        outcome = asyncio.run(main())
-        session.read.parquet(str(folder / "messages")).createOrReplaceTempView("messages")
+        read_bronze(session, BronzeTable(str(folder))).createOrReplaceTempView("messages")
         answer = session.sql(QUERY)
         return {
-            "rows": outcome.rows,
-            "data_bytes": outcome.data_bytes,
-            "file_bytes": outcome.file_bytes,
-            "seconds": outcome.seconds,
+            "rows": sum(row["messages"] for row in answer.collect()),
+            "rows_before_kill": before,
+            "data_bytes": view.data_bytes,
+            "file_bytes": view.file_bytes,
+            "seconds": seconds,
             "query": QUERY,
             "columns": answer.columns,
             "answer": [list(row) for row in answer.collect()],
         }
     finally:
         session.stop()
+
+
+def _run_until(command: list[str], folder: Path, rows: int, number: int) -> int:
+    """Runs the daemon until the table has so many rows, and ends it by a signal. Returns how many it has then."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    log = open_log(parse_place(folder))
+    told = folder.with_name(f"{folder.name}-daemon.log")
+    with told.open("wb") as output:
+        daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True)
+    try:
+        while True:
+            done = sum(each.end for each in log.load().positions.values()) if log.exists() else 0
+            if done >= rows:
+                break
+            try:
+                daemon.wait(POLL_S)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < deadline_s:
+                    continue
+            said = told.read_text(errors="replace").splitlines() or ["it said nothing"]
+            raise ExportError(f"the daemon ended, or did not export the stream in {TIMEOUT_S:g} s: {said[-1]}")
+    finally:
+        # With its Java, which is killed with it as on a machine that loses its power.
+        os.killpg(daemon.pid, number)
+        daemon.wait()
+    return sum(each.end for each in log.load().positions.values())
 
 
 if __name__ == "__main__":

@@ -1,16 +1,23 @@
-"""The exporter's requests to a node: list streams, and load and save the indexes of the export."""
+"""What the exporter asks a node: its streams, the indexes that are saved for the export, and the messages of ranges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from spark_export.errors import OptionError
-from spark_export.exporter.model import PartitionEnd, Range
-from spark_export.source.node_tls import SYSTEM
-from spark_export.source.node_token import TOKEN_OPTION
-from spark_export.source.patterns import compile_pattern
+import pyarrow as pa
+
+from spark_export.errors import OptionError, SourceError, SourceUnreachable
+from spark_export.exporter.planning import PartitionEnd
+from spark_export.source.node import SYSTEM, TOKEN_OPTION
+from spark_export.source.option_values import compile_pattern
+from spark_export.source.options import read_options
+from spark_export.source.plan import ReadRange
+from spark_export.source.range_reader import RangeReader
+from spark_export.tables.errors import RangeIncomplete
+from spark_export.tables.model import Incarnation, IndexRange, TablePosition, TableState
 from stream_client import StreamNotFound, Tls, Token, blocking
 from stream_client.blocking import SavedIndexes, list_positions, set_position
 
@@ -67,24 +74,96 @@ class NodeSide:
             found = list_positions(client, client_id=client_id)
             return {(each.stream_name, each.partition): each.index for each in found}
 
-    def save_positions(self, client_id: str, taken: Iterable[Range]) -> None:
-        """Saves the end of each exported range for a client. The call can be repeated. Raises ClientErrors."""
+    def save_positions(self, client_id: str, moved: Mapping[Incarnation, int]) -> None:
+        """Saves the next index of each incarnation for a client. The call can be repeated. Raises ClientErrors.
+
+        Nothing decides by these positions what is exported. `stream-node index list` shows the export's lag with them.
+        """
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
             positions = SavedIndexes(client, client_id)
-            for each in taken:
-                by_stream.setdefault(each.stream, {})[each.partition] = each.end_index
-                if each.era and positions.get(each.stream, each.partition) > each.end_index:
+            for of, end in moved.items():
+                by_stream.setdefault(of.stream, {})[of.partition] = end
+                if of.era and positions.get(of.stream, of.partition) > end:
                     # Saving keeps the highest index. This saved index is from the deleted stream of the same name, so
                     # it must be lowered explicitly.
-                    set_position(client, client_id, each.stream, each.partition, each.end_index)
+                    set_position(client, client_id, of.stream, of.partition, end)
             for stream, indexes in by_stream.items():
                 positions.save(stream, indexes)
+
+    def find_put_back(
+        self, ends: Iterable[PartitionEnd], state: TableState, saved: Mapping[tuple[str, int], int]
+    ) -> dict[str, str]:
+        """Returns the streams whose node was restored to an earlier state and has grown again since, with the reason.
+
+        Such a node has other messages than the table below the table's position. Its saved position is also earlier
+        than that of the table. The saved position of a run that was killed after its commit is so, too; but then the
+        node has the table's last message, stored at the same time.
+        """
+        latest, doubtful = state.latest(), list[tuple[Incarnation, TablePosition]]()
+        for end in ends:
+            of, position = latest.get((end.stream, end.partition), (None, TablePosition(0)))
+            if of is None or of.created_us != end.created_us or not position.last_us:
+                continue
+            # What retention has deleted cannot be compared any more.
+            is_there = end.first_index <= position.end - 1 < end.next_index
+            if is_there and saved.get(of.place, 0) < position.end:
+                doubtful.append((of, position))
+        return self._find_others(doubtful) if doubtful else {}
+
+    def _find_others(self, known: Iterable[tuple[Incarnation, TablePosition]]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with self._connect() as client:
+            for of, position in known:
+                last = position.end - 1
+                page = client.get_stream(of.stream).get_partition(of.partition).pull_page(last, 1)
+                # Delta's log has milliseconds.
+                if page.messages and page.messages[0].time_us // 1000 != position.last_us // 1000:
+                    found[of.stream] = (
+                        f"{of.stream}/{of.partition} was exported up to {position.end}, and the node has another "
+                        f"message at index {last}: it was put back to an earlier state; export into a new table"
+                    )
+        return found
 
     @contextmanager
     def _connect(self) -> Iterator[blocking.StreamClient]:
         with blocking.connect(self.address, reconnect=None, tls=self._tls, token=self._token) as client:
             yield client
+
+
+class ExportReader:
+    """Reads ranges from a node, or from its database file.
+
+    source: the options of the Spark format that say where the node is. answers: asks the node something; raises if the
+        node does not answer.
+    """
+
+    def __init__(self, source: Mapping[str, str], answers: Callable[[], object]) -> None:
+        self._source = {"columns": "stream", **source}
+        self._answers = answers
+
+    def read(self, wanted: IndexRange) -> Iterator[pa.RecordBatch]:
+        """Yields the messages of a range, in order. Raises SourceError."""
+        of = wanted.of
+        chosen = {"assign": json.dumps({of.stream: [of.partition]}), "includeHeaders": "true", "failOnDataLoss": "true"}
+        options = read_options({**self._source, **chosen})
+        part = ReadRange(of.stream, of.partition, wanted.begin, wanted.end, of.created_us)
+        yield from RangeReader(part, options).batches()
+
+    def is_of_stream(self, error: Exception) -> bool:
+        """Returns whether an error concerns only the stream that was being read, so that a task can go on.
+
+        The node also closes the connection at a damaged page of one stream. So this function asks the node something
+        else, and returns False if the node does not answer.
+        """
+        if not isinstance(error, (SourceError, RangeIncomplete)) or isinstance(error, OptionError):
+            return False
+        if "path" not in self._source and isinstance(error, SourceUnreachable):
+            try:
+                self._answers()
+            except Exception:
+                return False
+        return True
 
 
 def source_options(node: str, tls: Tls | None, token: Token | None) -> dict[str, str]:

@@ -1,55 +1,82 @@
-"""Upkeep of a table by the daemon: merges small files when there are many, and removes old files and versions."""
+"""Upkeep of a table: merges small files, removes old files and versions, and erases messages that must be forgotten."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
-from spark_export.exporter.tables.compact import Compaction, Compactor, plan_merges
-from spark_export.exporter.tables.rewrite import Rewriter
-from spark_export.exporter.tables.table import Table
+from spark_export.tables.log import TableLog
+
+if TYPE_CHECKING:
+    from spark_export.exporter.history import ExportHistory
 
 COMPACT_FILES = 16
-"""The number of small files of one stream and date at which the daemon compacts these files.
+"""The number of small files of one partition of the table at which the daemon merges them.
 
 A smaller number causes more compactions, which read the rows again; with a larger one, readers open more files.
 """
-UPKEEP_BYTES_MAX = 4 * 1024 * 1024 * 1024
-"""The largest size of the messages that one compaction merges, in bytes. The next run of the exporter waits for it."""
 EXPIRE_INTERVAL_S = 600.0
-"""The time in seconds after which the daemon removes old files again. A compaction also removes them."""
+"""The time in seconds after which the daemon removes old files again."""
+KEEP_S = {"parquet": 3_600.0, "delta": 5 * 86_400.0, "iceberg": 5 * 86_400.0}
+"""How long replaced files are kept for readers, in seconds."""
 
 
-class ExportUpkeep:
-    """Compacts the table of one export and removes old files, between the runs of a daemon. files_min: the number of
-    small files of one stream and date at which they are compacted; 0 for never."""
+@dataclass(frozen=True)
+class Kept:
+    """What an upkeep did. files_before, files_after: the number of files of the table. merged: how many were merged.
+    expired: the number of old files and versions that were removed."""
+
+    files_before: int
+    files_after: int
+    merged: int
+    expired: int
+
+
+class TableUpkeep:
+    """Keeps one table. files_min: see COMPACT_FILES; 0 for never. keep_s: how long replaced files are kept."""
 
     def __init__(
         self,
-        rewriter: Rewriter,
-        table: Table,
+        log: TableLog,
         *,
         files_min: int = COMPACT_FILES,
+        keep_s: float | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._rewriter = rewriter
-        self._compactor = Compactor(rewriter, table)
+        self._log = log
         self._files_min = files_min
+        self._keep_s = KEEP_S[log.format] if keep_s is None else keep_s
         self._clock_s = clock_s
         self._expired_at_s: float | None = None
 
-    async def recover(self) -> None:
-        """Ends an interrupted compaction, because no run can begin while a compaction is unfinished."""
-        await self._rewriter.recover()
+    def run(self) -> Kept:
+        """Merges small files where there are many, and removes old ones now and then. Raises ExportError."""
+        before = len(self._log.list_files())
+        merged = self._log.compact(files_min=self._files_min) if self._files_min else 0
+        after = len(self._log.list_files()) if merged else before
+        expired = 0
+        if self._expired_at_s is None or merged or self._clock_s() - self._expired_at_s >= EXPIRE_INTERVAL_S:
+            expired = self._log.expire(self._keep_s)
+            self._expired_at_s = self._clock_s()
+        return Kept(before, after, merged, expired)
 
-    async def run(self) -> Compaction | None:
-        """Compacts small files and removes old files, if either is due. Returns None if not. Raises ExportError."""
-        due = self._expired_at_s is None or self._clock_s() - self._expired_at_s >= EXPIRE_INTERVAL_S
-        # The ledger alone says whether there is something to do; the table is listed only then.
-        merges = self._files_min > 0 and plan_merges(await self._rewriter.recorded_files(), self._files_min)
-        if not merges and not due:
-            return None
-        files_min = self._files_min if merges else None
-        done = await self._compactor.run(files_min, bytes_max=UPKEEP_BYTES_MAX)
-        self._expired_at_s = self._clock_s()
-        return done
+
+async def forget(
+    log: TableLog, history: ExportHistory, stream: str, key: bytes | None, *, keep_s: float
+) -> dict[str, Any]:
+    """Erases the messages of a stream, or those with one key, that the node has stored until now.
+
+    Later runs leave out such messages. keep_s: how long older versions of the table, which still have the rows, are
+    kept for their readers. Returns what was done, for a report. Raises ExportError.
+    """
+    until_us = time.time_ns() // 1000
+    rows = await asyncio.to_thread(log.forget, stream, key, until_us)
+    expired = await asyncio.to_thread(log.expire, keep_s)
+    done = {"stream": stream, "key_sha256": None if key is None else sha256(key).hexdigest(), "until_us": until_us}
+    done |= {"rows": rows, "expired": expired}
+    await history.add_record("forget", done)
+    return done

@@ -1,43 +1,46 @@
-"""Verification: checks that the table has every exported index exactly once. It needs neither the node nor Spark.
+"""Verification: compares the rows of a table with what its log says was exported, and with the node on request.
 
-Verification compares the ledger, the record of all runs, with the files. Of each file, it checks the size, the SHA-256
-over all bytes, and the columns `partition` and `index`. Verification repairs nothing; `run` and `compact` recover from
-a crash.
+A row that the log says was exported and that is not there was removed by somebody: another program's commit, or a
+forgotten key. That is information. A row that is there twice, a damaged or missing file, and a row that differs from
+the node's message are problems. Verification repairs nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from hashlib import blake2b
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
-from spark_export.exporter.ledger.ledger import Ledger
-from spark_export.exporter.model import Account, Loss, Range, RunFile
-from spark_export.exporter.tables.layout import Layout
-from spark_export.exporter.tables.table import Table, make_table
-from spark_export.store.paths import FilePath
+from spark_export.exporter.intervals import Interval, merge, subtract, total
+from spark_export.exporter.planning import PartitionEnd
+from spark_export.tables.files import Place, forget, split_places
+from spark_export.tables.filesystem import open_filesystem
+from spark_export.tables.log import TableFile, TableLog
+from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosition, TableState
 
-CHUNK_BYTES = 1024 * 1024
 PROBLEMS_MAX = 100
 """The largest number of described problems; further ones are only counted."""
+PIECE_ROWS = 65_536
+"""The number of indexes of which the rows are compared with the node's messages by one sum."""
+CREATED = "CREATE TABLE"
+"""The operation of Delta's first commit, which is nobody's change."""
+NAMES = ("stream", "partition", "era", "index", "timestamp", "key", "data")
 
 
 @dataclass(frozen=True)
 class VerificationResult:
     """The result of a verification.
 
-    lost: the messages that retention removed before they could be exported, and the rows in `given_up`.
-    given_up: the exported rows that repairs gave up: their file was damaged, and the node no longer had them.
-    problems: descriptions of the first PROBLEMS_MAX of `problem_count` problems.
+    runs: the number of runs. rows, files, file_bytes: what is in the table.
+    lost: the messages that retention removed before they could be exported, as far as the log still says.
+    removed: the exported rows that others have removed from the table.
+    compared: the rows that were compared with the node's messages; None without a node.
+    notes: what others did to the table. problems: the first PROBLEMS_MAX of `problem_count` problems.
     """
 
     runs: int
@@ -46,7 +49,9 @@ class VerificationResult:
     files: int
     file_bytes: int
     lost: int
-    given_up: int
+    removed: int
+    compared: int | None
+    notes: tuple[str, ...]
     problems: tuple[str, ...]
     problem_count: int
 
@@ -55,179 +60,199 @@ class VerificationResult:
         return self.problem_count == 0
 
 
-async def verify(
-    layout: Layout,
-    ledger: Ledger,
+def verify(
+    log: TableLog,
     *,
+    ends: Iterable[PartitionEnd] = (),
+    read: Callable[[IndexRange], Iterable[pa.RecordBatch]] | None = None,
     checksums: bool = True,
-    on_file: Callable[[int, int], None] | None = None,
+    on_file: Callable[[int, int], None] = lambda done, total: None,
 ) -> VerificationResult:
-    """Verifies the whole export, as the ledger describes it at one moment. An exporter can work at the same time.
+    """Verifies a table, while other programs can change it. Raises ExportError if it cannot be read.
 
-    checksums: whether to check the SHA-256 of each file, which reads all bytes.
+    ends, read: the partitions of the node and a function that reads their messages, or None to ask no node.
+    checksums: whether to read all bytes of all files, and to compare the checksums of their pages.
     """
-    table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
-    generation, listed, staged, account = await _look(layout, table, ledger)
-    files = account.files
-    # Files of a run in state written may be in the table already, since table and ledger cannot change in one step.
-    accounted = {table.locate(file).resolve() for file in (*files, *account.pending)}
-    problems: list[str] = []
-    there: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
-    whole: set[FilePath] = set()
-    for number, file in enumerate(files):
-        found = await asyncio.to_thread(check_file, table.locate(file), file, there, checksums)
-        problems += found
-        if not found:
-            whole.add(table.locate(file).resolve())
-        if on_file is not None:
-            on_file(number + 1, len(files))
-    problems += _check_indexes([each for _, each in account.ranges], there, account.losses)
-    problems += [f"{path} is in the table, and no run wrote it" for path in sorted(listed - accounted)]
-    problems += await _find_unlisted(table, whole - listed, generation)
-    at_work = {layout.run_staging(run_id) for run_id in account.unfinished}
-    if account.rewrite is not None:
-        at_work.add(layout.rewrite_staging(account.rewrite))
-    problems += _find_orphans(path for path in staged if not at_work & set(path.parents))
-    given_up = sum(each.end_index - each.start_index for each in account.losses)
+    # The state comes first, so that the table has all rows that it names. Later commits of exporters may add some.
+    state, commits, files = log.load(), log.commits(), log.list_files()
+    problems = [] if not checksums else [*_check_files(log, files, on_file)]
+    rows = _Rows(state, ends if read is not None else ())
+    # The rows of damaged files would say nothing about the others.
+    if not problems:
+        for batch in log.read(NAMES if read is not None or state.forgotten else NAMES[:4]):
+            rows.add(batch)
+    # A row that is there twice is a problem, whoever wrote it.
+    notes, removed = [*_tell_others(commits)], 0
+    for place in sorted(rows.there):
+        _, repeated = merge(rows.there[place])
+        if repeated:
+            problems.append(f"{_name(place)}: {total(merge(repeated)[0])} indexes are there twice, {_first(repeated)}")
+    # Compare the indexes with those that the log says were exported.
+    if not problems:
+        after = log.load().positions
+        for of, position in sorted(state.positions.items()):
+            missing, beyond = _compare(of, position, commits, rows.there.get((of.stream, of.partition, of.era), []))
+            removed += total(missing)
+            if missing:
+                notes.append(f"{_name(of[:3])}: {total(missing)} exported rows were removed, {_first(missing)}")
+            # Others may have added rows. Those of a run that was committed meanwhile are not theirs.
+            beyond = subtract(beyond, merge([(position.end, after.get(of, position).end)])[0])
+            if beyond:
+                notes.append(f"{_name(of[:3])}: {total(beyond)} rows are of no run, {_first(beyond)}")
+    if rows.unforgotten:
+        problems.append(
+            f"{rows.unforgotten} rows are there that were forgotten: somebody restored them; `stream-node export "
+            "forget` erases them again"
+        )
+    compared = None
+    if read is not None and not problems:
+        compared, different = rows.compare(read)
+        problems += different
+    own = [each for each in commits if isinstance(each, Commit)]
     return VerificationResult(
-        runs=len({run_id for run_id, _ in account.ranges}),
-        partitions=len({(each.stream, each.partition) for _, each in account.ranges}),
-        rows=sum(file.entry.rows for file in files),
+        runs=state.run,
+        partitions=len({of.place for of in state.positions}),
+        rows=rows.count,
         files=len(files),
-        file_bytes=sum(file.entry.file_bytes for file in files),
-        lost=sum(each.lost for _, each in account.ranges) + given_up,
-        given_up=given_up,
+        file_bytes=sum(each.file_bytes for each in files),
+        lost=sum(part.lost for each in own for part in each.ranges),
+        removed=removed,
+        compared=compared,
+        notes=tuple(notes),
         problems=tuple(problems[:PROBLEMS_MAX]),
         problem_count=len(problems),
     )
 
 
-async def _find_unlisted(table: Table, lacking: set[FilePath], generation: int) -> list[str]:
-    """Returns a problem for each undamaged file that the table does not list, unless the generation has changed."""
-    if not lacking:
-        return []
-    # The ledger was read after the list, so it may know files of a run that was published between the two.
-    again = await asyncio.to_thread(lambda: {path.resolve() for path in table.list_files()})
-    if await asyncio.to_thread(lambda: table.generation) != generation:
-        return []
-    return [
-        f"{path} is a file of a published run, and the table does not list it: its rows were "
-        "deleted, or the table was put back to an earlier state"
-        for path in sorted(lacking - again)
-    ]
+def _check_files(log: TableLog, files: Sequence[TableFile], on_file: Callable[[int, int], None]) -> Iterator[str]:
+    """Reads every page of every file. Pages of an exporter have checksums; those of other programs may have none."""
+    for number, each in enumerate(files):
+        filesystem, path = open_filesystem(each.address, log.options)
+        try:
+            size = filesystem.get_file_info(path).size
+            if size is not None and size != each.file_bytes:
+                yield f"{each.address} has {size} bytes, {each.file_bytes} were written"
+                continue
+            with filesystem.open_input_file(path) as opened:
+                parquet, rows = pq.ParquetFile(opened, page_checksum_verification=True), 0
+                for batch in parquet.iter_batches():
+                    rows += batch.num_rows
+            if each.rows not in (None, rows):
+                yield f"{each.address} has {rows} rows, {each.rows} were written"
+        except FileNotFoundError:
+            yield f"{each.address} is missing"
+        except (OSError, pa.ArrowException) as error:
+            yield f"{each.address} cannot be read: {' '.join(str(error).split())}"
+        on_file(number + 1, len(files))
 
 
-async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[int, set[FilePath], list[Path], Account]:
-    """Returns the table's generation, the files that readers read, the staged files, and the ledger's contents.
+class _Rows:
+    """The rows of a table, counted by their indexes. there: the intervals of indexes, in the order of the files.
 
-    Each file is in the ledger before it is in the table. So the ledger is read last, and then knows all listed files.
-    Everything is read again if a compaction replaces the table's files meanwhile.
+    ends: the partitions of the node whose contents are compared. A sum is kept for each piece of PIECE_ROWS indexes.
     """
-    while True:
-        generation = await asyncio.to_thread(lambda: table.generation)
-        staged = await asyncio.to_thread(_list_files, layout.staging)
-        listed = await asyncio.to_thread(lambda: {path.resolve() for path in table.list_files()})
-        account = await ledger.load_account(generation)
-        if await asyncio.to_thread(lambda: table.generation) == generation:
-            return generation, listed, staged, account
+
+    def __init__(self, state: TableState, ends: Iterable[PartitionEnd]) -> None:
+        self.there: dict[Place, list[Interval]] = defaultdict(list)
+        self.count = 0
+        self.unforgotten = 0
+        self._forgotten = state.forgotten
+        self._sums: dict[tuple[Place, int], int] = defaultdict(int)
+        self._compared: dict[Place, IndexRange] = {}
+        latest = state.latest()
+        for end in ends:
+            of, position = latest.get((end.stream, end.partition), (None, TablePosition(0)))
+            if of is not None and of.created_us == end.created_us:
+                # Only whole pieces can be compared; the first one that the node has begun to delete is left out.
+                begin = -(-end.first_index // PIECE_ROWS) * PIECE_ROWS
+                self._compared[of[:3]] = IndexRange(of, begin, max(begin, min(position.end, end.next_index)))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.count += batch.num_rows
+        for place, part in split_places(batch):
+            index = part.column("index")
+            self.there[place] += batch_intervals(index)
+            forgotten = self._forgotten.get(place[0])
+            # Without these columns, a table of the user's own does not say which rows were forgotten.
+            if forgotten is not None and {"timestamp", "key"} <= {*part.schema.names}:
+                self.unforgotten += part.num_rows - forget(part, forgotten).num_rows
+            if (wanted := self._compared.get(place)) is not None:
+                # An exporter may have added rows since the ends and the positions were read.
+                is_wanted = pc.and_(pc.greater_equal(index, wanted.begin), pc.less(index, wanted.end))
+                for number, value in _contents(part.filter(is_wanted)):
+                    self._sums[place, number // PIECE_ROWS] += value
+
+    def compare(self, read: Callable[[IndexRange], Iterable[pa.RecordBatch]]) -> tuple[int, list[str]]:
+        """Returns how many rows were compared with the messages of the node, and the differences."""
+        count, different = 0, []
+        for place, wanted in self._compared.items():
+            there = merge(self.there.get(place, []))[0]
+            sums: dict[int, int] = defaultdict(int)
+            for batch in read(wanted) if wanted.rows else ():
+                for index, value in _contents(batch, there):
+                    sums[index // PIECE_ROWS] += value
+                    count += 1
+            for piece in range(wanted.begin // PIECE_ROWS, -(-wanted.end // PIECE_ROWS)):
+                if sums[piece] != self._sums[place, piece]:
+                    different.append(
+                        f"{_name(place)}: the rows from {piece * PIECE_ROWS} to {(piece + 1) * PIECE_ROWS - 1} are not "
+                        "the messages of the node"
+                    )
+        return count, different
 
 
-def _list_files(folder: Path) -> list[Path]:
-    return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
+def _contents(rows: pa.RecordBatch, there: Sequence[Interval] | None = None) -> Iterator[tuple[int, int]]:
+    """Yields the index of each row and a number that stands for its contents. there: only these indexes, in order."""
+    columns = [rows.column("index"), rows.column("timestamp").cast(pa.int64()), rows.column("key"), rows.column("data")]
+    intervals = iter(there or ())
+    current = next(intervals, None)
+    for index, time, key, data in zip(*(each.to_pylist() for each in columns), strict=True):
+        if there is not None:
+            while current is not None and current[1] <= index:
+                current = next(intervals, None)
+            if current is None or index < current[0]:
+                continue
+        said = b"%d %d %d " % (index, time, -1 if key is None else len(key))
+        yield index, int.from_bytes(blake2b(said + (key or b"") + data, digest_size=16).digest())
 
 
-def check_file(
-    path: FilePath, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
-) -> list[str]:
-    """Returns descriptions of all problems of one file. Adds its indexes to `there`."""
-    return list(_problems_of(path, file, there, checksums))
+def batch_intervals(index: pa.Array) -> list[Interval]:
+    """Returns the indexes of a batch as intervals of consecutive indexes."""
+    if not len(index):
+        return []
+    jumps = pc.not_equal(pc.pairwise_diff(index), 1).fill_null(False)
+    starts = [0, *pc.indices_nonzero(jumps).to_pylist()]
+    ends = [*starts[1:], len(index)]
+    return [(index[start].as_py(), index[end - 1].as_py() + 1) for start, end in zip(starts, ends, strict=True)]
 
 
-def _problems_of(
-    path: FilePath, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
-) -> Iterator[str]:
-    entry, name = file.entry, f"run {file.run_id}: {path.name}"
-    try:
-        size = path.stat().st_size
-        if size != entry.file_bytes:
-            yield f"{name} has {size} bytes, {entry.file_bytes} were written"
-            return
-        if checksums and _sha256(path) != entry.sha256:
-            yield f"{name}: the SHA-256 is not that of what was written"
-            return
-        rows = 0
-        for partition, interval in read_intervals(path):
-            there[entry.stream, entry.era, partition].append(interval)
-            rows += interval[1] - interval[0]
-        if rows != entry.rows:
-            yield f"{name} has {rows} rows, {entry.rows} were written"
-    except FileNotFoundError:
-        yield f"{name} is missing: {path}"
-    except (OSError, pa.ArrowException) as error:
-        yield f"{name} cannot be read: {error}"
+def _compare(
+    of: Incarnation, position: TablePosition, commits: Sequence[Commit | str], there: Sequence[Interval]
+) -> tuple[list[Interval], list[Interval]]:
+    """Returns the exported indexes that the table lacks, and the indexes in the table that no run has exported.
 
-
-def read_intervals(path: FilePath) -> Iterator[tuple[int, Interval]]:
-    with path.open("rb") as opened, pq.ParquetFile(opened) as file:
-        for batch in file.iter_batches(batch_size=256 * 1024, columns=["partition", "index"]):
-            yield from batch_intervals(batch)
-
-
-def batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
-    """Yields the indexes in a batch as pairs of a partition and an interval of consecutive indexes."""
-    partition, index = batch.column("partition"), batch.column("index")
-    if not batch.num_rows:
-        return
-    jumps = pc.or_(
-        pc.not_equal(pc.pairwise_diff(index), 1), pc.not_equal(pc.pairwise_diff(partition.cast(pa.int64())), 0)
-    )
-    starts = [0, *pc.indices_nonzero(jumps.fill_null(False)).to_pylist()]
-    for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=True):
-        yield partition[start].as_py(), (index[start].as_py(), index[end - 1].as_py() + 1)
-
-
-def _check_indexes(
-    ranges: Sequence[Range], there: dict[tuple[str, int, int], list[Interval]], losses: Sequence[Loss]
-) -> Iterator[str]:
-    """Yields a description of each difference between the exported indexes and those in the files.
-
-    The files must have each exported index exactly once, except those in `losses`, and no other index. Each range must
-    begin where the partition's previous range ended, or later by as many indexes as retention removed.
+    The log names the ranges of its commits as long as it keeps them. Before the first of these, the rows in the table
+    are taken as those that were exported.
     """
-    wanted: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
-    for each in ranges:
-        known = wanted[each.stream, each.era, each.partition]
-        if known and known[-1][1] + each.lost != each.start_index:
-            yield (
-                f"{each.stream}/{each.partition}: a run took {each.start_index} on, the one before it ended at "
-                f"{known[-1][1]}"
-            )
-        known.append((each.start_index, each.end_index))
-    for place in sorted(wanted.keys() | there.keys()):
-        stream, era, partition = place
-        name = f"{stream}/{partition}" + (f" (made anew {era} times)" if era else "")
-        given_up = merge((each.start_index, each.end_index) for each in losses if _place(each) == place)[0]
-        found = compare(subtract(merge(wanted[place])[0], given_up), there[place])
-        for what, intervals in zip(("missing", "not exported by any run", "there twice"), found, strict=True):
-            if intervals:
-                first = intervals[0]
-                yield f"{name}: {total(intervals)} indexes are {what}, the first from {first[0]} to {first[1] - 1}"
+    ranges = [part for each in commits if isinstance(each, Commit) for part in each.ranges if part.of == of]
+    found, _ = merge(there)
+    first = min((each.begin for each in ranges), default=position.end)
+    exported, _ = merge([*((each.begin, each.end) for each in ranges), *((a, min(b, first)) for a, b in found)])
+    exported = [(begin, min(end, position.end)) for begin, end in exported if begin < position.end]
+    return subtract(exported, found), subtract(found, exported)
 
 
-def _place(loss: Loss) -> tuple[str, int, int]:
-    return loss.stream, loss.era, loss.partition
+def _tell_others(commits: Sequence[Commit | str]) -> Iterator[str]:
+    operations = Counter(each for each in commits if isinstance(each, str) and each != CREATED)
+    if operations:
+        yield "other commits: " + ", ".join(f"{count} {name}" for name, count in sorted(operations.items()))
 
 
-def _find_orphans(staged: Iterable[Path]) -> Iterator[str]:
-    """Yields a problem for each file that an ended run left in the staging folder."""
-    for path in staged:
-        if path.exists():
-            yield f"{path} is an orphan; the next run removes it"
+def _name(place: Sequence[str | int]) -> str:
+    stream, partition, era = place
+    return f"{stream}/{partition}" + (f" (made anew {era} times)" if era else "")
 
 
-def _sha256(path: FilePath) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+def _first(intervals: Sequence[Interval]) -> str:
+    first = min(intervals)
+    return f"the first from {first[0]} to {first[1] - 1}"

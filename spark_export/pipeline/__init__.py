@@ -1,10 +1,5 @@
-"""Builds tables from exported messages: bronze (as stored), silver (decoded) and gold (aggregated).
+"""Builds silver tables (decoded) and gold tables (aggregated) with PySpark from bronze, the table of an export.
 
-Two implementations compute the same rows. The command in `jobs.py` updates silver and gold tables with pyarrow, without
-Spark: `increment` reads new messages, `tables` computes the rows, and `versions` publishes the tables. The second
-implementation uses Spark: functions in the `silver_…` modules and in `gold` take DataFrames and return a DataFrame.
-These functions do not call the Spark session, so `examples/pipeline` can run them as a declarative pipeline of Spark.
-
-Both implementations call the functions in `assembly`, `canon`, `topics` and `block_rows`. Spark workers run these
-functions, so this project must be installed on the workers.
+The modules `silver_…` and `gold` have functions of DataFrames, which `examples/pipeline` uses too. `step` applies these
+functions to the rows that new messages touch, and `run` to the new rows of an export.
 """

@@ -1,29 +1,247 @@
-"""Reads the bronze table from the folder of an export. The table contains the exported messages without changes."""
+"""Reads the bronze table, which is the table of an export, as a DataFrame or as a stream of its new rows.
+
+The format `stream_node_table` reads an exported table of any format without jars: the table's log, read with its own
+library, says which files are alive, and Spark's tasks read these files with pyarrow. The offsets of a streaming query
+are the positions of the export, so a row is read once, in whatever files other programs have put it meanwhile. Rows
+that were removed before they were read are not read.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from spark_export.exporter.planning import take_step
+from spark_export.registration import register_format
+from spark_export.shipping import Shipped
+from spark_export.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from spark_export.tables.address import parse_place
+from spark_export.tables.columns import ROWS
+from spark_export.tables.errors import TableDamaged
+from spark_export.tables.filesystem import open_filesystem
+from spark_export.tables.log import TableFile, TableLog
+from spark_export.tables.model import Incarnation, IndexRange
+from spark_export.tables.open import CatalogChoice, open_table
+
+FORMAT = "stream_node_table"
 SCHEMA = (
-    "partition int, index bigint, timestamp timestamp, key binary, "
-    "headers array<struct<key: string, value: binary>>, data binary, era int, run int, stream string, date date"
+    "stream string, partition int, era int, index bigint, timestamp timestamp, key binary, "
+    "headers array<struct<key: string, value: binary>>, data binary"
 )
-"""The schema of the bronze table. Without it, Spark would convert a stream name such as "7" to a number."""
+"""The columns of the bronze table; `spark_export.tables.columns.ROWS` explains them."""
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+COLUMNS = pa.schema([pa.field(each.name, HEADERS if each.name == "headers" else each.type) for each in ROWS])
+"""The columns as Spark wants them, where each part can be null."""
+TASK_BYTES = 64 * 1024 * 1024
+"""The size of the files that one task reads. A larger file is one task."""
+Ends = dict[tuple[str, int, int], int]
+"""The index after the last row, by stream, partition and era."""
 
 
-def read_bronze(spark: Any, folder: Path) -> Any:
-    """Returns the messages of an export in plain Parquet files, as a DataFrame of the present version of the table.
+@dataclass(frozen=True)
+class BronzeTable:
+    """The address of the table of an export; see `spark_export.tables.open.open_table`."""
 
-    Files of earlier exporters have no column `era`; their rows get the era 0.
+    path: str
+    table_format: str = "parquet"
+    store_options: Mapping[str, str] | None = None
+    catalog: CatalogChoice | None = None
+
+    def open(self) -> TableLog:
+        return open_table(parse_place(self.path), self.table_format, self.store_options, self.catalog)
+
+    def options(self) -> dict[str, str]:
+        """Returns the options of the data source for this table."""
+        catalog = self.catalog and [self.catalog.name, dict(self.catalog.options), self.catalog.table]
+        given = {"path": self.path, "tableFormat": self.table_format}
+        return given | {"storeOptions": json.dumps(dict(self.store_options or {})), "catalog": json.dumps(catalog)}
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> BronzeTable:
+        """Returns the table of these options, whose names are in lower case, as Spark hands them on."""
+        catalog = json.loads(options.get("catalog", "null"))
+        store = json.loads(options.get("storeoptions", "{}"))
+        return cls(options["path"], options.get("tableformat", "parquet"), store, catalog and CatalogChoice(*catalog))
+
+
+def read_bronze(spark: Any, table: BronzeTable) -> Any:
+    """Returns the rows of the bronze table at this moment as a DataFrame."""
+    register_format(spark, TableSource)
+    return spark.read.format(FORMAT).options(**table.options()).load()
+
+
+class TableSource(Shipped):
+    """The format `stream_node_table`, for batch and streaming queries.
+
+    - `path`, `tableFormat` (parquet), `storeOptions` (a JSON object), `catalog` (a JSON array: the name of the catalog,
+      its options, and the name of the table): the table of the export.
+    - `startingEnds`: where a new streaming query begins, a JSON array of `[stream, partition, era, index]`. The default
+      is the first row of each partition.
+    - `maxRowsPerTrigger`: about how many rows a micro-batch reads at most.
     """
-    from pyspark.sql import functions as f
 
-    table = spark.read.schema(SCHEMA).parquet(str((folder / "messages").resolve()))
-    return table.withColumn("era", f.coalesce("era", f.lit(0)))
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__({name.lower(): value for name, value in options.items()})
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return TableReader(BronzeTable.of(self.options))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        most = self.options.get("maxrowspertrigger")
+        start = _from_json(json.loads(self.options.get("startingends", "[]")))
+        return TableStreamReader(BronzeTable.of(self.options), start, None if most is None else int(most))
 
 
-def find_header(name: str) -> Any:
-    from pyspark.sql import functions as f
+class TableReader(DataSourceReader):
+    def __init__(self, table: BronzeTable) -> None:
+        self._table = table
 
-    return f.get(f.filter("headers", lambda each: each["key"] == name), f.lit(0))["value"]
+    def partitions(self) -> list[InputPartition]:
+        return plan_files(self._table, None)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_part(self._table, partition.value)
+
+
+class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, table: BronzeTable, start: Ends, rows_max: int | None) -> None:
+        self._table = table
+        self._start = start
+        self._rows_max = rows_max
+        self._target: Ends | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return _to_json(self._start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = find_ends(self._table.open())
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        now = find_ends(self._table.open()) if self._target is None else self._target
+        if start is None or isinstance(limit, ReadAllAvailable) or self._rows_max is None:
+            return _to_json(now)
+        begin = _from_json(start["ends"])
+        ranges = _ranges(begin, now)
+        step = take_step([IndexRange(Incarnation(*key, 0), *each) for key, each in ranges.items()], self._rows_max, 1)
+        return _to_json(begin | {(each.of.stream, each.of.partition, each.of.era): each.end for each in step})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return plan_files(self._table, _ranges(_from_json(start["ends"]), _from_json(end["ends"])))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_part(self._table, partition.value)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Does nothing: the positions of the tables that a query makes are in these tables."""
+
+
+Ranges = dict[tuple[str, int, int], tuple[int, int]]
+"""The first index and the index after the last one, by stream, partition and era."""
+Part = tuple[list[TableFile] | None, Ranges | None]
+"""What a task reads: files (None: the whole table, through its own library), and the rows in them (None: all)."""
+
+
+def find_ends(log: TableLog) -> Ends:
+    return {(of.stream, of.partition, of.era): each.end for of, each in log.load().positions.items()}
+
+
+def plan_files(table: BronzeTable, ranges: Ranges | None) -> list[InputPartition]:
+    """Returns the tasks that read the rows in `ranges`. Spark needs at least one task."""
+    if ranges == {}:
+        return [InputPartition(([], {}))]
+    files = table.open().list_files()
+    if any(each.has_removed_rows for each in files):
+        # Only the table's own library knows which rows of a file were removed.
+        return [InputPartition((None, ranges))]
+    tasks: list[list[TableFile]] = [[]]
+    size = 0
+    for each in files:
+        if ranges is not None and not _overlaps(each, ranges):
+            continue
+        if size + each.file_bytes > TASK_BYTES and tasks[-1]:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(each)
+        size += each.file_bytes
+    return [InputPartition((each, ranges)) for each in tasks]
+
+
+def read_part(table: BronzeTable, part: Part) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a task. Raises TableDamaged if a file is missing, or a page of it has a wrong checksum."""
+    files, ranges = part
+    if files is None:
+        yield from _chosen(table.open().read(ROWS.names), {}, ranges)
+    for each in files or ():
+        filesystem, path = open_filesystem(each.address, table.store_options or {})
+        try:
+            with pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True) as file:
+                names = [name for name in ROWS.names if name in file.schema_arrow.names]
+                yield from _chosen(file.iter_batches(columns=names), each.partition, ranges)
+        except (pa.ArrowException, OSError) as error:
+            raise TableDamaged(f"{each.address} is missing or damaged: {' '.join(str(error).split())}") from error
+
+
+def _chosen(
+    batches: Iterator[pa.RecordBatch], values: Mapping[str, Any], ranges: Ranges | None
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows in `ranges` with all columns. values: those of columns that are not in the file."""
+    for batch in batches:
+        rows = pa.RecordBatch.from_arrays([_column(batch, field, values) for field in COLUMNS], schema=COLUMNS)
+        if ranges is not None and rows.num_rows:
+            streams = set(pc.unique(rows["stream"]).to_pylist())
+            masks = [_mask(rows, key, each) for key, each in ranges.items() if key[0] in streams]
+            rows = rows.filter(reduce(pc.or_, masks)) if masks else rows.slice(0, 0)
+        if rows.num_rows:
+            yield rows
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field, values: Mapping[str, Any]) -> pa.Array:
+    if field.name in batch.schema.names:
+        column = batch.column(field.name).cast(field.type)
+    else:
+        column = pa.repeat(pa.scalar(values.get(field.name)).cast(field.type), batch.num_rows)
+    return pc.fill_null(column, 0) if field.name == "era" else column
+
+
+def _mask(rows: pa.RecordBatch, key: tuple[str, int, int], indexes: tuple[int, int]) -> pa.Array:
+    same = [pc.equal(rows[name], value) for name, value in zip(("stream", "partition", "era"), key, strict=True)]
+    index = rows["index"]
+    return reduce(pc.and_, [*same, pc.greater_equal(index, indexes[0]), pc.less(index, indexes[1])])
+
+
+def _overlaps(file: TableFile, ranges: Ranges) -> bool:
+    chosen = (each for key, each in ranges.items() if file.partition.get("stream", key[0]) == key[0])
+    if file.indexes is None:
+        return any(True for _ in chosen)
+    first, last = file.indexes
+    return any(first < end and begin <= last for begin, end in chosen)
+
+
+def _ranges(start: Ends, end: Ends) -> Ranges:
+    return {key: (start.get(key, 0), last) for key, last in end.items() if last > start.get(key, 0)}
+
+
+def _to_json(ends: Ends) -> dict[str, Any]:
+    return {"ends": [[*key, end] for key, end in sorted(ends.items())]}
+
+
+def _from_json(ends: Any) -> Ends:
+    return {(stream, partition, era): end for stream, partition, era, end in ends}

@@ -12,7 +12,7 @@ components to the chain are missing. This module does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -25,6 +25,8 @@ WAITING: Final = "waiting"
 INCOMPLETE: Final = "incomplete"
 """With missing messages. Such a block is ignored in the search for the canonical chain."""
 ZERO_HASH: Final = bytes(32)
+WINDOW: Final = 4096
+"""A settled block (`mark_descendants`) is at least this many block numbers below the newest canonical block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class CanonState:
 
 Rank: TypeAlias = tuple[int, int, bytes]
 
-ON_CHAIN, WAITS, LOST = CanonState(CANONICAL), CanonState(WAITING), CanonState(REORGED)
+ON_CHAIN, ON_WAIT, LOST = CanonState(CANONICAL), CanonState(WAITING), CanonState(REORGED)
 
 
 def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[bytes, CanonState]:
@@ -79,6 +81,52 @@ def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[
     for members in components.values():
         _mark_other(members, head, marks)
     return marks
+
+
+def mark_descendants(
+    blocks: Iterable[BlockLink], known: Mapping[bytes, CanonState], changed: Collection[bytes], settled: bytes
+) -> dict[bytes, CanonState] | None:
+    """Finds the states of a settled block and of its descendants, while all changed blocks are among these.
+
+    A settled block is canonical and far below the head. While every new block descends from it, its branch only gets
+    heavier, so that all other blocks keep their states. Returns None if the states depend on other blocks: then
+    `mark_chain` needs the whole chain.
+
+    blocks: at least the settled block, all blocks with greater numbers, and all reorged ones.
+    known: the states so far. changed: the blocks that are new, or whose time of storage has changed.
+    """
+    children: dict[bytes, list[BlockLink]] = {}
+    found: list[BlockLink] = []
+    for block in blocks:
+        children.setdefault(block.parent, []).append(block)
+        if block.hash == settled:
+            found.append(block)
+    for block in found:
+        found.extend(children.get(block.hash, ()))
+    hashes = {block.hash for block in found}
+    if not hashes.issuperset(changed) or not found:
+        return None
+    marks = mark_chain(found, settled)
+    # A block whose number is not greater than its parent's is cut off from the chain, with its descendants. Their
+    # states depend on the whole chain.
+    if any(mark in (ON_WAIT, LOST) for mark in marks.values()):
+        return None
+    # A block without a connection to the chain is reorged only while the chain reaches its number. A branch that wins
+    # may be shorter than the branch before it.
+    head = max(block.number for block in found if marks[block.hash] == ON_CHAIN)
+    others = (block for siblings in children.values() for block in siblings if block.hash not in hashes)
+    if any(known.get(block.hash) == LOST and block.number > head for block in others):
+        return None
+    return marks
+
+
+def find_settled(blocks: Iterable[BlockLink], marks: Mapping[bytes, CanonState]) -> BlockLink | None:
+    """Returns the settled block of a chain with these states, if it is long enough, and no block waits."""
+    chain = [block for block in blocks if marks.get(block.hash) == ON_CHAIN]
+    if not chain or any(mark == ON_WAIT for mark in marks.values()):
+        return None
+    head = max(block.number for block in chain)
+    return max((each for each in chain if each.number <= head - WINDOW), key=lambda each: each.number, default=None)
 
 
 def _descendants(root: bytes, children: dict[bytes, list[BlockLink]]) -> list[BlockLink]:
@@ -145,4 +193,4 @@ def _mark_other(members: list[BlockLink], head: tuple[int, int, int] | None, mar
     may_win = head is None or max(block.weight for block in members) > head[2]
     for block in members:
         passed = head is not None and head[0] <= block.number <= head[1]
-        marks[block.hash] = LOST if passed and not may_win else WAITS
+        marks[block.hash] = LOST if passed and not may_win else ON_WAIT

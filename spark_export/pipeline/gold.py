@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from spark_export.pipeline.silver_blocks import STREAM_PREFIX
+
 MINUTE = "1 minute"
 
 
@@ -12,33 +17,27 @@ def rates(messages: Any, every: str = MINUTE) -> Any:
 
     Columns: stream, minute (the start of the interval), messages, bytes, mean_bytes, max_bytes.
     """
-    from pyspark.sql import functions as f
-
-    return (
-        messages.groupBy("stream", f.window("timestamp", every).start.alias("minute"))
-        .agg(
-            f.count("*").alias("messages"),
-            f.sum("data_bytes").alias("bytes"),
-            f.avg("data_bytes").alias("mean_bytes"),
-            f.max("data_bytes").alias("max_bytes"),
-        )
-        .orderBy("stream", "minute")
+    return messages.groupBy("stream", f.window("timestamp", every).start.alias("minute")).agg(
+        f.count("*").alias("messages"),
+        f.sum("data_bytes").alias("bytes"),
+        f.avg("data_bytes").alias("mean_bytes"),
+        f.max("data_bytes").alias("max_bytes"),
     )
 
 
 def latency(events: Any, every: str = MINUTE) -> Any:
-    """Returns the time from an event to its storage, for each stream and interval. Rows without `event_time` are
-    ignored.
+    """Returns the time from an event to its storage, for each stream and interval. Rows without `event_time`, or
+    with one hundreds of thousands of years ago, are ignored.
 
     Columns: stream, minute, messages (their number), p50_ms, p99_ms and max_ms (milliseconds). Negative latencies,
     which result from differing clocks, stay.
     """
-    from pyspark.sql import functions as f
-
-    passed_ms = (f.unix_micros("timestamp") - f.unix_micros("event_time")) / f.lit(1000.0)
+    # A publisher chooses the event time: with the least one that there is, the difference is too large for a number.
+    passed_us = f.try_subtract(f.unix_micros("timestamp"), f.unix_micros("event_time"))
     return (
         events.where("event_time IS NOT NULL")
-        .select("stream", "timestamp", passed_ms.alias("ms"))
+        .select("stream", "timestamp", (passed_us / f.lit(1000.0)).alias("ms"))
+        .where("ms IS NOT NULL")
         .groupBy("stream", f.window("timestamp", every).start.alias("minute"))
         .agg(
             f.count("*").alias("messages"),
@@ -46,29 +45,53 @@ def latency(events: Any, every: str = MINUTE) -> Any:
             f.expr("percentile_disc(0.99) WITHIN GROUP (ORDER BY ms)").alias("p99_ms"),
             f.max("ms").alias("max_ms"),
         )
-        .orderBy("stream", "minute")
     )
 
 
-def gaps(rows: Any, place: list[str], number: str) -> Any:
-    """Returns the ranges of missing numbers in each group `place`, such as indexes of a partition or numbers of blocks.
+def spans(rows: Any, place: list[str]) -> Any:
+    """Joins adjacent and overlapping spans of numbers in each group `place`, such as the indexes of a partition.
+
+    Columns: those of `place`; first and last number; began and ended (the timestamps of their rows). The result of all
+    rows is that of the joined results of its parts, so that an increment needs the spans of the rows before it only.
+    """
+    order = Window.partitionBy(*place).orderBy("first", "last")
+    reached = f.max("last").over(order.rowsBetween(Window.unboundedPreceding, -1))
+    is_new = f.coalesce(f.col("first") > reached + 1, f.lit(True)).cast("int")
+    return (
+        rows.select(*place, "first", "last", "began", "ended", is_new.alias("is_new"))
+        .withColumn("span", f.sum("is_new").over(order.rowsBetween(Window.unboundedPreceding, 0)))
+        .groupBy(*place, "span")
+        .agg(
+            f.min("first").alias("first"),
+            f.max("last").alias("last"),
+            f.min(f.struct("first", "began"))["began"].alias("began"),
+            f.min(f.struct(-f.col("last"), f.col("ended")))["ended"].alias("ended"),
+        )
+        .drop("span")
+    )
+
+
+def points(rows: Any, place: list[str], number: str) -> Any:
+    """Returns a span for each row, for `spans`."""
+    column, time = f.col(number), f.col("timestamp")
+    return rows.select(*place, column.alias("first"), column.alias("last"), time.alias("began"), time.alias("ended"))
+
+
+def gaps(spans: Any, place: list[str]) -> Any:
+    """Returns the ranges of missing numbers between the spans of each group `place`.
 
     Columns: those of `place`; first and last missing number; missing (how many); after and before (the timestamps of
     the rows around the range).
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    order = Window.partitionBy(*place).orderBy(number)
-    once = rows.groupBy(*place, number).agg(f.min("timestamp").alias("timestamp"))
-    behind = once.select(
+    order = Window.partitionBy(*place).orderBy("first")
+    behind = spans.select(
         *place,
-        (f.lag(number).over(order) + 1).alias("first"),
-        (f.col(number) - 1).alias("last"),
-        f.lag("timestamp").over(order).alias("after"),
-        f.col("timestamp").alias("before"),
+        (f.lag("last").over(order) + 1).alias("first"),
+        (f.col("first") - 1).alias("last"),
+        f.lag("ended").over(order).alias("after"),
+        f.col("began").alias("before"),
     )
-    found = behind.where("first <= last")
+    found = behind.where("first IS NOT NULL")
     return found.select(*place, "first", "last", f.expr("last - first + 1").alias("missing"), "after", "before")
 
 
@@ -79,8 +102,6 @@ def reorgs(batches: Any) -> Any:
     block minus fork_number), blocks (the number of removed blocks), began and ended (when the first and last were
     stored).
     """
-    from pyspark.sql import functions as f
-
     return (
         batches.where("reorged")
         .groupBy("chain", "fork_number")
@@ -90,5 +111,12 @@ def reorgs(batches: Any) -> Any:
             f.min("timestamp").alias("began"),
             f.max("timestamp").alias("ended"),
         )
-        .orderBy("chain", "fork_number")
     )
+
+
+def events(messages: Any, blocks: Any) -> Any:
+    """Returns what `latency` counts: messages with an event time, and the blocks of the block node. A chain and a
+    stream may have the same name, so a block counts for the stream that stores it."""
+    stored = messages.select("stream", "timestamp", "event_time")
+    stream = f.concat(f.lit(STREAM_PREFIX), "chain").alias("stream")
+    return stored.unionByName(blocks.select(stream, "timestamp", "event_time"))

@@ -4,99 +4,117 @@ A block is stored as one message or several messages. Each message has a header 
 the time of storing (`block_node.persist.mark`). If another root hash was right, the first message of the next block
 contains the corrected root hash.
 
+The functions work on all messages, or on the new messages with what earlier ones left: the rows that are known, and the
+messages of blocks that were not complete. The rows do not depend on how the messages were divided.
+
 The block node verifies each block before storing it, so this module verifies none.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from spark_export.pipeline.block_rows import STREAM_PREFIX, decode_block, decode_part
-from spark_export.pipeline.types import BINARY, INT, LONG, STRING, array, strings_to, struct
+from pyspark.sql import functions as f
 
-PART_SCHEMA = struct(number=LONG, part=INT, parts=INT, items=INT, size_bytes=LONG, root=BINARY, root_before=BINARY)
-BLOCK_SCHEMA = struct(
-    hapi_version=STRING,
-    event_time_us=LONG,
-    previous_root=BINARY,
-    kinds=strings_to(INT),
-    sizes=array(struct(position=INT, kind=STRING, size_bytes=INT)),
+from spark_export.decode.block import find_mark, find_root_before, read_block
+
+STREAM_PREFIX = "block_node."
+MARK = "number bigint, part int, parts int, items int, size_bytes bigint, root binary, root_before binary"
+ITEMS = "kinds map<string, int>, sizes array<struct<position: int, kind: string, size_bytes: int>>"
+DECODED = f"event_time_us bigint, hapi_version string, previous_root binary, {ITEMS}"
+PARTS = f"chain string, timestamp timestamp, data binary, {MARK}"
+ROOTS = "chain string, number bigint, correction struct<timestamp: timestamp, root: binary>"
+BLOCKS = (
+    "chain string, number bigint, root binary, timestamp timestamp, items int, size_bytes bigint, "
+    f"event_time timestamp, hapi_version string, previous_root binary, {ITEMS}"
 )
+CONTENT = ("items", "size_bytes", "event_time", "hapi_version", "previous_root", "kinds", "sizes")
 
 
-def silver_blocks(bronze: Any) -> Any:
-    """Returns one row for each completely stored block in the result of `read_bronze`.
+def block_parts(bronze: Any) -> Any:
+    """Returns one row for each message that is a block or a part of one, with the columns PARTS."""
+    chain = f.substring("stream", len(STREAM_PREFIX) + 1, 2**30).alias("chain")
+    mark = f.udf(decode_mark, MARK, useArrow=False)("headers").alias("mark")
+    parts = bronze.where(f.col("stream").startswith(STREAM_PREFIX)).select(chain, "timestamp", "data", mark)
+    return parts.where("mark IS NOT NULL").select("chain", "timestamp", "data", "mark.*")
 
-    Columns: chain, number, root (hash), items (their number), size_bytes, timestamp (when the last message of the block
-    was first stored), event_time (when produced), hapi_version, previous_root, kinds (the number of items of each
+
+def corrected_roots(parts: Any, known: Any) -> Any:
+    """Returns the corrected root hash of each block that has one, with the columns ROOTS. Of several corrections, the
+    one that was stored first counts. known: the result for earlier messages."""
+    correction = f.struct("timestamp", f.col("root_before").alias("root")).alias("correction")
+    number = (f.col("number") - 1).alias("number")
+    new = parts.where("root_before IS NOT NULL").select("chain", number, correction)
+    return known.unionByName(new).groupBy("chain", "number").agg(f.min("correction").alias("correction"))
+
+
+def silver_blocks(parts: Any, known: Any, roots: Any) -> Any:
+    """Returns one row for each completely stored block.
+
+    Columns: chain, number, root (hash), timestamp (when the last message of the block was first stored), items (their
+    number), size_bytes, event_time (when produced), hapi_version, previous_root, kinds (the number of items of each
     kind), sizes (position, kind and size in bytes of each item, in order).
-    """
-    from pyspark.sql import functions as f
 
-    part = f.udf(decode_part, PART_SCHEMA, useArrow=False)
-    decode = f.udf(decode_cut, BLOCK_SCHEMA, useArrow=False)
-    parts = (
-        bronze.where(f.col("stream").startswith(STREAM_PREFIX))
-        .select("stream", "index", "timestamp", "data", part("headers").alias("mark"))
-        .where("mark IS NOT NULL")
+    known: the rows of earlier messages, for the same numbers of blocks at least.
+    """
+    decode = f.udf(decode_cut, DECODED, useArrow=False)
+    copies = parts.groupBy("chain", "number", "root", "parts", "items", "size_bytes").agg(
+        f.expr("min(timestamp) FILTER (WHERE part = parts - 1)").alias("timestamp"),
+        # A part that was stored twice has the same bytes, and the set contains it once.
+        f.array_sort(f.collect_set(f.struct("part", "data"))).alias("cut"),
     )
-    # There is one row for each corrected root. There are few rows, so Spark sends all rows to every worker.
-    corrected = (
-        parts.where("mark.root_before IS NOT NULL")
-        .groupBy("stream", (f.col("mark.number") - 1).alias("number"))
-        .agg(f.expr("min(struct(timestamp, mark.root_before AS root)).root").alias("corrected"))
+    is_whole = f.size("cut") == f.col("parts")
+    event_time = f.timestamp_micros("block.event_time_us").alias("event_time")
+    content = f.struct("items", "size_bytes", event_time, *(f"block.{name}" for name in CONTENT[3:]))
+    decoded = copies.withColumn("block", f.when(is_whole, decode("cut"))).select(
+        *("chain", "number", "root", "timestamp"), f.when(is_whole, content).alias("content")
     )
-    copies = (
-        parts.withColumn("number", f.col("mark.number"))
-        .join(f.broadcast(corrected), ["stream", "number"], "left")
-        .withColumn("label", f.coalesce("corrected", "mark.root"))
-        .groupBy("stream", "number", "label", "mark.root", "mark.parts", "mark.items", "mark.size_bytes")
-        .agg(
-            f.expr("min(timestamp) FILTER (WHERE mark.part = mark.parts - 1)").alias("last"),
-            # A part that was stored twice has the same bytes, and the set contains it once.
-            f.array_sort(f.collect_set(f.struct(f.col("mark.part").alias("part"), "data"))).alias("cut"),
-        )
-    )
+    earlier = known.select("chain", "number", "root", "timestamp", f.struct(*CONTENT).alias("content"))
     # Copies of a block, perhaps cut in other places, are one row. An incomplete copy counts for the time only.
-    whole = (
-        copies.groupBy("stream", "number", f.col("label").alias("root"))
-        .agg(
-            f.min("last").alias("timestamp"),
-            f.expr("min_by(struct(items, size_bytes, cut), parts) FILTER (WHERE size(cut) = parts)").alias("copy"),
-        )
-        .where("copy IS NOT NULL")
-        .select("stream", "number", "root", "timestamp", "copy.*")
+    order = f.when(f.col("content").isNotNull(), f.struct("content.size_bytes", "content.event_time", "content.sizes"))
+    return (
+        earlier.unionByName(decoded)
+        .join(f.broadcast(roots), ["chain", "number"], "left")
+        .withColumn("root", f.coalesce("correction.root", "root"))
+        .groupBy("chain", "number", "root")
+        .agg(f.min("timestamp").alias("timestamp"), f.min_by("content", order).alias("content"))
+        .where("content IS NOT NULL")
+        .select("chain", "number", "root", "timestamp", "content.*")
     )
-    return whole.select(
-        f.substring("stream", len(STREAM_PREFIX) + 1, 2**30).alias("chain"),
-        "number",
-        "root",
-        "items",
-        "size_bytes",
-        "timestamp",
-        decode("cut").alias("block"),
-    ).select(
-        "chain",
-        "number",
-        "root",
-        "items",
-        "size_bytes",
-        "timestamp",
-        f.timestamp_micros("block.event_time_us").alias("event_time"),
-        "block.hapi_version",
-        "block.previous_root",
-        "block.kinds",
-        "block.sizes",
+
+
+def open_parts(parts: Any, blocks: Any, roots: Any) -> Any:
+    """Returns the messages whose block has no row in `blocks`. Later messages can complete such a block."""
+    labelled = parts.join(f.broadcast(roots), ["chain", "number"], "left").withColumn(
+        "label", f.coalesce("correction.root", "root")
     )
+    done = blocks.select("chain", "number", f.col("root").alias("label"))
+    return labelled.join(done, ["chain", "number", "label"], "left_anti").select(*parts.columns)
 
 
 def silver_items(blocks: Any) -> Any:
     """Returns one row for each block item: chain, number (of the block), position (from 0), kind, size_bytes."""
-    from pyspark.sql import functions as f
-
     return blocks.select("chain", "number", f.explode("sizes").alias("item")).select("chain", "number", "item.*")
 
 
+def decode_mark(headers: Any) -> tuple[Any, ...] | None:
+    """Decodes the headers of a message into the fields of MARK; None if it is not part of a block."""
+    mark = find_mark(headers)
+    if mark is None:
+        return None
+    root_before = find_root_before(headers)
+    return (mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root, root_before)
+
+
 def decode_cut(cut: Any) -> tuple[Any, ...] | None:
-    """Decodes a block from its messages, in order. Returns the fields of `BLOCK_SCHEMA`, or None."""
-    return decode_block(b"".join(bytes(part["data"]) for part in cut))
+    """Decodes a block from its messages, in order. Returns the fields of DECODED; None if the bytes are no block."""
+    from block_node.blocks.errors import BlockFormatError
+
+    try:
+        block = read_block(b"".join(bytes(part["data"]) for part in cut))
+    except BlockFormatError:
+        return None
+    kinds = Counter(kind for kind, _ in block.items)
+    sizes = [(position, kind, len(item)) for position, (kind, item) in enumerate(block.items)]
+    return (block.time_us, block.hapi_version, block.previous_root, dict(kinds), sizes)

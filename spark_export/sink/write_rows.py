@@ -6,15 +6,17 @@ The columns can have the names of this format (`data`, `stream`) or the names of
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, ShortType, StringType, StructType
 
+import bare
 from spark_export.errors import OptionError
-from spark_export.source.node_client import push_body
 from spark_export.source.options import WriteOptions
 from spark_export.source.schema import NULL_HEADER
+from stream_service.extensions import Header, RichPush
 
 TYPES: dict[str, tuple[type[DataType], ...]] = {
     "data": (BinaryType, StringType),
@@ -66,12 +68,26 @@ def has_stream_column(schema: StructType) -> bool:
 
 @dataclass(frozen=True)
 class RowToPush:
-    """A row as a message to push. `body` is the result of `push_body` with request id 0."""
+    """A row as a message to push. partition: None: the key or the content chooses it."""
 
     stream: str
     partition: int | None
     key: bytes | None
-    body: bytes
+    data: bytes
+    headers: Sequence[Header]
+
+    @property
+    def content(self) -> bytes:
+        return content_of(self.data, self.key, self.headers)
+
+
+def content_of(data: bytes, key: bytes | None, headers: Sequence[Header]) -> bytes:
+    """Encodes data, key and headers, to compare messages and to choose a partition. The bytes never change: they are
+    those of a `node/stream_push/1` request without its sequence number."""
+    return _push_encoder.encode(RichPush(0, data, key, list(headers), None))[:-1]
+
+
+_push_encoder = bare.Encoder(RichPush)
 
 
 def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
@@ -81,10 +97,10 @@ def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
             "the node gives each message its index and its time: name other columns, as in INSERT INTO t (key, value), "
             "and create the table with columns 'kafka', whose columns may all be left out"
         )
-    stream = row.get("stream") or row.get("topic") or options.stream
+    stream = options.stream if options.is_for_all else row.get("stream") or row.get("topic") or options.stream
     if stream is None:
         raise OptionError("a row has null in the column 'stream', and there is no option stream")
-    headers = [(_text(each["key"]), to_bytes(each["value"]) or b"") for each in row.get("headers") or ()]
+    headers = list(_headers(row.get("headers") or (), options.nulls))
     message = to_bytes(row["data"] if "data" in row else row["value"])
     if message is None:
         if options.nulls == "error":
@@ -94,22 +110,31 @@ def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
         if options.nulls == "skip":
             return None
         message = b""
-        if options.nulls == "mark":
-            headers.append((NULL_HEADER, b""))
-    key = to_bytes(row.get("key"))
-    return RowToPush(stream, row.get("partition"), key, push_body(0, message, key, headers))
+        # A row that was read from a marked message has the mark among its headers.
+        if options.nulls == "mark" and all(each.name != NULL_HEADER for each in headers):
+            headers.append(Header(NULL_HEADER, b""))
+    return RowToPush(stream, row.get("partition"), to_bytes(row.get("key")), message, headers)
 
 
-def digest_of(body: bytes) -> bytes:
-    """Returns the BLAKE2b digest of the body of a push, `DIGEST_BYTES` long."""
-    return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
+def _headers(given: Sequence[Any], nulls: str) -> Iterator[Header]:
+    for each in given:
+        name, value = each["key"], to_bytes(each["value"])
+        if value is None and nulls == "skip":
+            continue
+        if name is None or (value is None and nulls != "empty"):
+            raise OptionError(
+                f"the header {name!r} of a row has null as its {'name' if name is None else 'value'}, which a message "
+                "cannot have; leave it out, or set nulls to empty or skip"
+            )
+        yield Header(str(name), value or b"")
+
+
+def digest_of(content: bytes) -> bytes:
+    """Returns the BLAKE2b digest of the content of a message, `DIGEST_BYTES` long."""
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
 def to_bytes(value: Any) -> bytes | None:
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else bytes(value)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)

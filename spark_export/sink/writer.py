@@ -1,48 +1,46 @@
-"""Writes the rows of a DataFrame as messages: `df.write.format("stream_node")`.
+"""Writes the rows of a DataFrame, or of a streaming query, as messages. The node confirms a row after it has synced it.
 
-The node confirms a row after it has synced the message to disk.
+A batch write (`StreamWriter`) stores every row at least once, as Spark's Kafka sink does: if Spark repeats a failed
+task, the task pushes all its rows again. With the option `writeId`, every row is stored exactly once, even if the whole
+write is repeated. A single execution of a task stores no row twice, even if the connection breaks.
 
-Without the option `writeId`, every row is written at least once, as by Spark's Kafka sink: if Spark repeats a failed
-task, the task pushes all its rows again. With `writeId`, every row is written exactly once, even if the whole write is
-repeated (`spark_export.source.attempts`). A single execution of a task stores no row twice, even if the connection
-breaks: each message has a sequence number, by which the node recognises a repeated message.
+A streaming query (`StreamSink`) stores each row exactly once, even if Spark or the node is killed at any moment, but
+for `delivery=atLeastOnce`. The condition is that a repeated micro-batch has the same rows in the same tasks
+(docs/spark.md). The id of the query, which is in its checkpoint, identifies the query after a restart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import Row, StructType
 
-from spark_export.errors import OptionError, StreamExists
-from spark_export.sink.pushes import Pushes
-from spark_export.sink.sink_record import Place, commit_batch
+from spark_export.errors import OptionError, RowsDiffer, SourceError, StreamExists
+from spark_export.sink.pushes import Attempt, Pushes
+from spark_export.sink.sink_record import commit_batch, find_ends
 from spark_export.sink.write_rows import check_columns, has_stream_column, read_row
-from spark_export.source.attempts import Attempt, check_tasks
-from spark_export.source.node_client import NodeConnection
+from spark_export.source.node import asked
 from spark_export.source.options import WriteOptions
-from spark_export.source.sent_code import Sendable
-from spark_export.source.sent_modules import SOURCE_MODULES
+from spark_export.source.plan import Place
+from spark_export.source.spark_versions import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-Ends = dict[Place, tuple[int, int]]
-"""The first index and the next index of each partition at the beginning of a batch."""
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+"""The local properties of a Spark task with the id of the streaming query and the number of the micro-batch."""
 
 
 @dataclass
-class Written(Sendable, WriterCommitMessage):
+class SinkWritten(WriterCommitMessage):
     """The result of one task.
 
     query: the name of the query or write, as in `Attempt`; None if rows are written at least once.
     seen: the numbers of the tasks that stored messages of the batch before this execution.
     """
-
-    modules = SOURCE_MODULES
-    # Spark unpickles the writer first.
-    follows = True
 
     counts: dict[Place, int]
     task: int = 0
@@ -50,73 +48,52 @@ class Written(Sendable, WriterCommitMessage):
     seen: set[int] = field(default_factory=set)
 
 
-def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) -> Ends:
-    """Checks the columns, and creates a missing stream. Returns the first and next index of each partition.
+class SinkWriter:
+    """The part that the writers of a job and of a micro-batch share. The driver creates a missing stream, and tasks
+    push the rows."""
 
-    Raises OptionError, also for a write that replaces the stream, and errors of the connection.
-    """
-    if overwrite:
-        raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
-    check_columns(schema, options)
-    with NodeConnection.to(options) as node:
-        if options.stream is not None:
-            found = node.list_partitions(options.stream)
-            if options.partitions is not None or not found:
-                node.create_stream(options.stream, options.partitions or 1)
-                found = node.list_partitions(options.stream)
-        if has_stream_column(schema):
-            found = list(node.list_streams())
-        return {(each.stream, each.partition): (each.first_index, each.next_index) for each in found}
+    def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
+        """Checks columns and options, and creates the stream. Raises SourceError."""
+        if overwrite:
+            raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
+        check_columns(schema, options)
+        self._options = options
+        # The first index and the next index of each partition at the beginning of the batch.
+        self._ends = asked(options, lambda client: find_ends(client, options, has_stream_column(schema)))
 
-
-def write_rows(
-    batches: Iterator[pa.RecordBatch], options: WriteOptions, attempt: Attempt | None, ends: Mapping[Place, Any]
-) -> Written:
-    """Pushes the rows of a task, and waits for all confirmations; without `attempt`, rows are stored at least once.
-    Raises SourceError."""
-    with Pushes(options, attempt, ends) as pushes:
-        if not pushes.is_committed():
-            for batch in batches:
-                for row in batch.to_pylist():
-                    taken = read_row(row, options)
+    def write(self, iterator: Iterator[pa.RecordBatch | Row]) -> SinkWritten:
+        """Pushes the rows of a task, and waits for all confirmations. Raises SourceError."""
+        attempt = self._attempt()
+        with Pushes(self._options, attempt, self._ends) as pushes:
+            for given in iterator if not pushes.is_committed() else ():
+                # Before Spark 4.1, a streaming query has rows in place of Arrow batches.
+                for row in given.to_pylist() if isinstance(given, pa.RecordBatch) else [given.asDict(recursive=True)]:
+                    taken = read_row(row, self._options)
                     if taken is not None:
                         pushes.push(taken)
             pushes.flush()
-        if attempt is None:
-            return Written(pushes.counts)
-        return Written(pushes.counts, attempt.task, attempt.query, pushes.seen)
+            if attempt is None:
+                return SinkWritten(pushes.counts)
+            return SinkWritten(pushes.counts, attempt.task, attempt.query, pushes.seen)
+
+    def _attempt(self) -> Attempt | None:
+        """Returns the present execution of a task; None if its rows are stored at least once."""
+        raise NotImplementedError
 
 
-def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -> None:
-    """Saves at the node that a batch is completely stored, if exactly once. Raises RowsDiffer."""
-    written = [each for each in messages if isinstance(each, Written) and each.query is not None]
-    if not written or written[0].query is None:
-        return
-    check_tasks(set().union(*(each.seen for each in written)), (each.task for each in written), batch)
-    with NodeConnection.to(options) as node:
-        commit_batch(node, written[0].query, batch, set().union(*(each.counts for each in written)))
-
-
-class StreamWriter(Sendable, DataSourceArrowWriter):
-    """The writer of one Spark job. The driver creates a missing stream, and tasks push the rows."""
-
-    modules = SOURCE_MODULES
+class StreamWriter(SinkWriter, DataSourceArrowWriter):
+    """The writer of one Spark job."""
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-        """Checks columns and options, and creates the stream. Raises SourceError, such as StreamExists."""
-        self._ends = prepare_streams(schema, options, overwrite)
-        self._options = options
-        stored = sum(
-            next_index - first for (stream, _), (first, next_index) in self._ends.items() if stream == options.stream
-        )
+        """Raises SourceError, such as StreamExists."""
+        super().__init__(schema, options, overwrite)
+        stored = sum(end - first for (stream, _), (first, end) in self._ends.items() if stream == options.stream)
         if stored and options.if_exists == "error":
             raise StreamExists(f"the stream {options.stream!r} has {stored} messages, and ifExists is error")
         self._skipped = bool(stored) and options.if_exists == "ignore"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        if self._skipped:
-            return Written({})
-        return write_rows(iterator, self._options, self._attempt(), self._ends)
+    def write(self, iterator: Iterator[Any]) -> SinkWritten:
+        return SinkWritten({}) if self._skipped else super().write(iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Records in the node that a write with a `writeId` is complete. The tasks have pushed all messages."""
@@ -126,11 +103,49 @@ class StreamWriter(Sendable, DataSourceArrowWriter):
         """Does nothing: a pushed message cannot be removed from a stream."""
 
     def _attempt(self) -> Attempt | None:
-        """Returns the present execution of a task as an `Attempt`, or None for a write without a `writeId`."""
         if self._options.write_id is None:
             return None
-        from pyspark import TaskContext
-
         context = TaskContext.get()
         task, tried = (context.partitionId(), context.attemptNumber()) if context else (0, 0)
         return Attempt(f"spark-write-{self._options.write_id}", self._options.write_version, task, tried > 0)
+
+
+class StreamSink(SinkWriter, DataSourceStreamArrowWriter):
+    """The writer of one micro-batch; Spark creates one on the driver, and another one to commit."""
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:
+        """Records in the node that the micro-batch is stored; if Spark repeats it, no row is pushed again."""
+        commit_written(messages, self._options, batchId)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:
+        """Does nothing: when Spark repeats the micro-batch, the sink does not push again what it finds."""
+
+    def _attempt(self) -> Attempt | None:
+        return read_attempt(TaskContext.get()) if self._options.exactly_once else None
+
+
+def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -> None:
+    """Saves at the node that a batch is completely stored, if exactly once. Raises RowsDiffer."""
+    written = [each for each in messages if isinstance(each, SinkWritten) and each.query is not None]
+    if not written or (query := written[0].query) is None:
+        return
+    gone = sorted(set().union(*(each.seen for each in written)) - {each.task for each in written})
+    if gone:
+        raise RowsDiffer(
+            f"batch {batch} had a task {gone[0]} when it was first tried, and has fewer tasks now: its rows may be in "
+            "the streams twice; repeat a batch with the settings and the number of cores with which it began"
+        )
+    places = set[Place]().union(*(each.counts for each in written))
+    asked(options, lambda client: commit_batch(client, query, batch, places))
+
+
+def read_attempt(context: TaskContext | None) -> Attempt:
+    """Returns which execution (`Attempt`) of which task of a streaming query is running. Raises SourceError."""
+    query = context.getLocalProperty(QUERY_ID) if context else None
+    batch = context.getLocalProperty(BATCH_ID) if context else None
+    if context is None or query is None or batch is None:
+        raise SourceError(
+            "Spark does not tell this task its query and its micro-batch, so rows cannot be stored exactly once; "
+            "use Spark 4.2 or later with a micro-batch trigger, or write with delivery=atLeastOnce"
+        )
+    return Attempt(f"spark-sink-{query}", int(batch), context.partitionId(), context.attemptNumber() > 0)

@@ -5,20 +5,26 @@ Several requests wait for their answers at the same time. The caller checks for 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ockam.protocol import ProtocolError
 from spark_export.errors import BadAnswer
-from spark_export.source.node_client import NodeConnection, body_of
-from spark_export.source.node_wire import BareReader, stream_address, uint
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import ReadRange
+from stream_client import blocking
+from stream_client.arguments import encoded
+from stream_client.core.calls import Call
+from stream_service.bulk import BULK, BulkHead, BulkRead, split_page
 
-PROTOCOL = "node/stream_bulk/1"
 PAGES_AHEAD = 2
 """The number of unanswered requests: the node sends one page while the caller handles another."""
+PATIENCE_CHECKS = 5
+"""The checks for late answers (ten seconds) after which a request is sent again: a loaded node may need seconds for a
+page, and each further copy of the request would cost it a page more."""
 ROW_OVERHEAD_BYTES = 40
 """What the node adds to the size of each row when it measures a page, in bytes."""
 FIRST_ROWS = 4_096
@@ -27,35 +33,32 @@ FIRST_ROWS = 4_096
 
 @dataclass(frozen=True)
 class PageBatch:
-    """A page of consecutive messages of one partition (see `stream_service.bulk.BulkPage`). `batch` is None without
-    rows."""
+    """A page of consecutive messages of one partition, and its rows; None without rows."""
 
-    stream_id: int
-    created_us: int
-    first_index: int
-    next_index: int
-    start: int
-    rows: int
+    page: BulkHead
     batch: pa.RecordBatch | None
 
+    @property
+    def end(self) -> int:
+        return self.page.start + self.page.rows
 
-def read_bulk_page(body: memoryview) -> PageBatch:
-    """Decodes a page from the body of the node's answer. Raises BadAnswer, also for other rows than announced."""
-    reader = BareReader(body)
-    reader.uint()
-    stream_id, created_us = reader.uint(), reader.u64()
-    first_index, next_index, start, rows = (reader.uint() for _ in range(4))
-    batch = read_batch(reader.data())
-    page = PageBatch(stream_id, created_us, first_index, next_index, start, rows, batch)
+
+def read_page(payload: bytes) -> PageBatch:
+    """Decodes the node's answer. Raises BadAnswer, also for other rows than announced."""
+    try:
+        page, arrow = split_page(payload)
+    except ProtocolError as error:
+        raise BadAnswer(f"not an answer to a {BULK.name}: {error}") from error
+    batch = read_batch(arrow)
     # An Arrow stream that is cut between two of its messages is valid, but has fewer rows.
     found = 0 if batch is None else batch.num_rows
-    if found != rows:
-        raise BadAnswer(f"a page of {found} rows where {rows} were announced: the node's answer was cut")
-    if batch is not None and rows:
+    if found != page.rows:
+        raise BadAnswer(f"a page of {found} rows where {page.rows} were announced: the node's answer was cut")
+    if batch is not None and found:
         indexes = batch.column("index")
-        if indexes[0].as_py() != start or indexes[-1].as_py() != start + rows - 1:
-            raise BadAnswer(f"a page that does not run from {start} to {start + rows - 1}")
-    return page
+        if (indexes[0].as_py(), indexes[-1].as_py()) != (page.start, page.start + found - 1):
+            raise BadAnswer(f"a page that does not run from {page.start} to {page.start + found - 1}")
+    return PageBatch(page, batch)
 
 
 def read_batch(stream: memoryview) -> pa.RecordBatch | None:
@@ -71,52 +74,48 @@ def read_batch(stream: memoryview) -> pa.RecordBatch | None:
 
 
 class BulkPages:
-    """A single read of an index range through one connection. Pages arrive in the order of their indexes.
+    """A single read of an index range through one client. Pages arrive in the order of their indexes.
 
     Invariant: the ranges in `_asked`, the unanswered requests, are consecutive. They begin at the next index that
     `pages` will yield and end at `_ask_from`, where the next request begins.
     """
 
-    def __init__(self, node: NodeConnection, wanted: ReadRange, options: ReadOptions) -> None:
-        self._node = node
-        self._address = stream_address(wanted.stream, wanted.partition)
+    def __init__(self, client: blocking.StreamClient, wanted: ReadRange, options: ReadOptions) -> None:
+        self._session = client.session
+        (self._handle,) = self._session.core.find_handles(wanted.stream, [wanted.partition])
         self._ask_from = wanted.start
         self._end = wanted.end
         self._options = options
         self._rows_per_page = FIRST_ROWS
-        self._asked: list[tuple[bytes, int, int]] = []
-        self._answers: dict[bytes, PageBatch] = {}
+        self._asked: deque[tuple[Call, int]] = deque()
 
     def pages(self) -> Iterator[PageBatch]:
-        """Yields the pages in the order of their indexes. Raises NodeRefused, ConnectionBroken, BadAnswer."""
-        while True:
-            while len(self._asked) < PAGES_AHEAD and self._ask_from < self._end:
-                stop = min(self._end, self._ask_from + self._rows_per_page)
-                self._asked.append(self._ask(self._ask_from, stop))
-                self._ask_from = stop
-            if not self._asked:
-                return
-            wanted, _, stop = self._asked.pop(0)
-            page = self._take(wanted)
-            reached = page.start + page.rows
-            if reached < min(stop, page.next_index):
-                # The page has fewer rows than requested. The remaining rows are read before the later ranges.
-                self._asked.insert(0, self._ask(reached, stop))
-            if page.rows and page.batch is not None:
-                # Only 7/8 of the page is planned, so that slightly larger rows still fit in one page.
-                row_bytes = ROW_OVERHEAD_BYTES + page.batch.nbytes // page.rows
-                fitting = self._options.fetch_bytes * 7 // 8 // row_bytes
-                self._rows_per_page = max(1, min(2 * self._rows_per_page, fitting))
-            yield page
+        """Yields the pages in the order of their indexes. Raises BadAnswer and ClientErrors."""
+        try:
+            while True:
+                while len(self._asked) < PAGES_AHEAD and self._ask_from < self._end:
+                    stop = min(self._end, self._ask_from + self._rows_per_page)
+                    self._asked.append((self._ask(self._ask_from, stop), stop))
+                    self._ask_from = stop
+                if not self._asked:
+                    return
+                call, stop = self._asked.popleft()
+                found = read_page(self._session.answered(call).answers[0])
+                if found.end < min(stop, found.page.next_index):
+                    # The page has fewer rows than requested. The remaining rows are read before the later ranges.
+                    self._asked.appendleft((self._ask(found.end, stop), stop))
+                if found.batch is not None and found.batch.num_rows:
+                    # Only 7/8 of the page is planned, so that slightly larger rows still fit in one page.
+                    row_bytes = ROW_OVERHEAD_BYTES + found.batch.nbytes // found.batch.num_rows
+                    fitting = self._options.fetch_bytes * 7 // 8 // row_bytes
+                    self._rows_per_page = max(1, min(2 * self._rows_per_page, fitting))
+                yield found
+        finally:
+            for call, _ in self._asked:
+                self._session.core.calls.forget(call)
 
-    def _ask(self, start: int, stop: int) -> tuple[bytes, int, int]:
+    def _ask(self, start: int, stop: int) -> Call:
         options = self._options
-        flags = bytes((options.include_data, True, options.verify_checksums))
-        body = uint(1) + uint(start) + uint(stop) + uint(options.fetch_bytes) + flags
-        return self._node.send(self._address, PROTOCOL, body), start, stop
-
-    def _take(self, wanted: bytes) -> PageBatch:
-        while wanted not in self._answers:
-            answer = self._node.receive()
-            self._answers[answer.return_address] = read_bulk_page(body_of(answer, PROTOCOL))
-        return self._answers.pop(wanted)
+        columns = options.include_data, True, options.verify_checksums
+        request = encoded(BULK, BulkRead(1, start, stop, options.fetch_bytes, *columns))
+        return self._session.core.call(self._handle, request, patience=PATIENCE_CHECKS)

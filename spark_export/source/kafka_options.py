@@ -1,86 +1,97 @@
-"""A table of the options of Spark's Kafka source and Kafka sink, with the equivalent options of `stream_node`.
+"""Kafka's options: a query for Spark's Kafka source or sink runs with the name of the format changed.
 
-An error for an unknown option names the equivalent from this table, which `docs/spark.md` also shows. The Kafka options
-are those of Spark 4.3.
+The tables `SOURCE` and `SINK`, which `docs/spark.md` shows, say for each option of Spark 4.3 what becomes of it.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from spark_export.errors import OptionError
+
+logger = logging.getLogger("stream_node.spark")
 
 
 class KafkaOption(NamedTuple):
     """An option of Spark's Kafka source or Kafka sink.
 
     name: the name of the option; a name that ends with `…` stands for all names with this prefix.
-    ours: the equivalent option of the format `stream_node`; None if there is none.
-    note: the difference to Kafka, or the advice if there is no equivalent option; empty if nothing differs.
+    ours: the equivalent option of the format `stream_node`; None: the option is ignored.
+    note: the difference to Kafka, or why the option is ignored; empty if nothing differs.
+    is_refused: whether the option is an error, because a query without it would do something else.
     """
 
     name: str
     ours: str | None
     note: str = ""
+    is_refused: bool = False
 
 
-CLIENT = "an option of Kafka's own client, which is not used here; leave it out"
-GROUP = "there is no consumer group: the checkpoint keeps the position of the query; leave it out"
+CLIENT = "an option of Kafka's own client, which is not used here"
+GROUP = "there is no consumer group: the checkpoint keeps the position of the query"
+PLAINTEXT = "PLAINTEXT"
+SECURITY = (
+    KafkaOption("kafka.security.protocol", None, f"tlsCa turns on TLS; {PLAINTEXT} is ignored", True),
+    KafkaOption("kafka.sasl.…", None, "a certificate (tlsCert) or a token says who you are", True),
+    KafkaOption("kafka.ssl.…", None, "tlsCa, tlsCert and tlsKey name PEM files on each executor", True),
+    KafkaOption("kafka.…", None, CLIENT),
+)
 
+TIMES = "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"
+SAME = "assign", "startingOffsets", *TIMES, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"
 SOURCE = (
-    KafkaOption("kafka.bootstrap.servers", "endpoint", "one address of a node, not a list"),
+    KafkaOption("kafka.bootstrap.servers", "endpoint", "addresses of a node, or of several members of one cluster"),
     KafkaOption("subscribe", "subscribe"),
     KafkaOption("subscribePattern", "subscribePattern", "a regular expression of Python, not of Java"),
-    KafkaOption("assign", "assign"),
-    KafkaOption("startingOffsets", "startingOffsets"),
-    KafkaOption("startingTimestamp", "startingTimestamp", "an error together with another start"),
-    KafkaOption("startingOffsetsByTimestamp", "startingOffsetsByTimestamp", "an error together with another start"),
-    KafkaOption("startingOffsetsByTimestampStrategy", "startingOffsetsByTimestampStrategy"),
-    KafkaOption("endingOffsets", "endingOffsets"),
-    KafkaOption("endingTimestamp", "endingTimestamp", "an error together with another end"),
-    KafkaOption("endingOffsetsByTimestamp", "endingOffsetsByTimestamp", "an error together with another end"),
+    *(KafkaOption(name, name) for name in SAME),
     KafkaOption("failOnDataLoss", "failOnDataLoss", "also notices a stream that was deleted and created again"),
     KafkaOption("maxOffsetsPerTrigger", "maxOffsetsPerTrigger"),
     KafkaOption("minOffsetsPerTrigger", "minOffsetsPerTrigger"),
-    KafkaOption("maxTriggerDelay", "maxTriggerDelay", "also 5 minutes; an error without minOffsetsPerTrigger"),
+    KafkaOption("maxTriggerDelay", "maxTriggerDelay", "also 5 minutes"),
     KafkaOption("minPartitions", "minPartitions"),
     KafkaOption("maxRecordsPerPartition", "maxRecordsPerPartition", "2,000,000 by default; Kafka: no limit"),
     KafkaOption("includeHeaders", "includeHeaders"),
     KafkaOption("kafkaConsumer.pollTimeoutMs", "requestTimeoutMs"),
-    KafkaOption("fetchOffset.numRetries", "fetchRetries"),
-    KafkaOption("fetchOffset.retryIntervalMs", None, "the interval is always 200 ms; leave it out"),
+    KafkaOption("fetchOffset.numRetries", None, "requestTimeoutMs says for how long a call is repeated"),
+    KafkaOption("fetchOffset.retryIntervalMs", None, "the intervals grow from 0.2 to 2 seconds"),
     KafkaOption("groupIdPrefix", None, GROUP),
     KafkaOption("kafka.group.id", None, GROUP),
-    KafkaOption(
-        "kafka.isolation.level", None, "there are no transactions: every stored message can be read; leave it out"
-    ),
-    KafkaOption("kafka.security.protocol", None, "tlsCa turns on TLS; leave it out"),
-    KafkaOption("kafka.sasl.…", None, "leave it out: a certificate (tlsCert) or a token says who you are"),
-    KafkaOption("kafka.ssl.…", None, "leave it out: tlsCa, tlsCert and tlsKey name PEM files on each executor"),
-    KafkaOption("kafka.…", None, CLIENT),
+    KafkaOption("kafka.isolation.level", None, "there are no transactions: every stored message can be read"),
+    *SECURITY,
 )
 SINK = (
-    KafkaOption("kafka.bootstrap.servers", "endpoint", "one address of a node, not a list"),
-    KafkaOption("topic", "stream", "the column of this name has precedence here; with Kafka the option has"),
-    KafkaOption("includeHeaders", None, "a column headers is always written; leave it out"),
-    KafkaOption("kafka.…", None, CLIENT),
+    KafkaOption("kafka.bootstrap.servers", "endpoint", "addresses of a node, or of several members of one cluster"),
+    KafkaOption("topic", "topic"),
+    KafkaOption("includeHeaders", None, "a column headers is always written"),
+    *SECURITY,
 )
 
-_OLD_NAMES = {"bootstrap.servers": "endpoint"}
+OTHER_NAMES = {"bootstrap.servers": "endpoint"}
 """Maps option names of Kafka's own tools, which Spark's Kafka source lacks, to options of `stream_node`."""
 
 
-def our_name(name: str) -> str | None:
-    lower = name.lower()
-    for option in (*SOURCE, *SINK):
-        if option.name.lower() == lower and option.ours:
-            return option.ours
-    return _OLD_NAMES.get(lower)
+def without_kafkas_names(given: Mapping[str, str]) -> dict[str, str]:
+    """Returns options under our names. Options that are ignored are left out and logged. Raises OptionError for an
+    option that is refused. An option under our name has precedence."""
+    found: dict[str, str] = {}
+    ours: dict[str, str] = {}
+    for name, value in given.items():
+        option = next((each for each in (*SOURCE, *SINK) if _is_meant(each, name)), None)
+        if option is None or (option.ours or "").lower() == name.lower():
+            ours[name] = value
+        elif option.ours is not None:
+            found[option.ours] = value
+        elif option.is_refused and value.strip().upper() != PLAINTEXT:
+            raise OptionError(f"the option {name!r} is not served: {option.note}; leave it out")
+        else:
+            logger.info("the option %r is ignored: %s", name, option.note)
+    names = {name.lower() for name in ours}
+    return {name: value for name, value in found.items() if name.lower() not in names} | ours
 
 
-def advice(name: str) -> str | None:
-    lower = name.lower()
-    for option in (*SOURCE, *SINK):
-        family = option.name.removesuffix("…").lower()
-        is_meant = lower.startswith(family) if option.name.endswith("…") else lower == family
-        if is_meant and option.ours is None:
-            return option.note
-    return None
+def _is_meant(option: KafkaOption, name: str) -> bool:
+    if option.name.endswith("…"):
+        return name.lower().startswith(option.name.removesuffix("…").lower())
+    return option.name.lower() == name.lower()

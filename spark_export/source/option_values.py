@@ -1,4 +1,4 @@
-"""Parses the values of options that are JSON with offsets, JSON with times, or durations.
+"""Parses the values of options that are JSON with offsets, JSON with times, durations, or patterns of names.
 
 The functions raise ValueError for a wrong value. The caller, `spark_export.source.options`, adds the option name to the
 error.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from typing import Any, TypeAlias
 
 EARLIEST, LATEST = -2, -1
@@ -58,6 +59,13 @@ def parse_duration_ms(value: str) -> int:
     return int(int(found[1]) * unit)
 
 
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compiles a regular expression without Python's warnings, which an export would print. Raises re.error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return re.compile(pattern)
+
+
 def parse_whole(value: object, least: int) -> int:
     """Returns a whole number of at least `least`, given as a number or a text, as in JSON's keys. Raises ValueError."""
     is_text = isinstance(value, str) and re.fullmatch("-?[0-9]{1,19}", value) is not None
@@ -79,11 +87,15 @@ def _by_partition(value: str, form: str, least: int) -> Offsets:
         raise ValueError(form)
     made: Offsets = {}
     for stream in sorted(found):
-        numbers = made[stream] = dict[int, int]()
+        numbers, gone = dict[int, int](), found[stream].get(BESIDE_PARTITIONS[1]) or ()
+        made[stream] = numbers
         for partition, number in found[stream].items():
             if partition in BESIDE_PARTITIONS:
                 continue
             at = parse_whole(partition, 0)
+            if at in gone:
+                # The offsets of a progress still have the index of a partition that was deleted.
+                continue
             if at in numbers:
                 raise ValueError(f"partition {at} of {stream!r} is named twice; name it once")
             numbers[at] = parse_whole(number, least)

@@ -9,24 +9,22 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES, SchemaOptions, schema_options
-from spark_export.decode.time_texts import find_zone
+from spark_export.decode.options import DECODE_OPTIONS, decode_options
 from spark_export.errors import OptionError
-from spark_export.source.kafka_options import advice, our_name
-from spark_export.source.node_tls import TLS_OPTIONS, NodeTls, tls_of
-from spark_export.source.node_token import TOKEN_OPTION, NodeToken, token_of
+from spark_export.source.kafka_options import OTHER_NAMES, without_kafkas_names
+from spark_export.source.node import REQUEST_TIMEOUT_MS, TLS_OPTIONS, TOKEN_OPTION, Way, tls_of, token_of
 from spark_export.source.option_values import (
     EARLIEST,
     LATEST,
     Offsets,
+    compile_pattern,
     parse_assign,
     parse_duration_ms,
     parse_offsets,
     parse_times,
 )
-from spark_export.source.patterns import compile_pattern
 
 P = TypeVar("P")
 D = TypeVar("D")
@@ -35,47 +33,39 @@ READ_OPTIONS = (
     *("endpoint", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
     *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeData", "decode"),
-    *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
-    *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES),
+    *("fetchBytes", "requestTimeoutMs", "verifyChecksums"),
+    *DECODE_OPTIONS,
     *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *(*TLS_OPTIONS, TOKEN_OPTION),
 )
 WRITE_OPTIONS = (
-    *("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs"),
+    *("endpoint", "stream", "topic", "partitions", "window", "requestTimeoutMs"),
     *("nulls", "ifExists", "writeId", "writeVersion", "delivery", *TLS_OPTIONS, TOKEN_OPTION),
 )
 
-SPARKS_OWN = ("checkpointlocation",)
+SPARKS_OWN = ("checkpointlocation", "queryname")
 """Options, in lower case, that Spark passes to every source and that the format `stream_node` ignores."""
 
 RECORDS_PER_PARTITION = 2_000_000
 """The default of `maxRecordsPerPartition`. A task costs about 0.15 s of a core, so it should read a million rows."""
 FETCH_BYTES = 4 * 1024 * 1024
-REQUEST_TIMEOUT_MS = 120_000
-FETCH_RETRIES = 3
 WINDOW = 1_000
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 """The default of `maxTriggerDelay`, as in Spark's Kafka source."""
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """The checked options of a read. `spark_export.source.source.StreamNodeSource` explains each option.
+class ReadOptions(Way):
+    """The checked options of a read. docs/spark.md explains each option.
 
-    tls: how to connect with TLS; None: connections are not encrypted.
-    token: the token that proves who reads; None: no proof.
     starting, ending: EARLIEST, LATEST, or an index for each partition; `starting` is None if the option is absent.
     starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None without the option.
     late_start_is_error: whether a partition without a message at `starting_time_us` or later raises an error.
     kafka_columns: whether the columns have the names and types of Spark's Kafka source.
-    corrupt_column, problem_column, time_zone: see `spark_export.decode.rows.RowRules`.
-    schemas: the options that describe Avro and Protobuf messages.
+    decode, decode_options: the kind of messages and the options of `spark_export.decode.decoding.decoder`.
     marks: whether to look for messages that stand for null data; `Projection` sets this.
     """
 
-    endpoint: str = "127.0.0.1:4000"
-    tls: NodeTls | None = None
-    token: NodeToken | None = None
     path: str | None = None
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
@@ -88,29 +78,25 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_s: float = MAX_TRIGGER_DELAY_MS / 1000
-    kafka_columns: bool = False
+    kafka_columns: bool = True
     min_partitions: int | None = None
     max_records_per_partition: int = RECORDS_PER_PARTITION
     fail_on_data_loss: bool = True
     include_headers: bool = False
     include_data: bool = True
     decode: str | None = None
+    decode_options: Mapping[str, str] = field(default_factory=dict)
     fetch_bytes: int = FETCH_BYTES
-    fetch_retries: int = FETCH_RETRIES
-    request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
     verify_checksums: bool = False
-    corrupt_column: str = "_corrupt_record"
-    problem_column: str = "_problem"
-    time_zone: str = "UTC"
-    schemas: SchemaOptions = field(default_factory=SchemaOptions)
     marks: bool = False
 
 
 @dataclass(frozen=True)
-class WriteOptions:
+class WriteOptions(Way):
     """The checked options of a write.
 
     stream: the stream for rows without a value in the column `stream`.
+    is_for_all: whether `stream` is the stream of all rows, whatever the column says, as with Kafka's sink.
     partitions: the number of partitions that `stream` gets.
     window: the largest number of unconfirmed pushes.
     nulls: what a write does with rows whose data is null: `error`, `empty`, `skip` or `mark`.
@@ -121,14 +107,10 @@ class WriteOptions:
     inserts: whether the rows come from an INSERT INTO a table of Spark's SQL.
     """
 
-    endpoint: str = "127.0.0.1:4000"
-    tls: NodeTls | None = None
-    token: NodeToken | None = None
     stream: str | None = None
+    is_for_all: bool = False
     partitions: int | None = None
     window: int = WINDOW
-    fetch_retries: int = FETCH_RETRIES
-    request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
     nulls: str = "error"
     if_exists: str = "append"
     write_id: str | None = None
@@ -140,15 +122,12 @@ class WriteOptions:
 def check_names(given: Mapping[str, str]) -> None:
     """Raises OptionError for an unknown option."""
     known = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
-    for name in given:
+    for name in without_kafkas_names(given):
         lower = name.lower()
         if lower in known or lower in SPARKS_OWN:
             continue
         near = difflib.get_close_matches(lower, known, 1, 0.5)
-        instead = None if our_name(name) else advice(name)
-        if instead:
-            raise OptionError(f"there is no option {name!r}: {instead}")
-        meant = our_name(name) or (known[near[0]] if near else None)
+        meant = OTHER_NAMES.get(lower) or (known[near[0]] if near else None)
         hint = f"did you mean {meant}?" if meant else f"there are: {', '.join(sorted(known.values()))}"
         raise OptionError(f"there is no option {name!r}; {hint}")
 
@@ -157,38 +136,32 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Checks the options of a read, given as text. Raises OptionError."""
     check_names(given)
     taken = _Taken(given, READ_OPTIONS, "reading")
-    _check_single(taken)
+    # As with Kafka, a time has precedence over an index.
+    starting_time_us = taken.time_us("startingTimestamp", "startingOffsetsByTimestamp")
     options = ReadOptions(
-        endpoint=taken.find("endpoint") or ReadOptions.endpoint,
-        tls=tls_of(taken.find),
-        token=token_of(taken.find),
+        **_way(taken),
         path=taken.find("path"),
         subscribe=_names(taken.find("subscribe")),
-        pattern=taken.parsed("subscribePattern", _pattern, None),
+        pattern=taken.parsed("subscribePattern", lambda text: compile_pattern(text).pattern, None),
         assign=taken.parsed("assign", parse_assign, None),
-        starting=taken.parsed("startingOffsets", parse_offsets, None),
+        starting=None if starting_time_us is not None else taken.parsed("startingOffsets", parse_offsets, None),
         ending=taken.parsed("endingOffsets", parse_offsets, LATEST),
-        starting_time_us=taken.time_us("startingTimestamp", "startingOffsetsByTimestamp"),
+        starting_time_us=starting_time_us,
         ending_time_us=taken.time_us("endingTimestamp", "endingOffsetsByTimestamp"),
         late_start_is_error=taken.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "error",
         max_offsets_per_trigger=taken.optional_number("maxOffsetsPerTrigger", 1),
         min_offsets_per_trigger=taken.optional_number("minOffsetsPerTrigger", 1),
         max_trigger_delay_s=taken.parsed("maxTriggerDelay", parse_duration_ms, MAX_TRIGGER_DELAY_MS) / 1000,
-        kafka_columns=taken.choice("columns", ("stream_node", "kafka"), "stream_node") == "kafka",
+        kafka_columns=taken.choice("columns", ("kafka", "stream"), "kafka") == "kafka",
         min_partitions=taken.optional_number("minPartitions", 1),
         max_records_per_partition=taken.number("maxRecordsPerPartition", 1, RECORDS_PER_PARTITION),
         fail_on_data_loss=taken.flag("failOnDataLoss", True),
         include_headers=taken.flag("includeHeaders", False),
         include_data=taken.flag("includeData", True),
         decode=taken.find("decode"),
+        decode_options={name: value for name in DECODE_OPTIONS if (value := taken.find(name)) is not None},
         fetch_bytes=taken.number("fetchBytes", 4096, FETCH_BYTES),
-        fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
-        request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
         verify_checksums=taken.flag("verifyChecksums", False),
-        corrupt_column=taken.find("columnNameOfCorruptRecord") or ReadOptions.corrupt_column,
-        problem_column=taken.find("columnNameOfProblem") or ReadOptions.problem_column,
-        time_zone=taken.parsed("timeZone", _zone, ReadOptions.time_zone),
-        schemas=schema_options(taken.find, taken.find("decode"), taken.number("fetchRetries", 0, FETCH_RETRIES)),
     )
     _check_together(options)
     return options
@@ -203,6 +176,8 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
     Spark passes the argument of `save` and of `start` as the option `path`.
     """
     check_names(given)
+    # A DataFrame's column `headers` is always written.
+    given = {name: value for name, value in given.items() if name.lower() != "includeheaders"}
     taken = _Taken(given, WRITE_OPTIONS, "writing")
     if taken.find("path") is not None:
         raise OptionError(
@@ -216,14 +191,11 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
             )
             raise OptionError(f"the option {name} is for {where}")
     options = WriteOptions(
-        endpoint=taken.find("endpoint") or WriteOptions.endpoint,
-        tls=tls_of(taken.find),
-        token=token_of(taken.find),
-        stream=taken.find("stream"),
+        **_way(taken),
+        stream=taken.find("topic") or taken.find("stream"),
+        is_for_all=taken.find("topic") is not None,
         partitions=taken.optional_number("partitions", 1),
         window=taken.number("window", 1, WINDOW),
-        fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
-        request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
         nulls=taken.choice("nulls", ("error", "empty", "skip", "mark"), "error"),
         if_exists=taken.choice("ifExists", ("append", "ignore", "error"), "append"),
         write_id=taken.find("writeId"),
@@ -239,6 +211,15 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
     return options
 
 
+def _way(taken: _Taken) -> dict[str, Any]:
+    return {
+        "endpoint": taken.find("endpoint") or Way.endpoint,
+        "tls": tls_of(taken.find),
+        "token": token_of(taken.find),
+        "request_timeout_s": taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
+    }
+
+
 def _check_together(options: ReadOptions) -> None:
     """Raises OptionError for contradictory options, and unless exactly one option names the streams to read."""
     chosen = [bool(options.subscribe), options.pattern is not None, options.assign is not None]
@@ -251,21 +232,9 @@ def _check_together(options: ReadOptions) -> None:
         raise OptionError("endingOffsets cannot be earliest (-2): nothing would be read")
     if not options.include_data and options.verify_checksums:
         raise OptionError("verifyChecksums needs the data that includeData=false leaves out")
+    decode_options((options.decode or "").lower(), options.decode_options)
     if not options.include_data and options.decode is not None:
         raise OptionError(f"decode={options.decode} needs the data that includeData=false leaves out")
-
-
-def _check_single(taken: _Taken) -> None:
-    """Raises OptionError for two starts, two ends, or `maxTriggerDelay` without `minOffsetsPerTrigger`."""
-    for verb, names in (
-        ("start", ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")),
-        ("end", ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")),
-    ):
-        given = [name for name in names if taken.find(name) is not None]
-        if len(given) > 1:
-            raise OptionError(f"{' and '.join(given[:2])} both say where to {verb}; give one of them")
-    if taken.find("maxTriggerDelay") is not None and taken.find("minOffsetsPerTrigger") is None:
-        raise OptionError("maxTriggerDelay ends the wait for minOffsetsPerTrigger; give that option too")
 
 
 def _has(offsets: int | Offsets | None, mark: int) -> bool:
@@ -274,9 +243,10 @@ def _has(offsets: int | Offsets | None, mark: int) -> bool:
 
 class _Taken:
     def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
+        own = without_kafkas_names(given)
+        self._given = {name.lower(): value for name, value in own.items()}
         allowed_lower = {name.lower() for name in (*allowed, *SPARKS_OWN, "path")}
-        for name in given:
+        for name in own:
             if name.lower() not in allowed_lower:
                 raise OptionError(f"the option {name!r} has no meaning when {doing}; leave it out")
 
@@ -326,13 +296,3 @@ class _Taken:
 
 def _names(value: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
-
-
-def _pattern(value: str) -> str:
-    compile_pattern(value)
-    return value
-
-
-def _zone(value: str) -> str:
-    find_zone(value)
-    return value

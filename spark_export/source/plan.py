@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from spark_export.errors import OptionError
-from spark_export.source.node_wire import StreamEnds
 from spark_export.source.option_values import BESIDE_PARTITIONS, EARLIEST, LATEST, Offsets
 
 Place: TypeAlias = tuple[str, int]
@@ -23,6 +22,21 @@ CREATED, DELETED = BESIDE_PARTITIONS
 GONE = "the stream or the partition no longer exists"
 MADE_AGAIN = "the stream was deleted and made again"
 UNKNOWN_NUMBER = "nobody can say how many messages after this index it had"
+
+
+@dataclass(frozen=True)
+class StreamEnds:
+    """A partition of a stream (see `stream_service.extensions.StreamInfo`). Times are in microseconds since 1970.
+
+    A stream that is deleted and created again under the same name has another created_us.
+    """
+
+    stream: str
+    partition: int
+    first_index: int
+    next_index: int
+    size_bytes: int
+    created_us: int
 
 
 @dataclass(frozen=True)

@@ -2,60 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
+from spark_export.decode.decoding import OWN_COLUMNS, decoder
 from spark_export.errors import OptionError
-from spark_export.source.decoding import find_decoder
 from spark_export.source.options import ReadOptions
-from spark_export.source.schema import spark_schema, with_kafka_names
+from spark_export.source.schema import requested_schema, with_kafka_names
+from spark_export.source.spark_versions import arrow_schema_of
 
 
 def full_schema(options: ReadOptions) -> StructType:
     """Returns the schema of a read without `.schema(…)`. Raises OptionError if the decoder needs `.schema(…)`."""
-    decoder = find_decoder(options)
-    if decoder is None:
-        return spark_schema(options)
-    columns = decoder.columns()
-    if columns is None:
-        raise OptionError(
-            f"decode={options.decode}: say which columns you want by .schema('…'), such as 'index LONG, amount INT'"
-        )
-    _check_distinct(options, columns)
-    return spark_schema(options, columns)
+    if options.decode is not None and options.decode.lower() not in OWN_COLUMNS:
+        decoder(options.decode, None, options.decode_options)
+    return StructType([*_message_columns(options), *_own_columns(options)])
 
 
-def _check_distinct(options: ReadOptions, decoded: Sequence[StructField]) -> None:
-    twice = {field.name for field in decoded} & set(spark_schema(options).fieldNames())
+def _message_columns(options: ReadOptions) -> list[StructField]:
+    return list(from_arrow_schema(requested_schema(options)).fields)
+
+
+def _own_columns(options: ReadOptions) -> list[StructField]:
+    """Returns the columns of a decoder that has columns of its own."""
+    if options.decode is None or options.decode.lower() not in OWN_COLUMNS:
+        return []
+    own = from_arrow_schema(pa.schema(decoder(options.decode, None, options.decode_options).fields)).fields
+    twice = {field.name for field in own} & {field.name for field in _message_columns(options)}
     if twice:
         raise OptionError(
-            f"decode={options.decode} has a column {min(twice)!r} of its own, and so has columns=kafka; "
-            "leave columns=kafka out"
+            f"decode={options.decode} has a column {min(twice)!r}, and Kafka's columns have one too; set columns=stream"
         )
+    return list(own)
 
 
 def _has_required(field: StructField) -> bool:
     """Returns whether a type forbids null inside. Such a type is refused, because a message can lack any value."""
-    waiting = [field.dataType]
-    while waiting:
-        kind = waiting.pop()
-        if isinstance(kind, StructType):
-            if not all(each.nullable for each in kind.fields):
-                return True
-            waiting += [each.dataType for each in kind.fields]
-        elif isinstance(kind, ArrayType):
-            if not kind.containsNull:
-                return True
-            waiting.append(kind.elementType)
-        elif isinstance(kind, MapType):
-            if not kind.valueContainsNull:
-                return True
-            waiting.append(kind.valueType)
-    return False
+    kind = field.dataType.json()
+    return any(f'"{name}":false' in kind for name in ("nullable", "containsNull", "valueContainsNull"))
 
 
 class Projection:
@@ -63,20 +50,22 @@ class Projection:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Checks that the options provide the requested columns, with their types and null. Raises OptionError."""
-        self._decoder = find_decoder(options)
-        whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
-        decoded = None if self._decoder is None else self._decoder.columns()
-        _check_distinct(options, decoded or ())
-        offered = {**whole, **{field.name: field for field in decoded or ()}}
+        all_columns = _message_columns(replace(options, include_headers=True, include_data=True))
+        whole = {field.name: field for field in all_columns}
+        own = _own_columns(options)
+        offered = {**whole, **{field.name: field for field in own}}
         for field in schema.fields:
             known = offered.get(field.name)
-            if known is None and (self._decoder is None or decoded is not None):
+            if known is None and (options.decode is None or own):
                 raise OptionError(f"there is no column {field.name!r}; there are {', '.join(offered)}")
             if known is not None and known.dataType.simpleString() != field.dataType.simpleString():
                 raise OptionError(f"the column {field.name!r} is {known.dataType.simpleString()}; ask for it as that")
             if (not field.nullable and (known is None or known.nullable)) or (known is None and _has_required(field)):
                 raise OptionError(f"the column {field.name!r} can be null in some message; leave out NOT NULL")
         names = schema.fieldNames()
+        self._schema = arrow_schema_of(schema)
+        asked = [field for field in self._schema if field.name not in whole]
+        self._decoder = None if options.decode is None else decoder(options.decode, asked, options.decode_options)
         self.options = replace(
             options,
             include_data=("value" if options.kafka_columns else "data") in names
@@ -85,21 +74,15 @@ class Projection:
             include_headers="headers" in names or (self._decoder is not None and self._decoder.needs_headers),
             marks=options.kafka_columns and "value" in names,
         )
-        self._schema = to_arrow_schema(schema, timezone="UTC")
-        self._decoded = [field for field in self._schema if field.name not in whole]
-        if self._decoder is not None:
-            self._decoder.check(self._decoded)
-        plain = spark_schema(self.options)
-        self._is_plain = not options.kafka_columns and schema.fieldNames() == plain.fieldNames() and schema == plain
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Converts a batch with the schema `schema.arrow_schema(self.options)` to the requested schema."""
-        if self._is_plain:
+        if batch.schema.equals(self._schema):
             return batch
         read = {name: batch.column(name) for name in batch.schema.names}
         columns = with_kafka_names(read, batch.num_rows) if self.options.kafka_columns else read
-        if self._decoder is not None and self._decoded:
-            made = self._decoder.decode(read["key"], read["data"], read.get("headers"), self._decoded)
-            columns = columns | {field.name: array for field, array in zip(self._decoded, made, strict=True)}
+        if self._decoder is not None:
+            made = self._decoder.arrays(read["key"], read["data"], read.get("headers"))
+            columns = columns | {field.name: array for field, array in zip(self._decoder.fields, made, strict=True)}
         arrays = [columns[field.name].cast(field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

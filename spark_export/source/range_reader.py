@@ -7,31 +7,25 @@ logged and skipped. The driver plans the range.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 
-from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeRefused, SourceError, SourceUnreachable
+from spark_export.errors import BadAnswer, DataLoss, SourceError, SourceUnreachable, StreamMissing
 from spark_export.source.bulk_pages import BulkPages
-from spark_export.source.node_client import PULL_PAGE_MESSAGES, NodeConnection
+from spark_export.source.catalog import database_path
+from spark_export.source.node import RetryBound, connected, list_partitions
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import GONE, MADE_AGAIN, LostRange, ReadRange
 from spark_export.source.schema import batch_of_columns, batch_of_messages, check_batch
-from spark_export.tables.file_catalog import database_path
+from stream_client import AccessDenied, RequestRefused, blocking
+from stream_service.extensions import RICH_PULL, FromIndex, RichPull
 from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesError, StreamGone
 
-RETRY_DELAY_S = 0.2
+PULL_PAGE_MESSAGES = 1_000
 
 logger = logging.getLogger("stream_node.spark")
-
-
-class _Changed(Exception):
-    """The stream was deleted, or deleted and created again, since the driver planned the range.
-
-    The next attempt to read handles the loss.
-    """
 
 
 def report_losses(losses: list[LostRange], fail: bool) -> None:
@@ -65,47 +59,47 @@ class RangeReader:
             yield from self._file(self._options.path)
             self._check()
             return
-        attempts_left = self._options.fetch_retries
+        bound = RetryBound(self._options.request_timeout_s)
         while self.next_index < self.wanted.end:
             reached = self.next_index
             try:
-                with NodeConnection.to(self._options) as node:
-                    # A deleted stream answers nothing, so the node is asked first whether the stream exists.
-                    self._check_same(self._created_us(node))
-                    node.when_quiet = self._notice_change
+                with connected(self._options, bound) as client:
+                    self._check_same(self._created_us(client))
                     if self.next_index < self.wanted.end:
-                        yield from self._pages(node)
-            except _Changed:
+                        yield from self._pages(client)
+            except StreamMissing:
+                # The stream was deleted meanwhile. The next turn finds out whether it exists again.
                 continue
-            except (ConnectionBroken, SourceUnreachable) as error:
-                attempts_left = self._options.fetch_retries if self.next_index > reached else attempts_left - 1
-                if attempts_left < 0:
-                    raise SourceUnreachable(
-                        f"{self.wanted.stream}/{self.wanted.partition} was read up to {self.next_index} "
-                        f"of {self.wanted.end} and no further, tried {self._options.fetch_retries} times more: {error}"
-                    ) from error
-                pause(RETRY_DELAY_S)
+            except SourceUnreachable as error:
+                if self.next_index > reached:
+                    bound.renew()
+                where = f"{self.wanted.stream}/{self.wanted.partition}"
+                error.add_note(f"{where} was read up to {self.next_index} of {self.wanted.end} and no further")
+                bound.wait(error)
         self._check()
 
-    def _pages(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
+    def _pages(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:
         """Reads by bulk requests, and after a refusal by pulls, which every node supports."""
         try:
-            yield from self._bulk(node)
-        except NodeRefused as error:
+            yield from self._bulk(client)
+        except AccessDenied:
+            raise
+        except RequestRefused as error:
             self.bulk_refusal = str(error)
-            logger.debug("%s refuses a bulk read: %s", node.endpoint, error)
-            yield from self._pulls(node)
+            logger.debug("%s refuses a bulk read: %s", client.address, error)
+            yield from self._pulls(client)
 
-    def _bulk(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
+    def _bulk(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:
         left = replace(self.wanted, start=self.next_index)
-        for page in BulkPages(node, left, self._options).pages():
+        for found in BulkPages(client, left, self._options).pages():
+            page = found.page
             self._check_same(page.created_us)
             if self.next_index == self.wanted.end:
                 return
             if page.start > self.next_index:
                 self._skip_to(min(page.start, self.wanted.end), page.first_index)
-            if page.batch is not None and page.rows:
-                yield self._given(self._columns(page.stream_id, page.batch))
+            if found.batch is not None and page.rows:
+                yield self._given(self._columns(page.stream_id, found.batch))
 
     def _columns(self, stream_id: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._options.verify_checksums:
@@ -135,37 +129,31 @@ class RangeReader:
         except PagesError as error:
             raise SourceError(str(error)) from error
 
-    def _pulls(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
-        stream, partition = self.wanted.stream, self.wanted.partition
-        self._check_same(self._created_us(node))
+    def _pulls(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:
+        name, partition = self.wanted.stream, self.wanted.partition
+        self._check_same(self._created_us(client))
+        (handle,) = client.session.core.find_handles(name, [partition])
         while self.next_index < self.wanted.end:
             limit = min(PULL_PAGE_MESSAGES, self.wanted.end - self.next_index)
-            page = node.pull(stream, partition, self.next_index, limit)
+            page = client.session.ask(handle, RICH_PULL, RichPull(0, FromIndex(self.next_index), limit, 0))
             messages = [each for each in page.messages if each.index < self.wanted.end]
             if messages:
                 first, last = messages[0].index, messages[-1].index
                 self._skip_to(first, page.first_index)
                 if [each.index for each in messages] != list(range(first, last + 1)):
-                    raise BadAnswer(f"{stream}/{partition}: a page from {first} to {last} has not all indexes between")
-                yield self._given(batch_of_messages(messages, stream, partition, self._options))
+                    raise BadAnswer(f"{name}/{partition}: a page from {first} to {last} has not all indexes between")
+                yield self._given(batch_of_messages(messages, name, partition, self._options))
             elif page.next_index <= self.next_index:
                 self._lose(self.wanted.end, f"the stream ends at {page.next_index}, before that")
             else:
                 self._skip_to(min(page.first_index, self.wanted.end), page.first_index)
 
-    def _created_us(self, node: NodeConnection) -> int | None:
+    def _created_us(self, client: blocking.StreamClient) -> int | None:
         """Returns when the partition was created; None if it does not exist."""
-        for each in node.list_partitions(self.wanted.stream):
+        for each in list_partitions(client, self.wanted.stream):
             if each.partition == self.wanted.partition:
                 return each.created_us
         return None
-
-    def _notice_change(self) -> None:
-        """Raises _Changed if the stream was deleted since the driver planned the range, even if created again."""
-        with NodeConnection.to(self._options) as node:
-            created_us = self._created_us(node)
-        if created_us is None or self.wanted.created_us not in (0, created_us):
-            raise _Changed("the stream is no longer the planned one")
 
     def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.rows += batch.num_rows
@@ -197,7 +185,3 @@ class RangeReader:
         """Raises BadAnswer if the yielded rows and the lost rows together are not the whole range."""
         if self.rows + self.lost != self.wanted.count or self.next_index != self.wanted.end:
             raise BadAnswer(f"{self.rows} rows, {self.lost} lost, of {self.wanted}: the node did not answer all of it")
-
-
-def pause(delay_s: float) -> None:
-    threading.Event().wait(delay_s)

@@ -14,23 +14,25 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from spark_export.errors import OptionError
-from spark_export.source.node_wire import StreamEnds
+from spark_export.source.catalog import (
+    Catalog,
+    ending_indexes,
+    find_catalog,
+    is_chosen,
+    is_latest,
+    selected,
+    starting_indexes,
+)
 from spark_export.source.option_values import EARLIEST, LATEST
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import (
     Place,
     QueryPosition,
     ReadRange,
+    StreamEnds,
     count_between,
     from_offsets,
     is_loss,
@@ -44,27 +46,14 @@ from spark_export.source.plan import (
 )
 from spark_export.source.projection import Projection, full_schema
 from spark_export.source.range_reader import RangeReader, report_losses
-from spark_export.source.sent_code import Sendable
-from spark_export.source.sent_modules import SOURCE_MODULES
-from spark_export.tables.catalog import (
-    Catalog,
-    ending_indexes,
-    find_catalog,
-    is_chosen,
-    is_latest,
-    selected,
-    starting_indexes,
+from spark_export.source.spark_versions import (
+    HAS_LIMITS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
 )
-
-
-class RangePartition(Sendable, InputPartition):
-    modules = SOURCE_MODULES
-    # Spark unpickles the reader first.
-    follows = True
-
-    def __init__(self, wanted: ReadRange) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
 
 
 def read_partition(partition: InputPartition, projection: Projection) -> Iterator[pa.RecordBatch]:
@@ -75,10 +64,8 @@ def read_partition(partition: InputPartition, projection: Projection) -> Iterato
             yield projection.apply(batch)
 
 
-class BatchReader(Sendable, DataSourceReader):
+class BatchReader(DataSourceReader):
     """The reader of batch queries. Every action on one DataFrame reads the same ranges, which are planned once."""
-
-    modules = SOURCE_MODULES
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
         self._projection = Projection(options, schema or full_schema(options))
@@ -100,18 +87,19 @@ class BatchReader(Sendable, DataSourceReader):
         return read_partition(partition, self._projection)
 
 
-class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of streaming queries, used in one process on the driver.
 
     `_target`: the positions where an AvailableNow query ends, fixed when the query starts; None for other queries.
     `_ended_wait_s`: the monotonic time at which the last wait for `minOffsetsPerTrigger` ended.
     """
 
-    modules = SOURCE_MODULES
-
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
         if options.ending != LATEST or options.ending_time_us is not None:
             raise OptionError("endingOffsets and endingTimestamp are for batch reads; a streaming read has no end")
+        limits = options.max_offsets_per_trigger, options.min_offsets_per_trigger
+        if limits != (None, None) and not HAS_LIMITS:
+            raise OptionError("maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2 or later; leave them out")
         self._projection = Projection(options, schema or full_schema(options))
         self._options = self._projection.options
         self._catalog = find_catalog(options)
@@ -134,7 +122,7 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
         return to_offsets(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns the limit for `latestOffset`. For the trigger `once`, Spark passes ReadAllAvailable instead."""
+        """Returns the limit for `latestOffset`. A query that is triggered once gets ReadAllAvailable from Spark."""
         least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
         if most is not None:
             return ReadMaxRows(most)
@@ -143,11 +131,14 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._latest()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """Returns the offsets where the next micro-batch ends; ReadAllAvailable sets no minimum and maximum size.
 
-        They also differ from `start` after a deletion, so that Spark plans a micro-batch, which finds the loss.
+        They also differ from `start` after a deletion, so that Spark plans a micro-batch, which finds the loss. Spark
+        before 4.2 gives no arguments.
         """
+        if start is None:
+            return to_offsets(self._latest())
         begin = from_offsets(start)
         now = self._latest() if self._target is None else self._target
         end = reached_positions(begin, now, lambda place: is_chosen(self._options, place))
@@ -176,7 +167,10 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         ends = selected(self._options, self._catalog, must_exist=False)
-        ranges, losses = ranges_between(from_offsets(start), from_offsets(end), ends)
+        begin = from_offsets(start)
+        # Spark before 4.2 asks for an end without saying where the micro-batch begins, so partitions can be missing.
+        stop = reached_positions(begin, from_offsets(end), lambda place: is_chosen(self._options, place))
+        ranges, losses = ranges_between(begin, stop, ends)
         report_losses(losses, self._options.fail_on_data_loss)
         return _partitions(ranges, self._options)
 
@@ -209,4 +203,4 @@ def starting_positions(
 
 
 def _partitions(ranges: list[ReadRange], options: ReadOptions) -> list[InputPartition]:
-    return [RangePartition(each) for each in split(ranges, options.max_records_per_partition, options.min_partitions)]
+    return [InputPartition(each) for each in split(ranges, options.max_records_per_partition, options.min_partitions)]

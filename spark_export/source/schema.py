@@ -1,4 +1,4 @@
-"""The columns of messages for Spark and for Arrow. This module makes record batches with exactly these columns.
+"""The columns of messages for Arrow. This module makes record batches with exactly these columns, without PySpark.
 
 Spark compares only the first batch of a task with the declared schema, including nullability. A later batch that
 differs fails without a helpful error. So this module makes all batches from one schema. It does not decode the data of
@@ -8,34 +8,21 @@ messages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from spark_export.errors import BadAnswer
-from spark_export.source.node_wire import BareReader, PulledMessage, read_headers
 from spark_export.source.options import ReadOptions
+from stream_service.extensions import Header, RichMessage
+from stream_service.extras import decode_extras
 from stream_storage.checksum import checksum_full, seed_base
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-HEADER = StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), False)])
-ARROW_HEADERS = pa.list_(
-    pa.field(
-        "element",
-        pa.struct([pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)]),
-        False,
-    )
-)
+_HEADER = pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)
+ARROW_HEADERS = pa.list_(pa.field("element", pa.struct(_HEADER), False))
+KAFKA_HEADERS = pa.list_(pa.struct([field.with_nullable(True) for field in _HEADER]))
 
 NULL_HEADER = "node/null/1"
 """The name of the header that marks an empty message as a row with null data (option `nulls=mark`)."""
@@ -44,59 +31,39 @@ MARKED = "marked"
 
 KAFKA_NAMES = {"key": "key", "data": "value", "stream": "topic", "partition": "partition", "index": "offset"}
 """Maps column names to those of Spark's Kafka source, in its order. `timestamp` and `headers` are the same in both."""
-KAFKA_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 LOG_APPEND_TIME = 1
 """The value of `timestampType`: the time of storing. Kafka's 0, CreateTime, would mean a publisher's time."""
 
 
-def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> StructType:
-    """Returns the Spark schema of a read with these options."""
-    return StructType([*(_kafka_fields(options) if options.kafka_columns else _own_fields(options)), *extra])
-
-
-def _kafka_fields(options: ReadOptions) -> list[StructField]:
-    types = {"partition": IntegerType(), "index": LongType(), "stream": StringType()}
-    names = {ours: kafka for ours, kafka in KAFKA_NAMES.items() if ours != "data" or options.include_data}
-    fields = [StructField(kafka, types.get(ours, BinaryType())) for ours, kafka in names.items()]
-    fields += [StructField("timestamp", TimestampType()), StructField("timestampType", IntegerType())]
-    return fields + ([StructField("headers", ArrayType(KAFKA_HEADER))] if options.include_headers else [])
-
-
-def _own_fields(options: ReadOptions) -> list[StructField]:
-    fields = [StructField("key", BinaryType(), True)]
-    if options.include_data:
-        fields.append(StructField("data", BinaryType(), False))
-    fields += [
-        StructField("stream", StringType(), False),
-        StructField("partition", IntegerType(), False),
-        StructField("index", LongType(), False),
-        StructField("timestamp", TimestampType(), False),
-    ]
-    if options.include_headers:
-        fields.append(StructField("headers", ArrayType(HEADER, False), True))
-    return fields
-
-
 def arrow_schema(options: ReadOptions) -> pa.Schema:
     """Returns the Arrow schema of a read, under the names of this format and without the columns of a decoder."""
-    fields = [pa.field("key", pa.binary(), True)]
-    if options.include_data:
-        fields.append(pa.field("data", pa.binary(), False))
-    fields += [
+    fields = [
+        pa.field("key", pa.binary(), True),
+        *([pa.field("data", pa.binary(), False)] if options.include_data else []),
         pa.field("stream", pa.string(), False),
         pa.field("partition", pa.int32(), False),
         pa.field("index", pa.int64(), False),
         pa.field("timestamp", TIMESTAMP, False),
+        *([pa.field("headers", ARROW_HEADERS, True)] if options.include_headers else []),
+        *([pa.field(MARKED, pa.bool_(), False)] if options.marks else []),
     ]
+    return pa.schema(fields)
+
+
+def requested_schema(options: ReadOptions) -> pa.Schema:
+    """Returns the schema of a read under the names that the option `columns` chooses, without a decoder's columns."""
+    own = arrow_schema(replace(options, marks=False))
+    if not options.kafka_columns:
+        return own
+    fields = [pa.field(KAFKA_NAMES.get(each.name, each.name), each.type) for each in own]
     if options.include_headers:
-        fields.append(pa.field("headers", ARROW_HEADERS, True))
-    if options.marks:
-        fields.append(pa.field(MARKED, pa.bool_(), False))
+        fields[-1] = pa.field("headers", KAFKA_HEADERS)
+    fields.insert(own.get_field_index("timestamp") + 1, pa.field("timestampType", pa.int32()))
     return pa.schema(fields)
 
 
 def batch_of_messages(
-    messages: Sequence[PulledMessage], stream: str, partition: int, options: ReadOptions
+    messages: Sequence[RichMessage], stream: str, partition: int, options: ReadOptions
 ) -> pa.RecordBatch:
     """Returns the messages of a pull as a record batch with the schema of `arrow_schema`."""
     columns = {
@@ -125,15 +92,15 @@ def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options:
         columns["data"] = page.column("data")
     if options.include_headers:
         beside = page.column("beside").to_pylist() if "beside" in names else []
-        stored = [[] if each is None else read_headers(BareReader(memoryview(each))) for each in beside]
+        stored = [decode_extras(each).headers for each in beside]
         columns["headers"] = headers_column(stored) if stored else pa.nulls(rows, ARROW_HEADERS)
     if options.marks:
         columns[MARKED] = _marks(page.column("beside")) if "beside" in names else pa.repeat(False, rows)
     return with_place(columns, rows, stream, partition, arrow_schema(options))
 
 
-def is_marked(headers: Sequence[tuple[str, bytes]]) -> bool:
-    return any(name == NULL_HEADER for name, _ in headers)
+def is_marked(headers: Sequence[Header]) -> bool:
+    return any(each.name == NULL_HEADER for each in headers)
 
 
 def _marks(beside: pa.Array) -> pa.Array:
@@ -142,7 +109,7 @@ def _marks(beside: pa.Array) -> pa.Array:
     may_be = pc.fill_null(pc.match_substring(beside, NULL_HEADER.encode()), False)
     found = may_be.to_pylist() if pc.any(may_be).as_py() else []
     for at in [at for at, is_possible in enumerate(found) if is_possible]:
-        found[at] = is_marked(read_headers(BareReader(memoryview(beside[at].as_py()))))
+        found[at] = is_marked(decode_extras(beside[at].as_py()).headers)
     return pa.array(found, pa.bool_()) if found else pa.repeat(False, len(beside))
 
 
@@ -157,9 +124,9 @@ def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
             raise BadAnswer(f"message {index} is not what was written (its checksum differs); run `stream-node verify`")
 
 
-def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
+def headers_column(headers: Sequence[Sequence[Header]]) -> pa.Array:
     """Returns the column `headers`. A message without headers has null, as in Spark's Kafka source."""
-    listed = [[{"key": name, "value": value} for name, value in each] or None for each in headers]
+    listed = [[{"key": header.name, "value": header.value} for header in each] or None for each in headers]
     return pa.array(listed, ARROW_HEADERS)
 
 

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Unpack
+from itertools import chain
+from typing import Any, Unpack
 
 from stream_client.arguments import (
     FIRST,
+    NEW,
     BytesLike,
     HeadersLike,
     StartLike,
@@ -17,6 +19,7 @@ from stream_client.arguments import (
     to_headers,
     to_key,
 )
+from stream_client.arrow import ArrowBatches
 from stream_client.blocking.admin import StreamAdmin
 from stream_client.blocking.consume.consumer import Consumer, PartitionedConsumer
 from stream_client.blocking.consume.follower import Follower
@@ -169,6 +172,33 @@ class Stream(StreamAdmin):
         page = self.pull_page(start, 1)
         return page.messages[0].index if page.messages else page.resume_index
 
+    def to_arrow(
+        self,
+        start: StartLike = FIRST,
+        end: int | None = None,
+        *,
+        decode: Callable[[Any], Any] | None = None,
+        page_messages: int = PAGE_MESSAGES,
+        on_hole: OnHole | None = None,
+    ) -> Any:
+        """Returns the messages from `start` on as a `pyarrow.RecordBatchReader`, which DuckDB, Polars and pandas read.
+        Needs the package `pyarrow` and the protocol `node/stream_pull/1`.
+
+        The columns are `stream`, `partition`, `index`, `timestamp`, `key`, `data` and `headers`. The blocking client
+        fetches the messages while the reader is read, on this connection, so read it before you use the client for
+        anything else. The async client has fetched them all when this method returns.
+
+        end: the index of the first message that is not read; None: the end of the stream at this moment.
+        decode: adds columns to each record batch, such as `spark_export.decoder("json", "id INT")`.
+        page_messages: the largest number of messages of a record batch.
+        on_hole: a function called for each range of missing indexes.
+        """
+        last = self.find_index(NEW) if end is None else end
+        arrow = ArrowBatches(self.name, self.partition, decode)
+        follower = self.follow(start, stop_at_end=True, page_messages=page_messages, on_hole=on_hole)
+        batches = iter(lambda: _batch_before(last, follower, arrow), None)
+        return arrow.reader(batches)
+
 
 class PartitionedStream:
     """Some or all existing partitions of one stream.
@@ -296,6 +326,18 @@ class PartitionedStream:
             self.get_partition(partition)
         return SharedConsumer(self.partitions, membership, **options)
 
+    def to_arrow(
+        self,
+        *,
+        decode: Callable[[Any], Any] | None = None,
+        page_messages: int = PAGE_MESSAGES,
+        on_hole: OnHole | None = None,
+    ) -> Any:
+        """Returns the messages of all partitions, one partition after the other, as `Stream.to_arrow` does."""
+        options: dict[str, Any] = {"decode": decode, "page_messages": page_messages, "on_hole": on_hole}
+        readers = [stream.to_arrow(**options) for stream in self.partitions]
+        return ArrowBatches(self.name, 0, decode).reader(chain.from_iterable(readers))
+
     def info(self) -> list[StreamInfo]:
         """Returns the description of each partition, in order, as `Stream.info` does."""
         session = self.partitions[0].session
@@ -306,6 +348,14 @@ class PartitionedStream:
     def delete(self, *, keep_positions: bool = False) -> int:
         """Deletes all partitions as `Stream.delete` does, and returns the number of deleted messages."""
         return sum([stream.delete(keep_positions=keep_positions) for stream in self.partitions])
+
+
+def _batch_before(end: int, follower: Follower, arrow: ArrowBatches) -> Any:
+    """Returns the next page of a follower, up to before the index `end`, as a record batch; None after the last one."""
+    page = follower.next_page()
+    if page and page[-1].index >= end - 1:
+        follower.stop()
+    return arrow.batch([message for message in page if message.index < end]) if page else None
 
 
 def create_streams(session: ClientSession, name: str | None, partitions: int = 1) -> list[Stream]:

@@ -9,6 +9,7 @@ from stream_storage.errors import StorageError
 
 CONNECT_WAIT_S = 5.0
 CHECK = "database"
+NO_DRIVER = "psycopg is not installed; install the extra `postgres` (in a checkout: pip install '.[postgres]')"
 
 
 def examine_server(url: str, config: Config) -> Finding:
@@ -20,7 +21,12 @@ def examine_server(url: str, config: Config) -> Finding:
     except ConfigError as error:
         return Finding(CHECK, "wrong", str(error), {})
     except ImportError:
-        return Finding(CHECK, "wrong", "psycopg is not installed; pip install 'stream-node[postgres]'", {})
+        return Finding(
+            CHECK,
+            "wrong",
+            NO_DRIVER,
+            {},
+        )
     try:
         server = PostgresPrimary(url, wait_s=CONNECT_WAIT_S, call_s=config.database_call_s)
     except StorageError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stream_node.cli.chains import block, block_backfill, cardinal, cardinal_files
-from stream_node.cli.exports import export
+from stream_node.cli.exports import export, pipeline
 from stream_node.cli.groups import Command, Prepare
 from stream_node.cli.node import (
     bench,
@@ -94,11 +94,16 @@ GROUPS = (
             "history": export.history,
             "verify": export.verify,
             "compact": export.compact,
-            "repair": export.repair,
-            "adopt": export.adopt,
+            "forget": export.forget,
+            "migrate": export.migrate,
             "files": export.files,
         },
         prepare=with_tls_options,
+    ),
+    CommandGroup(
+        "pipeline",
+        "Keep silver and gold tables of an export, made by PySpark.",
+        {"run": pipeline.run, "daemon": pipeline.daemon},
     ),
     CommandGroup(
         "config",

@@ -13,13 +13,16 @@ import msgspec
 
 from stream_node.demo.errors import DemoFailed
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 1_500.0
 
 
 class DemoExport(msgspec.Struct, frozen=True):
-    """The result of the export. columns, answer: the result of `query`, in SQL, on the table."""
+    """The result of the export. columns, answer: the result of `query`, in SQL, on the table.
+
+    rows_before_kill: the rows that the table had when the exporter was killed; another one exported the rest."""
 
     rows: int
+    rows_before_kill: int
     data_bytes: int
     file_bytes: int
     seconds: float

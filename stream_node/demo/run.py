@@ -6,7 +6,8 @@
 4. Meanwhile, two consumers read all messages through the door. One of them is killed, started again, and resumes.
 5. Compare the data. Every confirmed message must be stored, in order, and must be consumed. Only pushes that were
    unconfirmed at the kill may be stored twice.
-6. If Spark is installed, export the stream to Parquet and query the table in SQL.
+6. If Spark is installed, export the stream to Parquet with Spark, kill it in the middle, start it again, and query the
+   table in SQL.
 7. Publish and receive blocks (see the module `blocks`).
 8. Let intruders try a node with mutual TLS and rules (see the module `guarded`).
 """
@@ -258,6 +259,10 @@ class Demo:
         if isinstance(exported, DemoExport):
             self.steps.append(
                 DemoStep("exported by Spark to Parquet", exported.rows, exported.data_bytes, exported.seconds)
+            )
+            self._console.print(
+                f"killed Spark's exporter (SIGKILL) when the table had {exported.rows_before_kill:,} rows; another one "
+                "exported the rest"
             )
             if exported.rows != self.proof.stored:
                 raise DemoFailed(f"{self.proof.stored} messages are stored, and {exported.rows} were exported")

@@ -208,7 +208,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     export_folders: tuple[str, ...] = ()
     """The folders of exports whose runs and ranges the dashboard shows, each as `stream-node export run` got it. The
-    node only reads their ledgers; the file of a ledger can be named, too."""
+    node only reads their histories; the file of a history can be named, too."""
 
     # Group "Traces": a push as one trace of OpenTelemetry. See [operating.md](operating.md#traces).
     traces: str | None = None

@@ -44,7 +44,8 @@ def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
         from stream_storage.postgres.database import PostgresDatabase
     except ImportError as error:
         raise ConfigError(
-            f"database: {error.name} is not installed; install it with: pip install 'stream-node[postgres]'"
+            f"database: {error.name} is not installed; install the extra `postgres` (in a checkout: "
+            "pip install '.[postgres]')"
         ) from error
     database = PostgresDatabase.open(
         config.database,

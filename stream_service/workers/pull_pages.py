@@ -21,12 +21,12 @@ from stream_service.extensions import (
     RichPage,
     RichPull,
 )
+from stream_service.extras import decode_extras
 from stream_service.mirror_codec import encode_mirror_page
 from stream_service.mirroring import MirrorPull, MirrorStatus, SourceRole
 from stream_service.operations import PullPage, data_bytes, size_of
 from stream_service.page_codec import encode_page, encode_rich_page
 from stream_service.protocol import PullRequest
-from stream_service.stored import decode_extras
 from stream_storage.contract import Record
 from stream_storage.errors import StorageError
 

@@ -13,12 +13,12 @@ from ockam.actors.address import Route
 from ockam.actors.message import Message
 from ockam.protocol import ProtocolError
 from stream_service.extensions import INDEX_KNOWN, RICH_PUSH, RichConfirm, RichPush, RichStatus
+from stream_service.extras import NO_EXTRAS, Extras, encode_extras
 from stream_service.limits import DELIVERY_BYTES, PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX, StreamLimits
 from stream_service.protocol import PushRequest
 from stream_service.publisher_rows import PublisherRow
 from stream_service.push_batch import PushBatch
 from stream_service.push_codec import encode_batch_stored, encode_confirm
-from stream_service.stored import NO_EXTRAS, Extras, encode_extras
 from stream_service.workers.push_failures import Failure, batch_failure, is_batched, plain_failure, rich_failure
 from stream_service.workers.push_traces import PushTraces, TracedPush
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, PublisherSequences

@@ -71,9 +71,15 @@ class Installed:
         path = f"{self.python.parent}{os.pathsep}{kept['PATH']}"
         return {**kept, "HOME": str(self.home), "XDG_DATA_HOME": str(self.home), "PATH": path}
 
-    def __call__(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """Runs the command `stream-node`, and returns what it prints."""
-        return self.run(self.python.with_name("stream-node"), *arguments, stdin=stdin)
+    def __call__(self, *arguments: str, stdin: bytes = b"", alone: bool = False) -> bytes:
+        """Runs the command `stream-node`, and returns what it prints. alone: PATH has only this environment."""
+        return self.run(self.python.with_name("stream-node"), *arguments, stdin=stdin, alone=alone)
+
+    def fails(self, *arguments: str) -> str:
+        """Runs the command `stream-node`, which must fail, and returns what it says on standard error."""
+        with pytest.raises(AssertionError) as failure:
+            self(*arguments)
+        return str(failure.value)
 
     def program(self, text: str, *arguments: str, folder: Path | None = None) -> str:
         """Runs a Python program in a folder, by default the home. It returns what the program prints."""
@@ -81,13 +87,14 @@ class Installed:
         file.write_text(text)
         return self.run(self.python, file.name, *arguments, folder=folder).decode()
 
-    def run(self, *command: str | Path, stdin: bytes = b"", folder: Path | None = None) -> bytes:
+    def run(self, *command: str | Path, stdin: bytes = b"", folder: Path | None = None, alone: bool = False) -> bytes:
+        only = {"PATH": str(self.python.parent)} if alone else {}
         done = subprocess.run(
             command,
             input=stdin,
             capture_output=True,
             cwd=folder or self.home,
-            env=self.environment(),
+            env=self.environment() | only,
             check=False,
             timeout=400,
         )

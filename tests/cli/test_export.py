@@ -26,8 +26,8 @@ main()
 @pytest.fixture
 def here(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The command in this process, where the extra is, and whose logs it leaves alone."""
-    for module in ("pyarrow", "pyspark", "aiosqlite"):
-        pytest.importorskip(module, reason="the extra `spark` is not installed")
+    for module in ("pyarrow", "aiosqlite"):
+        pytest.importorskip(module, reason="the extra `export` is not installed")
     monkeypatch.setattr("stream_node.node.logs.configure_logs", lambda level: None)
     return command
 
@@ -38,22 +38,20 @@ def run_without(missing: set[str], *arguments: str) -> subprocess.CompletedProce
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
 
 
-@pytest.mark.parametrize("verb", ["run", "verify"])
-@pytest.mark.parametrize("missing", [{"pyarrow", "pyspark", "aiosqlite"}, {"aiosqlite"}])
+@pytest.mark.parametrize("verb", ["run"])
+@pytest.mark.parametrize("missing", [{"pyarrow", "aiosqlite"}, {"aiosqlite"}])
 def test_without_the_extra_it_says_how_to_get_it(missing: set[str], verb: str, tmp_path: Path) -> None:
     if missing == {"aiosqlite"}:
-        pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-        pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-        (tmp_path / "ledger.sqlite").touch()
+        pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
     done = run_without(missing, "export", verb, str(tmp_path))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("stream-node: an export needs the extra `spark`")
-    assert "stream-node[spark]" in line
+    assert line.startswith("stream-node: this command needs the extra `export`")
+    assert "-e '.[export]'" in line
 
 
 def test_other_commands_do_not_need_it() -> None:
-    done = run_without({"pyarrow", "pyspark", "aiosqlite", "spark_export"}, "context", "list")
+    done = run_without({"pyarrow", "aiosqlite", "spark_export"}, "context", "list")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -62,12 +60,15 @@ def test_other_commands_do_not_need_it() -> None:
     [
         (("--format", "orc"), "one of parquet, delta, iceberg"),
         (("--pattern", "("), "is not a regular expression"),
-        (("--master", "inline", "--conf", "spark.x=1"), "settings of Spark, which --master inline does not use"),
-        (("--conf", "spark.x"), "is not a setting: NAME=VALUE"),
+        (("--store-option", "x"), "is not a setting: NAME=VALUE"),
+        (("--store-option", "secret_key=x"), "a secret is not given as an option"),
+        (("--catalog-option", "uri=x"), "need --catalog"),
+        (("--catalog", "x", "--format", "delta"), "only tables in the format iceberg have a catalog"),
+        (("--schema", "id INT"), "need --decode"),
+        (("--decode", "yaml", "--schema", "id INT"), "--decode yaml"),
+        (("--decode", "json", "--schema", "Index INT"), "columns of its own named Index"),
         (("--data-dir", "/no/such/folder"), "is no folder"),
         (("--log-level", "loud"), "one of debug, info"),
-        (("--master", "spark"), "it is local[N], spark://HOST:PORT"),
-        (("--remote", "10.0.0.5:15002"), "it is sc://HOST:PORT"),
     ],
 )
 def test_wrong_usage_is_2_and_touches_nothing(
@@ -79,12 +80,12 @@ def test_wrong_usage_is_2_and_touches_nothing(
 
 
 def test_a_node_that_is_not_there_is_3(command: CommandLine, tmp_path: Path) -> None:
-    for module in ("pyarrow", "pyspark", "aiosqlite"):
-        pytest.importorskip(module, reason="the extra `spark` is not installed")
-    line = command.apart("export", "run", tmp_path / "lake", "--node", "127.0.0.1:1", "--master", "inline").failed(3)
+    for module in ("pyarrow", "aiosqlite"):
+        pytest.importorskip(module, reason="the extra `export` is not installed")
+    line = command.apart("export", "run", tmp_path / "lake", "--node", "127.0.0.1:1").failed(3)
     assert "127.0.0.1:1" in line
 
 
-@pytest.mark.parametrize("verb", ["verify", "history", "compact", "repair", "adopt"])
+@pytest.mark.parametrize("verb", ["verify", "compact", "files"])
 def test_a_folder_without_an_export_is_told(here: CommandLine, tmp_path: Path, verb: str) -> None:
     assert "holds no export" in here("export", verb, tmp_path).failed(1)

@@ -231,7 +231,7 @@ class Load:
 
     def export(self, client: StreamClient, name: str) -> None:
         """Export the stream to a table. Without the libraries of the export, nothing happens."""
-        if not all(map(find_spec, ("pyarrow", "pyspark", "aiosqlite"))):
+        if not all(map(find_spec, ("pyarrow", "aiosqlite"))):
             return
         info = client.create(name).info()
         self.mark("exporting", stream=name)

@@ -43,11 +43,11 @@ def fill(directory: Path, name: str, count: int, *, die: bool) -> None:
 def export(folder: Path, node: str, stream: str) -> None:
     import asyncio
 
+    from spark_export.exporter.job import ExportSettings, open_exporter
     from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
 
     async def run() -> None:
-        settings = ExportSettings(folder, node, master=INLINE, selection=Selection((stream,)))
+        settings = ExportSettings(folder, node, selection=Selection((stream,)))
         async with open_exporter(settings) as exporter:
             await exporter.run()
 

@@ -62,7 +62,7 @@ def test_a_first_start_can_be_cut_anywhere(events: list[Event]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not all(map(find_spec, ("pyarrow", "pyspark", "aiosqlite"))), reason="no extra `spark`")
+@pytest.mark.skipif(not all(map(find_spec, ("pyarrow", "aiosqlite"))), reason="no extra `export`")
 def test_an_export_can_be_cut_anywhere(events: list[Event]) -> None:
     """Goal: each row is there once and right, and the next run goes on. Cuts where names are made and moved."""
     steps = [at for at, event in enumerate(events) if event.path.startswith(LAKE) and event.kind is not Kind.OPENED]

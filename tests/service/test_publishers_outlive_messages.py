@@ -34,8 +34,8 @@ from stream_service.extensions import (
     TruncateRequest,
 )
 from stream_service.extensions import Sequence as Number
+from stream_service.extras import Extras, encode_extras
 from stream_service.publisher_rows import LOADED_MAX, MARK, list_publishers
-from stream_service.stored import Extras, encode_extras
 from stream_service.workers import publisher_memory, sequence_machine
 from stream_storage.contract import Append
 from tests.ockam.identity.rules.guarded_node import Guarded, guarded, may

@@ -25,6 +25,7 @@ from stream_service.extensions import (
     RichStatus,
     TruncateRequest,
 )
+from stream_service.extras import decode_extras
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirroring import (
     MIRROR,
@@ -38,7 +39,6 @@ from stream_service.mirroring import (
     RoleResponse,
 )
 from stream_service.protocol import PUSH, PushRequest, Status
-from stream_service.stored import decode_extras
 from tests.support.rich import ask, data_of, pull, push, refusal
 from tests.support.served import served
 from tests.support.stream_peer import StreamPeer, stream_peer

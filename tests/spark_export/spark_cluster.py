@@ -20,7 +20,7 @@ MASTER_URL = re.compile(r"spark://127\.0\.0\.1:\d+")
 
 
 class SparkCluster:
-    """A context manager. `url` is its master's; `conf` what `export run` is told beside it."""
+    """A context manager. `url` is its master's; `conf` is given to `spark-submit` beside it."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.folder = folder

@@ -20,7 +20,9 @@ def main(endpoint: str, stream: str, folder: Path) -> None:
         batch.select("partition", "index").write.mode("overwrite").parquet(str(folder / f"out/batch={number:06d}"))
 
     options = {"endpoint": endpoint, "subscribe": stream, "startingOffsets": "earliest"}
-    frame = spark.readStream.format("stream_node").options(**options, maxOffsetsPerTrigger="20000").load()
+    frame = (
+        spark.readStream.format("stream_node").options(columns="stream", **options, maxOffsetsPerTrigger="20000").load()
+    )
     writer = frame.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
     writer.foreachBatch(keep).trigger(availableNow=True).start().awaitTermination()
     spark.stop()

@@ -15,22 +15,26 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
-from spark_export.errors import BadAnswer, DataLoss, NodeRefused, SourceUnreachable
-from spark_export.source.bulk_pages import read_batch, read_bulk_page
-from spark_export.source.node_client import NodeConnection
-from spark_export.source.node_wire import stream_address, uint
+from spark_export.errors import BadAnswer, DataLoss, SourceUnreachable
+from spark_export.source.bulk_pages import read_batch, read_page
+from spark_export.source.catalog import find_catalog, selected
+from spark_export.source.node import connected
 from spark_export.source.options import ReadOptions, read_options
 from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
-from spark_export.tables.catalog import find_catalog, selected
-from stream_client import Header, blocking
+from stream_client import Header, RequestRefused, blocking
 from stream_node.node.process import NodeProcess
-from stream_service.bulk import BulkPage, page_payload
+from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload, split_page
 from stream_storage.sqlite.bulk.arrow_pages import ipc_size_bytes, write_ipc
 from tests.spark_export.doors import door
 
 pytestmark = pytest.mark.spark
+
+UINT = st.integers(0, 2**64 - 1)
 
 
 def options_for(node: NodeProcess, stream: str, **more: str) -> ReadOptions:
@@ -46,8 +50,8 @@ def read_all(wanted: ReadRange, options: ReadOptions, *, in_bulk: bool = True) -
 
 
 def read_by_pulls(node: NodeProcess, wanted: ReadRange, options: ReadOptions) -> pa.Table:
-    with NodeConnection(node.address, 30) as connection:
-        return pa.Table.from_batches(list(RangeReader(wanted, options)._pulls(connection)))
+    with connected(options) as client:
+        return pa.Table.from_batches(list(RangeReader(wanted, options)._pulls(client)))
 
 
 def push(node: NodeProcess, stream: str, messages: list[bytes]) -> None:
@@ -121,9 +125,11 @@ def test_a_cut_arrow_stream_is_noticed() -> None:
     schema_only = stream[: pa.ipc.read_message(pa.py_buffer(stream)).metadata.size + 8]
     assert read_batch(memoryview(schema_only)) is None
     payload = page_payload(BulkPage(1, 1, 0, 0, 6, 4, 2, b""), schema_only)
-    body = memoryview(payload)[payload.index(b"/1") + 2 :]
     with pytest.raises(BadAnswer, match="a page of 0 rows where 2 were announced"):
-        read_bulk_page(body[2 if body[0] > 127 else 1 :])
+        read_page(payload)
+    for cut in range(1, 40):
+        with pytest.raises(BadAnswer, match="not an answer to a node/stream_bulk/1"):
+            read_page(payload[:-cut])
 
 
 def test_a_server_that_fails_in_the_middle_is_noticed(node: NodeProcess) -> None:
@@ -137,10 +143,11 @@ def test_a_server_that_fails_in_the_middle_is_noticed(node: NodeProcess) -> None
         table = read_all(wanted, options_for(node, "breaks", endpoint=address, fetchBytes="20000"))
     assert table.column("data").to_pylist() == [b"%06d" % number for number in range(5_000)]
     with (
-        door(node.address, [30, 30]) as address,
-        pytest.raises(SourceUnreachable, match="read up to 0 of 5000 and no further"),
+        door(node.address, [30] * 1_000) as address,
+        pytest.raises(SourceUnreachable) as raised,
     ):
-        read_all(wanted, options_for(node, "breaks", endpoint=address, fetchRetries="1"))
+        read_all(wanted, options_for(node, "breaks", endpoint=address, requestTimeoutMs="1000"))
+    assert "breaks/0 was read up to 0 of 5000 and no further" in raised.value.__notes__
 
 
 def test_what_retention_took_is_a_loss_or_skipped(node: NodeProcess, caplog: pytest.LogCaptureFixture) -> None:
@@ -190,10 +197,10 @@ def test_what_was_just_pushed_is_read(node: NodeProcess) -> None:
 def test_a_range_beyond_the_end_is_refused(node: NodeProcess) -> None:
     """Goal: the node says no to a range that it cannot have; the reader says what is lost. Method: both, asked."""
     push(node, "short", [b"x"] * 3)
-    with NodeConnection(node.address, 30) as connection:
-        body = uint(1) + uint(0) + uint(9) + uint(1000) + b"\x01\x01\x00"
-        with pytest.raises(NodeRefused, match="a range from 0 to 9; this stream ends at 3"):
-            connection.ask(stream_address("short", 0), "node/stream_bulk/1", body)
+    with blocking.connect(node.address) as client:
+        (handle,) = client.session.core.find_handles("short", [0])
+        with pytest.raises(RequestRefused, match="a range from 0 to 9; this stream ends at 3"):
+            client.session.ask(handle, BULK, BulkRead(1, 0, 9, 1000, True, True, False))
     with pytest.raises(DataLoss, match="short/0 indexes 3 to 8: the stream ends at 3"):
         read_all(ReadRange("short", 0, 0, 9), options_for(node, "short"))
 
@@ -257,6 +264,21 @@ def test_a_node_without_the_packages_is_read_by_pulls(tmp_path: Path) -> None:
         push(node, "s", [b"%d" % number for number in range(3_000)])
         table = read_all(ReadRange("s", 0, 0, 3_000), options_for(node, "s"), in_bulk=False)
         assert table.column("data").to_pylist() == [b"%d" % number for number in range(3_000)]
+
+
+@given(UINT, UINT, UINT, UINT, UINT, UINT, st.binary(max_size=70_000))
+def test_a_bulk_page_is_the_protocols(
+    number: int, stream_id: int, first: int, end: int, start: int, rows: int, arrow: bytes
+) -> None:
+    """Goal: the payload that is put together around its megabytes is the one that the protocol describes.
+
+    Method: the general encoder, beside it.
+    """
+    page = BulkPage(number, stream_id, 7, first, end, start, rows, b"")
+    payload = page_payload(page, arrow)
+    assert payload == BULK.encode_response(structs.replace(page, arrow=arrow))
+    head, found = split_page(payload)
+    assert (structs.astuple(head), bytes(found)) == (structs.astuple(page)[:-1], arrow)
 
 
 def children_of(pid: int) -> list[int]:

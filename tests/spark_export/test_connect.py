@@ -9,7 +9,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,10 +21,9 @@ pytest.importorskip("pandas", reason="the extra `spark-connect` is not installed
 
 from spark_export.java import JavaMissing, find_java_home
 from stream_node.node.process import NodeProcess
-from tests.spark_export.doors import door
-from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, tasks_at_work, wait_until
+from tests.spark_export.exporter.export_process import exporting, wait_until
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.exporter.test_stopping import PATIENCE_S, ROWS, SIZE, assert_interrupted
+from tests.spark_export.exporter.test_application import PATIENCE_S, taken
 from tests.spark_export.spark_connect import connect_server, environment
 from tests.spark_export.test_spark_batch import fill
 
@@ -42,7 +40,7 @@ if way == "register":
     spark = open_session(remote=server)
 else:
     spark = SparkSession.builder.remote(server).getOrCreate()
-options = {"endpoint": node, "subscribe": "c_rows"}
+options = {"endpoint": node, "subscribe": "c_rows", "columns": "stream"}
 read = spark.read.format("stream_node").options(**options).load()
 more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}
 streamed = spark.readStream.format("stream_node").options(**options, **more).load()
@@ -95,37 +93,18 @@ def test_batch_streaming_and_writing(server: str, filled: NodeProcess, tmp_path:
 
 
 def test_an_export_through_a_connect_server(server: str, node: NodeProcess, tmp_path: Path) -> None:
-    """Goal: `export run --remote` does what it does with a master; its tasks run where the server's are."""
+    """Goal: `export daemon --remote` does what it does with a master; its tasks run where the server's are. A signal
+    ends it in good order, and the small engine goes on."""
     world = World(tmp_path / "lake", node, "c_export")
     world.push(1_000)
-    command = [sys.executable, "-W", "error", "-m", "stream_node", "export", "run", str(world.folder)]
-    done = subprocess.run(
-        [*command, "--node", node.address, "--stream", world.stream, "--remote", server, "--json"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["rows"] == 1_000
-    world.assert_whole()
-
-
-def test_an_export_through_a_connect_server_that_is_told_to_end(server: str, node: NodeProcess, tmp_path: Path) -> None:
-    """Goal: the server's tasks are cancelled, and not waited for. Method: they are held by a door before the node."""
-    world = World(tmp_path / "lake", node, "c_ended")
-    world.push(ROWS, size=SIZE)
-    with (
-        door(node.address, [HELD_BYTES] * 100, threading.Event()) as address,
-        exporting(world, "run", address, "--json", "--remote", server) as process,
-    ):
-        wait_until(lambda: tasks_at_work(world), process, PATIENCE_S)
+    more = ("--remote", server, "--every", "1s")
+    with exporting(world, "daemon", node.address, *more, environment=environment()) as process:
+        wait_until(lambda: taken(world) == 1_000, process, PATIENCE_S)
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (128 + signal.SIGTERM, ""), err
-    assert_interrupted(world, err)
-    assert world.run().rows == ROWS
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    world.push(10)
+    assert world.run().rows == 10
     world.assert_whole()
 
 

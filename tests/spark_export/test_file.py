@@ -14,11 +14,11 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow as pa
 
 from spark_export.errors import DataLoss, OptionError
+from spark_export.source.catalog import find_catalog, selected, starting_indexes
 from spark_export.source.option_values import EARLIEST
 from spark_export.source.options import read_options
 from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
-from spark_export.tables.catalog import find_catalog, selected, starting_indexes
 from stream_client import Header, blocking
 from stream_node.node.process import NodeProcess
 from tests.support.data_dir import truncate_before

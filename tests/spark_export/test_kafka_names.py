@@ -29,13 +29,13 @@ from pyspark.sql.types import (
 
 from spark_export.errors import DataLoss, OptionError
 from spark_export.source.lag import LagListener, offsets_behind_latest
-from spark_export.source.node_wire import PulledMessage
 from spark_export.source.options import read_options
 from spark_export.source.projection import full_schema
 from spark_export.source.readers import BatchReader, StreamReader
 from spark_export.source.schema import batch_of_messages
 from stream_client import Header, blocking
 from stream_node.node.process import NodeProcess
+from stream_service.extensions import RichMessage
 from tests.spark_export.test_source_losses import batch_ranges, streaming
 from tests.spark_export.test_spark_batch import fill
 
@@ -69,15 +69,16 @@ def test_columns_are_those_of_kafkas_source(node: NodeProcess) -> None:
         stream = client.create("k_columns")
         stream.push(b"first", key=b"k", headers=[Header("h", b"v")])
         stream.push(b"")
-    asked = {"subscribe": "k_columns", "columns": "kafka", "includeHeaders": "true"}
+    asked = {"subscribe": "k_columns", "includeHeaders": "true"}
     assert full_schema(read_options(asked)) == KAFKAS
+    assert full_schema(read_options({**asked, "columns": "kafka"})) == KAFKAS
     rows = read(node, **asked).to_pylist()
     names = ("key", "value", "topic", "partition", "offset", "timestampType", "headers")
     assert [tuple(row[name] for name in names) for row in rows] == [
         (b"k", b"first", "k_columns", 0, 0, 1, [{"key": "h", "value": b"v"}]),
         (None, b"", "k_columns", 0, 1, 1, None),
     ]
-    own = read(node, subscribe="k_columns").to_pylist()
+    own = read(node, subscribe="k_columns", columns="stream").to_pylist()
     assert [row["timestamp"] for row in own] == [row["timestamp"] for row in rows]
     thin = read(node, subscribe="k_columns", columns="kafka", includeData="false")
     assert thin.schema.names == ["key", "topic", "partition", "offset", "timestamp", "timestampType"]
@@ -98,12 +99,12 @@ def test_a_mark_of_null_becomes_null_again(node: NodeProcess) -> None:
             asked = {**place, "subscribe": "k_marks", "columns": "kafka", "includeHeaders": headers}
             rows = read(node, **asked).to_pylist()
             assert [(row["key"], row["value"]) for row in rows] == expected
-    own = read(node, subscribe="k_marks", includeHeaders="true")
+    own = read(node, subscribe="k_marks", includeHeaders="true", columns="stream")
     assert own["data"].to_pylist() == [b"", b"", b"x"]
     options = replace(read_options({"subscribe": "s", "columns": "kafka"}), marks=True)
     pulled = [
-        PulledMessage(index, 0, b"k", headers, b"")
-        for index, headers in enumerate([[("node/null/1", b"")], [("a", b"node/null/1")]])
+        RichMessage(index, 0, b"k", headers, b"")
+        for index, headers in enumerate([[Header("node/null/1", b"")], [Header("a", b"node/null/1")]])
     ]
     batch = batch_of_messages(pulled, "s", 0, options)
     assert batch.column("marked").to_pylist() == [True, False]
@@ -114,9 +115,8 @@ def test_names_of_one_kind_are_there_at_a_time(node: NodeProcess) -> None:
     with blocking.connect(node.address) as client:
         client.create("k_json").push(b'{"value": 3, "data": 4}')
     asked = {"subscribe": "k_json", "decode": "json"}
-    assert read(node, StructType().add("value", IntegerType()).add("data", BinaryType()), **asked).to_pylist() == [
-        {"value": 3, "data": b'{"value": 3, "data": 4}'}
-    ]
+    both = StructType().add("value", IntegerType()).add("data", BinaryType())
+    assert read(node, both, columns="stream", **asked).to_pylist() == [{"value": 3, "data": b'{"value": 3, "data": 4}'}]
     assert read(
         node,
         StructType().add("value", BinaryType()).add("data", IntegerType()).add("offset", LongType()),
@@ -126,21 +126,23 @@ def test_names_of_one_kind_are_there_at_a_time(node: NodeProcess) -> None:
     with pytest.raises(OptionError, match="there is no column 'index'; there are key, value, topic, partition, offset"):
         read(node, StructType().add("index", LongType()), subscribe="k_json", columns="kafka")
     with pytest.raises(OptionError, match="there is no column 'offset'; there are key, data, stream"):
-        read(node, StructType().add("offset", LongType()), subscribe="k_json")
+        read(node, StructType().add("offset", LongType()), subscribe="k_json", columns="stream")
 
 
 def test_a_name_with_two_meanings_is_refused() -> None:
     """Goal: no value is taken for another of the same name. Method: Cardinal's updates have a `value`, as Kafka has."""
-    with pytest.raises(OptionError, match="decode=cardinal has a column 'value' of its own"):
+    with pytest.raises(OptionError, match="decode=cardinal has a column 'value', and Kafka's columns have one too"):
         full_schema(read_options({"subscribe": "s", "decode": "cardinal", "columns": "kafka"}))
-    assert "value" in full_schema(read_options({"subscribe": "s", "decode": "cardinal"})).fieldNames()
+    assert (
+        "value" in full_schema(read_options({"subscribe": "s", "decode": "cardinal", "columns": "stream"})).fieldNames()
+    )
 
 
 def first_at(node: NodeProcess, stream: str, partition: int, time_ms: int) -> int:
     """The first index of a partition with a time of `time_ms` or later, found by looking through all messages."""
     moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=time_ms)
     rows = [row for row in read(node, subscribe=stream).to_pylist() if row["partition"] == partition]
-    return next((row["index"] for row in rows if row["timestamp"] >= moment), len(rows))
+    return next((row["offset"] for row in rows if row["timestamp"] >= moment), len(rows))
 
 
 def test_times_bound_each_partition(node: NodeProcess) -> None:

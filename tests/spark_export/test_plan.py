@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_export.errors import OptionError
-from spark_export.source.node_wire import StreamEnds
 from spark_export.source.option_values import EARLIEST, LATEST
 from spark_export.source.plan import (
     CREATED,
     Place,
     QueryPosition,
     ReadRange,
+    StreamEnds,
     by_place,
     from_offsets,
     limited,

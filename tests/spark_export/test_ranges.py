@@ -79,12 +79,12 @@ def test_a_range_reads_its_rows_alone(spark: Any, node: NodeProcess) -> None:
         for number in range(30):
             parts[number % 3].push(b"%d" % number)
     everything = read_range(spark, "ranges", endpoint=node.address)
-    rows = sorted((row.partition, row["index"], bytes(row.data), row.timestamp) for row in everything.collect())
+    rows = sorted((row.partition, row["offset"], bytes(row.value), row.timestamp) for row in everything.collect())
     assert len(rows) == 30
 
     def read(**chosen: Any) -> list[tuple[int, int, bytes, Any]]:
         frame = read_range(spark, "ranges", endpoint=node.address, **chosen)
-        return sorted((row.partition, row["index"], bytes(row.data), row.timestamp) for row in frame.collect())
+        return sorted((row.partition, row["offset"], bytes(row.value), row.timestamp) for row in frame.collect())
 
     assert read(partition=1) == [row for row in rows if row[0] == 1]
     assert read(partition=[0, 2], index=(2, 5)) == [row for row in rows if row[0] != 1 and 2 <= row[1] < 5]

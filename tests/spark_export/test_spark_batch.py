@@ -44,6 +44,8 @@ def fill(node: NodeProcess, stream: str, counts: list[int]) -> None:
 
 
 def load(spark: Any, node: NodeProcess, **options: str) -> Any:
+    """A read with the columns of this project; tests/spark_export/test_kafka_names.py has Kafka's."""
+    options = {"columns": "stream", **options}
     return spark.read.format("stream_node").options(endpoint=node.address, **options).load()
 
 
@@ -103,8 +105,10 @@ def test_errors_say_what_to_do(spark: Any, node: NodeProcess) -> None:
         load(spark, node, subscribe="s", startingOfsets="earliest").count()
     with pytest.raises(Exception, match="the node has no stream 'nowhere'; create it, or subscribe to another"):
         load(spark, node, subscribe="nowhere").count()
-    with pytest.raises(Exception, match=r"cannot reach a stream node at 127\.0\.0\.1:1: .*set the option endpoint"):
-        spark.read.format("stream_node").options(subscribe="s", endpoint="127.0.0.1:1").load().count()
+    with pytest.raises(Exception, match=r"cannot reach a node at 127\.0\.0\.1:1: .*see the option endpoint"):
+        spark.read.format("stream_node").options(
+            subscribe="s", endpoint="127.0.0.1:1", requestTimeoutMs="1000"
+        ).load().count()
     with pytest.raises(Exception, match=r"startingOffsets cannot be latest \(-1\) in a batch read"):
         load(spark, node, subscribe="s", startingOffsets="latest").count()
 
@@ -151,25 +155,30 @@ def test_trap_4_every_batch_has_the_declared_schema(spark: Any, node: NodeProces
     frame = load(spark, node, subscribe="b_shapes", includeHeaders="true", fetchBytes="20000")
     assert frame.count() == 3_000
     assert frame.where("key is not null and size(headers) = 1").count() == 499
-    assert frame.schema == StreamNodeSource({"subscribe": "b_shapes", "includeHeaders": "true"}).schema()
+    assert (
+        frame.schema
+        == StreamNodeSource({"subscribe": "b_shapes", "includeHeaders": "true", "columns": "stream"}).schema()
+    )
 
 
 def test_a_schema_chooses_and_decodes(spark: Any, node: NodeProcess) -> None:
     """Goal: columns in the asked order, members of JSON objects among them, and only what was asked for is read."""
     with blocking.connect(node.address) as client, client.create("b_json").publisher() as publisher:
         publisher.push_many([b'{"a": %d, "b": {"c": "x"}}' % number for number in range(20)] + [b"no object"])
-    source = spark.read.format("stream_node").options(endpoint=node.address, subscribe="b_json", decode="json")
+    source = spark.read.format("stream_node").options(
+        endpoint=node.address, subscribe="b_json", decode="json", columns="stream"
+    )
     frame = source.schema("b STRUCT<c: STRING>, index LONG, a INT").load()
     assert frame.columns == ["b", "index", "a"]
     rows = frame.orderBy("index").collect()
     assert [(row["b"] and row["b"]["c"], row["a"]) for row in rows] == [("x", number) for number in range(20)] + [
         (None, None)
     ]
-    plain = spark.read.format("stream_node").options(endpoint=node.address, subscribe="b_json")
+    plain = spark.read.format("stream_node").options(endpoint=node.address, subscribe="b_json", columns="stream")
     assert plain.schema("timestamp TIMESTAMP, index LONG").load().where("index >= 19").count() == 2
     with pytest.raises(Exception, match="there is no column 'a'; there are key, data, stream"):
         plain.schema("a INT").load().count()
-    with pytest.raises(Exception, match="say which columns you want by"):
+    with pytest.raises(Exception, match="say which columns you want by a schema, such as"):
         load(spark, node, subscribe="b_json", decode="json").count()
 
 
@@ -180,7 +189,9 @@ def test_a_bad_message_changes_no_other_row(spark: Any, node: NodeProcess) -> No
     messages[778] = b"]"
     with blocking.connect(node.address) as client, client.create("b_bad").publisher() as publisher:
         publisher.push_many(messages)
-    source = spark.read.format("stream_node").options(endpoint=node.address, subscribe="b_bad", decode="json")
+    source = spark.read.format("stream_node").options(
+        endpoint=node.address, subscribe="b_bad", decode="json", columns="stream"
+    )
     columns = "index LONG, n INT, m DECIMAL(9,2), t TIMESTAMP, _corrupt_record STRING"
     rows = source.schema(columns).load().orderBy("index").collect()
     assert [row._corrupt_record for row in rows if row._corrupt_record is not None] == ['[{"n": 1} {"n": 2}', "]"]

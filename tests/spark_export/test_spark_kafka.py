@@ -65,7 +65,7 @@ def test_the_lag_of_a_query_is_in_its_progress(spark: Any, node: NodeProcess, tm
     spark.streams.addListener(listener)
     try:
         options = {"subscribe": "sk_lag", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "2"}
-        frame = spark.readStream.format("stream_node").options(endpoint=node.address, columns="kafka", **options).load()
+        frame = spark.readStream.format("stream_node").options(endpoint=node.address, **options).load()
         query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).queryName("lagging")
         query.trigger(availableNow=True).start().awaitTermination()
         assert ended.wait(60), reports
@@ -88,7 +88,7 @@ def test_spark_itself_learns_of_a_deleted_stream(spark: Any, node: NodeProcess, 
         frame = spark.readStream.format("stream_node").options(endpoint=node.address, **options).load()
         taken: list[int] = []
         writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer = writer.foreachBatch(lambda batch, _: taken.extend(row["index"] for row in batch.collect()))
+        writer = writer.foreachBatch(lambda batch, _: taken.extend(row["offset"] for row in batch.collect()))
         writer.trigger(availableNow=True).start().awaitTermination()
         return taken
 

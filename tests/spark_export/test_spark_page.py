@@ -17,7 +17,8 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from ockam.identity.rules.tokens import create_token
-from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES
+from spark_export.decode.options import DECODE_OPTIONS
+from spark_export.session import WORKER_LATE
 from spark_export.source.kafka_options import SINK, SOURCE, KafkaOption
 from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS
 from stream_client import blocking
@@ -31,6 +32,8 @@ from tests.tokens.token_node import everything_to_tokens
 PAGE = (Path(__file__).resolve().parents[2] / "docs/spark.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = "".join(BLOCK.findall(PAGE))
+LATE_MAX = 10
+"""How often a process of Spark may start too late."""
 
 
 @pytest.fixture
@@ -89,7 +92,7 @@ def refund_descriptor() -> bytes:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_every_example_gives_what_the_page_shows(
     spark: Any,
     node: NodeProcess,
@@ -101,10 +104,12 @@ def test_every_example_gives_what_the_page_shows(
     tmp_path: Path,
 ) -> None:
     """Goal: who copies an example gets its result. Method: only the addresses and the folders are those of the test."""
-    text = EXAMPLES.replace("127.0.0.1:4000", node.address).replace("/tmp/lake", str(tmp_path))
+    # All at once: the port of one node can begin with the digits of another example.
+    addresses = {"4000": node.address, "4001": tls_node.address, "4002": token_node.address}
+    text = re.sub(r"127\.0\.0\.1:(400[012])\b", lambda found: addresses[found[1]], EXAMPLES)
+    text = text.replace("/tmp/lake", str(tmp_path))
     text = text.replace("/var/lib/stream-node", str(node.data_dir)).replace("http://127.0.0.1:8081", registry.address)
-    text = text.replace("127.0.0.1:4001", tls_node.address).replace("/etc/stream-node/ca.pem", keys.ca)
-    text = text.replace("127.0.0.1:4002", token_node.address).replace("/etc/stream-node/spark.token", str(token_file))
+    text = text.replace("/etc/stream-node/ca.pem", keys.ca).replace("/etc/stream-node/spark.token", str(token_file))
     for name, file in zip(("alice.pem", "alice.key"), keys.alice, strict=True):
         text = text.replace(f"/etc/stream-node/{name}", file)
     (tmp_path / "shop.desc").write_bytes(refund_descriptor())
@@ -113,10 +118,17 @@ def test_every_example_gives_what_the_page_shows(
     registry.add(7, json.dumps({"type": "record", "name": "P", "fields": [{"name": "amount", "type": "long"}]}))
     test = doctest.DocTestParser().get_doctest(text, {}, "docs/spark.md", "docs/spark.md", 0)
     assert len(test.examples) > 40
-    problems: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST)
-    assert runner.run(test, out=problems.append, clear_globs=False).attempted == len(test.examples) or problems
+    for _ in range(LATE_MAX):
+        problems: list[str] = []
+        attempted = runner.run(test, out=problems.append, clear_globs=False).attempted
+        if WORKER_LATE not in "".join(problems):
+            break
+        # On a busy machine Spark may end a query, whose Python process must start within ten seconds. The example that
+        # started the query is run again, and then those after it.
+        test.examples = test.examples[attempted - 1 :]
     assert not problems, "".join(problems)
+    assert attempted == len(test.examples)
     assert not spark.streams.active
 
 
@@ -126,7 +138,7 @@ def test_each_option_has_an_example(name: str) -> None:
     assert re.search(rf'\b{name}=|"{name}"', EXAMPLES), "docs/spark.md has no example with this option"
 
 
-def table_rows(heading: str) -> list[tuple[str, str | None, str]]:
+def table_rows(heading: str) -> list[tuple[str, str | None, str, bool]]:
     """The rows of the table whose first column has this heading."""
     lines = PAGE.split(f"| {heading} |", 1)[1].splitlines()[2:]
     rows = []
@@ -134,7 +146,8 @@ def table_rows(heading: str) -> list[tuple[str, str | None, str]]:
         if not line.startswith("|"):
             break
         name, ours, note = (cell.strip() for cell in line.strip("|").split("|"))
-        rows.append((name.strip("`"), None if ours == "none" else ours.strip("`"), note))
+        known = None if ours in ("ignored", "refused") else ours.strip("`")
+        rows.append((name.strip("`"), known, note, ours == "refused"))
     return rows
 
 
@@ -148,5 +161,5 @@ def test_the_tables_of_kafkas_options_are_those_of_the_errors(heading: str, opti
 def test_the_last_sentence_names_what_kafka_does_not_have() -> None:
     """Goal: an option is in a table of Kafka's, or among ours alone."""
     told = set(re.findall(r"`(\w+)`", PAGE[PAGE.index("Ours alone are") :]))
-    about_decoding = {"columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES}
+    about_decoding = set(DECODE_OPTIONS)
     assert {*READ_OPTIONS, *WRITE_OPTIONS} - {each.ours for each in (*SOURCE, *SINK)} == told | about_decoding

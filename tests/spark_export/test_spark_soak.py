@@ -22,10 +22,10 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow.dataset as dataset
 
 from bench.works.export import PARTITIONS, SIZE_BYTES, STREAM, fill
-from spark_export.exporter.runs.spark_engine import SparkEngine
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
+from tests.spark_export.exporter.test_application import on_spark
 from tests.spark_export.test_bulk import push
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -90,7 +90,7 @@ def test_five_million_rows_are_written_by_spark(
 ) -> None:
     """Goal: a read as large as the bench's has each row once, over TCP and of the file."""
     place = {"path": str(many.data_dir)} if of_the_file else {"endpoint": many.address}
-    frame = spark.read.format("stream_node").options(subscribe=STREAM, **place).load()
+    frame = spark.read.format("stream_node").options(subscribe=STREAM, columns="stream", **place).load()
     frame.write.parquet(str(tmp_path / "table"))
     assert_all_there(tmp_path / "table")
     assert spark.read.parquet(str(tmp_path / "table")).selectExpr("sum(length(data))").first()[0] == MANY * SIZE_BYTES
@@ -101,10 +101,10 @@ def test_five_million_rows_are_written_by_spark(
 def test_five_million_rows_are_exported(spark: Any, many: NodeProcess, tmp_path: Path, way: str) -> None:
     """Goal: by each path of the exporter each row is in the table once: the proof, and a reader's own count."""
     world = World(tmp_path / "lake", many, STREAM)
-    outcome = world.run(
-        engine=None if way == "without Spark" else SparkEngine("", None, {}, session=spark),
-        data_dir=many.data_dir if way == "Spark's tasks of the file" else None,
-    )
+    if way == "without Spark":
+        outcome = world.run()
+    else:
+        outcome = on_spark(world, spark, data_dir=many.data_dir if way == "Spark's tasks of the file" else None)
     assert (outcome.rows, outcome.data_bytes) == (MANY, MANY * SIZE_BYTES)
     verdict = world.verify()
     assert (verdict.problems, verdict.rows) == ((), MANY)
@@ -129,7 +129,7 @@ def test_retention_races_with_a_read(spark: Any, node: NodeProcess) -> None:
 
     cutting = threading.Thread(target=cut)
     cutting.start()
-    found = sorted(row[0] for row in frame.select("index").collect())
+    found = sorted(row[0] for row in frame.select("offset").collect())
     cutting.join()
     assert found[-1] == 99_999
     assert len(set(found)) == len(found)

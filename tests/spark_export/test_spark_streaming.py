@@ -40,13 +40,13 @@ class Query:
         frame = self._spark.readStream.format("stream_node").options(endpoint=self._node.address, **self._options)
 
         def keep(batch: Any, number: int) -> None:
-            rows = [(row[0], row[1]) for row in batch.select("partition", "index").collect()]
+            rows = [(row[0], row[1]) for row in batch.select("partition", "offset").collect()]
             self.rows += rows
             self.batches.append(len(rows))
 
         writer = frame.load().writeStream.option("checkpointLocation", self._checkpoint)
         query = writer.foreachBatch(keep).trigger(availableNow=True).start()
-        assert query.awaitTermination(60), "the query does not end"
+        assert query.awaitTermination(200), "the query does not end"
         self.progress = query.lastProgress
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_export.errors import OptionError
 from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS
 from spark_export.source.source import StreamNodeSource
-from spark_export.tables.table_options import own_options, recall, recall_for_write, remember
+from spark_export.source.table_options import own_options, recall, recall_for_write, remember
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 
@@ -69,7 +69,7 @@ def stream(request: pytest.FixtureRequest, node: NodeProcess) -> str:
 @pytest.fixture
 def orders(spark: Any, node: NodeProcess, stream: str) -> Iterator[str]:
     """The options with which SQL reads the stream."""
-    yield f"OPTIONS (endpoint '{node.address}', subscribe '{stream}')"
+    yield f"OPTIONS (endpoint '{node.address}', subscribe '{stream}', columns 'stream')"
     for kind, name in (("VIEW", "order_counts"), ("TABLE", "orders"), ("TABLE", "local_orders"), ("VIEW", "passing")):
         spark.sql(f"DROP {kind} IF EXISTS {name}")
 
@@ -133,7 +133,7 @@ def test_a_temporary_view_has_columns_of_its_own(spark: Any, orders: str) -> Non
 @pytest.mark.spark
 def test_rows_are_inserted_into_a_stream(spark: Any, node: NodeProcess, stream: str, orders: str) -> None:
     """Goal: INSERT INTO appends to the stream of the table; an index and OVERWRITE are refused."""
-    kafkas = orders.replace(")", ", columns 'kafka')")
+    kafkas = orders.replace("columns 'stream'", "columns 'kafka'")
     spark.sql(f"CREATE TABLE orders USING stream_node {kafkas}")
     spark.sql("INSERT INTO orders (key, value) VALUES (CAST('k' AS BINARY), CAST('inserted' AS BINARY))")
     spark.sql("SELECT 'k2' AS key, 'appended' AS value").selectExpr("binary(key)", "binary(value)").writeTo(

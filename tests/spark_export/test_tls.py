@@ -22,15 +22,14 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 
 from spark_export import register
-from spark_export.errors import OptionError, SourceError, SourceTlsFailed, SourceUnreachable
+from spark_export.errors import OptionError, SourceError, SourceTlsFailed
+from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
-from spark_export.source.node_client import NodeConnection
-from spark_export.source.node_tls import NodeTls
+from spark_export.source.node import asked, list_partitions
 from spark_export.source.options import read_options, write_options
 from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
-from stream_client import AccessDenied, blocking
+from stream_client import AccessDenied, Tls, blocking
 from stream_node.node.config import ENVIRONMENT_PREFIX
 from stream_node.node.process import NodeProcess
 from tests.support.certificates import fingerprint
@@ -96,6 +95,11 @@ def tls_options(keys: Keys) -> dict[str, str]:
     return {"tlsCa": keys.ca, "tlsCert": keys.alice[0], "tlsKey": keys.alice[1]}
 
 
+def ask(endpoint: str, **tls: str) -> None:
+    options = read_options({"subscribe": "orders", "endpoint": endpoint, "requestTimeoutMs": "10000", **tls})
+    asked(options, lambda client: list_partitions(client, "orders"))
+
+
 def test_a_range_is_read_in_bulk_over_mutual_tls(keys: Keys, tls_node: NodeProcess) -> None:
     """Answers of several megabytes, in the records of TLS."""
     options = read_options({"endpoint": tls_node.address, "subscribe": "orders", **tls_options(keys)})
@@ -109,12 +113,12 @@ def test_a_range_is_read_in_bulk_over_mutual_tls(keys: Keys, tls_node: NodeProce
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("none", "it demands a client certificate; set the options tlsCert and tlsKey"),
-        ("stranger", "does not trust the authority of tlsCert"),
-        ("expired", "tlsCert has expired"),
-        ("revoked", "refuses tlsCert: this node's operator has revoked the certificate"),
-        ("strange node", "its certificate is not accepted: .*; see the options tlsCa and tlsServerName"),
-        ("wrong name", "its certificate is not accepted: Hostname mismatch"),
+        ("none", "client certificate"),
+        ("stranger", "authorit"),
+        ("expired", "expired"),
+        ("revoked", "revoked"),
+        ("strange node", "authorit"),
+        ("wrong name", "name"),
     ],
 )
 def test_each_fault_says_which_option_to_set(keys: Keys, tls_node: NodeProcess, fault: str, said: str) -> None:
@@ -125,30 +129,27 @@ def test_each_fault_says_which_option_to_set(keys: Keys, tls_node: NodeProcess, 
     }.get(fault, keys.alice)
     ca = keys.strangers.ca if fault == "strange node" else keys.ca
     name = "other.example" if fault == "wrong name" else None
-    tls = NodeTls(ca, server_name=name) if fault == "none" else NodeTls(ca, *who, server_name=name)
-    with pytest.raises(SourceTlsFailed, match=said), NodeConnection(tls_node.address, 10, tls):
-        pass
+    given = {"tlsCa": ca} | ({} if fault == "none" else dict(zip(("tlsCert", "tlsKey"), who, strict=True)))
+    with pytest.raises(SourceTlsFailed, match=f"{said}.*here by the options tlsCa, tlsCert, tlsKey, tlsServerName"):
+        ask(tls_node.address, **given | ({"tlsServerName": name} if name else {}))
 
 
 def test_one_side_without_tls_is_told(keys: Keys, tls_node: NodeProcess, node: NodeProcess) -> None:
-    with (
-        NodeConnection(tls_node.address, 10) as connection,
-        pytest.raises(SourceTlsFailed, match="speaks TLS, and this process does not; set the option tlsCa"),
-    ):
-        connection.list_partitions("orders")
-    with pytest.raises(SourceUnreachable, match="leave out the option tlsCa"):
-        NodeConnection(node.address, 10, NodeTls(keys.ca))
+    with pytest.raises(SourceTlsFailed, match=r"speaks TLS, and this client does not.*the options tlsCa"):
+        ask(tls_node.address)
+    with pytest.raises(SourceTlsFailed, match=r"connect without TLS.*the options tlsCa"):
+        ask(node.address, tlsCa=keys.ca)
 
 
 def test_the_options_are_checked_together(keys: Keys) -> None:
     for parse in (read_options, write_options):
         given = {"subscribe": "orders"} if parse is read_options else {"stream": "orders"}
         assert parse(given).tls is None
-        assert parse({**given, "tlsCa": "system"}).tls == NodeTls()
+        assert parse({**given, "tlsCa": "system"}).tls == Tls()
         with pytest.raises(OptionError, match="have no effect without tlsCa"):
             parse({**given, "tlsKey": "a.key"})
     with pytest.raises(OptionError, match=r"none\.pem"):
-        NodeTls("none.pem").wrap(None, "127.0.0.1:4000")  # type: ignore[arg-type]
+        ask("127.0.0.1:1", tlsCa="none.pem")
 
 
 def test_spark_reads_and_writes_over_mutual_tls(keys: Keys, tls_node: NodeProcess, spark: Any) -> None:
@@ -156,7 +157,7 @@ def test_spark_reads_and_writes_over_mutual_tls(keys: Keys, tls_node: NodeProces
     given = {"endpoint": tls_node.address, **tls_options(keys)}
     frame = spark.read.format("stream_node").options(subscribe="orders", **given).load()
     assert frame.count() == COUNT
-    copy = frame.where("index < 100").select("data")
+    copy = frame.where("offset < 100").select("value")
     copy.write.format("stream_node").options(stream="copied", **given).mode("append").save()
     with blocking.connect(tls_node.address, tls=keys.tls()) as client:
         found = client.find_stream("copied")
@@ -167,9 +168,7 @@ def test_spark_reads_and_writes_over_mutual_tls(keys: Keys, tls_node: NodeProces
 
 def test_the_exporter_runs_whole_over_mutual_tls(keys: Keys, tls_node: NodeProcess, tmp_path: Path) -> None:
     """List, read, and save positions: the second run finds nothing new."""
-    chosen = ExportSettings(
-        tmp_path / "lake", tls_node.address, master=INLINE, selection=Selection(("orders",)), tls=keys.tls()
-    )
+    chosen = ExportSettings(tmp_path / "lake", tls_node.address, selection=Selection(("orders",)), tls=keys.tls())
 
     async def run() -> int:
         async with open_exporter(chosen) as exporter:
@@ -185,17 +184,12 @@ def test_a_certificate_without_rules_gets_nothing(keys: Keys, tls_node: NodeProc
     """The authority has signed it, so it connects; each way of the pipeline says which right is missing."""
     bob = keys.authority.issue("bob")
     options = {"endpoint": tls_node.address, "tlsCa": keys.ca, "tlsCert": bob[0], "tlsKey": bob[1]}
-    with (
-        NodeConnection(tls_node.address, 10, NodeTls(keys.ca, *bob)) as connection,
-        pytest.raises(SourceError, match=r"access denied: .* for certificate:bob: no rule allows it"),
-    ):
-        connection.list_partitions("orders")
+    with pytest.raises(SourceError, match=r"access denied: .* for certificate:bob: no rule allows it"):
+        ask(**options)
     reader = RangeReader(ReadRange("orders", 0, 0, 1), read_options({"subscribe": "orders", **options}))
     with pytest.raises(SourceError, match="certificate:bob"):
         list(reader.batches())
-    chosen = ExportSettings(
-        tmp_path / "lake", tls_node.address, master=INLINE, selection=Selection(("orders",)), tls=keys.tls(bob)
-    )
+    chosen = ExportSettings(tmp_path / "lake", tls_node.address, selection=Selection(("orders",)), tls=keys.tls(bob))
 
     async def run() -> None:
         async with open_exporter(chosen) as exporter:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,14 +24,14 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow as pa
 
 from ockam.identity.rules.tokens import create_token
+from ockam.transport.wire_head import HEAD
 from spark_export import register
-from spark_export.errors import ConnectionBroken, NodeRefused, OptionError, TokenRefused
+from spark_export.errors import NodeRefused, OptionError, SourceUnreachable, TokenRefused
+from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection, source_options
-from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
-from spark_export.source.node_client import NodeConnection
-from spark_export.source.node_token import NodeToken
+from spark_export.source.node import asked, list_partitions
 from spark_export.source.options import read_options, write_options
-from spark_export.source.plan import ReadRange
+from spark_export.source.plan import ReadRange, StreamEnds
 from spark_export.source.range_reader import RangeReader
 from stream_client import Token, blocking
 from stream_node.node.process import NodeProcess
@@ -74,19 +75,27 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         assert made.node.stop() == 0
 
 
+def ask(endpoint: str, token: str, timeout_ms: str = "10000") -> list[StreamEnds]:
+    options = read_options(
+        {"subscribe": "orders", "endpoint": endpoint, "token": token, "requestTimeoutMs": timeout_ms}
+    )
+    return asked(options, lambda client: list_partitions(client, "orders"))
+
+
 def test_a_range_is_read_with_a_token_and_not_without(place: Place) -> None:
     options = read_options({"subscribe": "orders", **place.options})
     table = pa.Table.from_batches(list(RangeReader(ReadRange("orders", 0, 0, COUNT), options).batches()))
     assert table["index"].to_pylist() == list(range(COUNT))
-    with NodeConnection(place.node.address, 10) as connection, pytest.raises(NodeRefused, match="for anonymous"):
-        connection.create_stream("other", 1)
+    anonymous = read_options({"subscribe": "orders", "endpoint": place.node.address})
+    with pytest.raises(NodeRefused, match="for anonymous"):
+        asked(anonymous, lambda client: client.create("other"))
 
 
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        (UNKNOWN, TokenRefused, "does not accept the token: this node does not know"),
-        ("hunter2", OptionError, "there is no token in this file"),
+        (UNKNOWN, TokenRefused, "the token is not accepted .*this node does not know.*the options token"),
+        ("hunter2", OptionError, "token .*is no token: a token is"),
         (None, OptionError, "No such file"),
     ],
 )
@@ -96,17 +105,15 @@ def test_each_fault_is_said_without_the_token(
     if given is not None:
         (tmp_path / "t").write_text(given)
     with pytest.raises(error, match=said) as caught:
-        NodeConnection(place.node.address, 10, None, NodeToken(f"file:{tmp_path / 't'}"))
+        ask(place.node.address, f"file:{tmp_path / 't'}")
     assert given is None or given not in str(caught.value)
 
 
 def test_a_variable_is_read_by_each_process(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = NodeToken("env:MY_TOKEN")
-    with pytest.raises(OptionError, match="env:MY_TOKEN: this process has no token there"):
-        NodeConnection(place.node.address, 10, None, token)
+    with pytest.raises(OptionError, match="there is no token: the environment variable MY_TOKEN is not set"):
+        ask(place.node.address, "env:MY_TOKEN")
     monkeypatch.setenv("MY_TOKEN", place.text)
-    with NodeConnection(place.node.address, 10, None, token) as connection:
-        assert connection.list_partitions("orders")
+    assert ask(place.node.address, "env:MY_TOKEN")
 
 
 def test_the_token_itself_is_refused_as_an_option(place: Place) -> None:
@@ -117,22 +124,33 @@ def test_the_token_itself_is_refused_as_an_option(place: Place) -> None:
             parse({**given, "token": place.text})
         assert place.text[6:] not in str(caught.value)
         options = parse({**given, **place.options})
-        assert options.token == NodeToken(f"file:{place.file}")
+        assert options.token == Token(file=place.file)
         assert place.text[6:].encode() not in pickle.dumps(options)
     with pytest.raises(OptionError, match="Spark would show the token"):
         source_options("127.0.0.1:4000", None, Token(place.text))
 
 
 def test_a_token_stays_on_this_machine_without_tls(place: Place) -> None:
-    """A server at the real address of the machine sees nothing of it, and one that is no node sees one byte."""
-    with socket.create_server((own_address(), 0)) as server:
-        with pytest.raises(TokenRefused, match="set the option tlsCa"):
-            NodeConnection("{}:{}".format(*server.getsockname()), 10, None, NodeToken(f"file:{place.file}"))
+    """A server at the real address of the machine that greets as a node sees one byte, and so does one that is no
+    node."""
+    seen: list[bytes] = []
+
+    def greet() -> None:
         connection, _ = server.accept()
         with connection:
-            assert connection.recv(100) == b""
-    with answering(redis) as address, pytest.raises(ConnectionBroken, match="has not answered"):
-        NodeConnection(address, 0.5, None, NodeToken(f"file:{place.file}"))
+            connection.sendall(HEAD.hello)
+            while data := connection.recv(100):
+                seen.append(data)
+
+    with socket.create_server((own_address(), 0)) as server:
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        with pytest.raises(TokenRefused, match=r"nothing was sent.*the options token and tlsCa"):
+            ask("{}:{}".format(*server.getsockname()), f"file:{place.file}")
+        greeting.join()
+    assert b"".join(seen) == HEAD.hello
+    with answering(redis) as address, pytest.raises(SourceUnreachable):
+        ask(address, f"file:{place.file}", "500")
 
 
 def test_spark_reads_and_writes_with_a_token(place: Place, spark: Any) -> None:
@@ -142,7 +160,7 @@ def test_spark_reads_and_writes_with_a_token(place: Place, spark: Any) -> None:
     assert frame.count() == COUNT
     plan = frame._jdf.queryExecution().toString()
     assert place.text[6:] not in plan
-    copy = frame.where("index < 100").select("data")
+    copy = frame.where("offset < 100").select("value")
     copy.write.format("stream_node").options(stream="copied", **place.options).mode("append").save()
     with blocking.connect(place.node.address, token=place.text) as client:
         assert len(client.create("copied").pull(0, 200)) == 100
@@ -153,7 +171,6 @@ def test_the_exporter_runs_whole_with_a_token(place: Place, tmp_path: Path) -> N
     chosen = ExportSettings(
         tmp_path / "lake",
         place.node.address,
-        master=INLINE,
         selection=Selection(("orders",)),
         token=Token(file=place.file),
     )

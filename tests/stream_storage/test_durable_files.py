@@ -27,8 +27,9 @@ from stream_storage.errors import StorageError
 from stream_storage.sqlite.backup import back_up
 from stream_storage.sqlite.database import FILE_NAME, Database
 
-PASSING = {"node.lock"}
-"""The lock file of a data directory. A power cut may take it: it only matters while a node runs."""
+PASSING = {"node.lock", "exporter.lock"}
+"""The lock files of a data directory and of an export. A power cut may take them: they have no content, and only matter
+while a process holds the lock. The next process makes them anew."""
 OF_SQLITE = {FILE_NAME}
 
 
@@ -126,9 +127,12 @@ def _checkpoint(folder: Path, _taken: Path) -> None:
 
 
 def _export(folder: Path, _taken: Path) -> None:
-    from spark_export.exporter.tables.layout import Layout
+    pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+    from spark_export.tables.address import parse_place
+    from spark_export.tables.columns import ROWS
+    from spark_export.tables.parquet_folder import ParquetFolderLog
 
-    Layout(folder).make()
+    ParquetFolderLog(parse_place(folder), {}).create(ROWS)
 
 
 MAKERS: dict[str, Callable[[Path, Path], None]] = {

@@ -30,10 +30,11 @@ FOREIGN: dict[str, set[str]] = {
         *("maxChunkSizeBytes", "maximumFutureRequest", "next_expected_block"),
         "producer.MaxFutureBlocksBeforeStalled",
     },
-    "SQLite": {"application_id", "user_version", "sqlite3_system_errno"},
-    "Spark": {'df.write.format("stream_node")', "pushFilters", "spark.sql.files.maxPartitionBytes", "yarn"},
+    "SQLite": {"user_version", "sqlite3_system_errno"},
+    "Spark": {"pushFilters", "spark.sql.files.maxPartitionBytes"},
     "the command line of every Unix": {"nohup"},
     "extras of pyproject.toml": {"otel"},
+    "pyarrow, which our packages name as `pa` where they import it": {"pyarrow", "pyarrow.RecordBatchReader"},
     "Python and msgspec": {"IntEnum", "__struct_fields__"},
 }
 

@@ -135,7 +135,7 @@ def purity_problems(root: Path) -> list[str]:
 WITH_DRIVERS = {
     "sqlite3": (
         "stream_storage/sqlite/",
-        # These have databases of their own: commits of a block manager, the ledger of an exporter.
+        # These have databases of their own: commits of a block manager, the history of an exporter.
         *("block_manager/", "spark_export/"),
         # These work on the file of a node that does not run: repair, restore, and what doctor looks at.
         *("stream_node/care/doctor.py", "stream_node/care/repair.py", "stream_node/care/restore.py"),

@@ -19,16 +19,26 @@ from tests.style.tree import ROOT, package_files, packages, parse, plant
 # The name that is imported -> the name that is installed, where they are not the same.
 INSTALLED_AS: dict[str, str] = {"google": "protobuf", "opentelemetry": "opentelemetry-sdk"}
 
-# Packages that run with an extra installed.
-EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
+# Packages and folders that run with an extra installed. The export's engine and its tables run without Spark.
+EXTRA_OF = {
+    "pyspark_stream_node": "spark",
+    "spark_export": "spark",
+    "spark_export/exporter": "export",
+    "spark_export/tables": "export",
+}
 
-# Modules that do without an extra, and say so where it is missing.
+# Modules that do without an extra, or need another one than their folder, and say so where it is missing.
 OPTIONAL = {
     "ockam/tracing/exporting.py": "otel",
     "ockam/tracing/spans.py": "otel",
     "spark_export/decode/avro.py": "avro",
     "spark_export/decode/protobuf.py": "protobuf",
-    "stream_storage/sqlite/bulk/arrow_pages.py": "spark",
+    "spark_export/exporter/application.py": "spark",
+    "spark_export/exporter/spark_files.py": "spark",
+    "spark_export/pipeline/outputs.py": "spark delta",
+    "spark_export/pipeline/run.py": "spark delta",
+    "stream_client/arrow.py": "export",
+    "stream_storage/sqlite/bulk/arrow_pages.py": "export",
     "stream_storage/postgres/commands.py": "postgres",
     "stream_storage/postgres/copy.py": "postgres",
     "stream_storage/postgres/database.py": "postgres",
@@ -40,11 +50,8 @@ OPTIONAL = {
     "stream_storage/postgres/rows.py": "postgres",
     "stream_storage/postgres/session.py": "postgres",
     "cardinal_streams/transports/kafka_transport.py": "kafka",
-    "spark_export/exporter/tables/delta_table.py": "delta",
-    "spark_export/exporter/tables/iceberg_catalog.py": "iceberg",
-    "spark_export/exporter/tables/iceberg_table.py": "iceberg",
-    "spark_export/exporter/tables/iceberg_upkeep.py": "iceberg",
-    "spark_export/store/object_store.py": "store",
+    "spark_export/tables/delta.py": "delta",
+    "spark_export/tables/iceberg.py": "iceberg",
 }
 
 # What is not in the locks, and why.
@@ -61,7 +68,7 @@ LOCKS = {
 EXTRA_LOCKS = {
     "requirements-spark.lock": ("spark",),
     "requirements-extras.lock": (
-        *("spark", "spark-connect", "avro", "protobuf", "delta", "iceberg", "store", "postgres", "kafka", "otel"),
+        *("export", "spark", "spark-connect", "avro", "protobuf", "delta", "iceberg", "postgres", "kafka", "otel"),
         "http-tests",
     ),
 }
@@ -158,8 +165,9 @@ def import_problems(root: Path) -> list[str]:
     for path in package_files(root):
         place = path.relative_to(root)
         declared = list(project["dependencies"])
-        extra = OPTIONAL.get(str(place), EXTRA_OF.get(place.parts[0], ""))
-        declared += project["optional-dependencies"].get(extra, [])
+        folders = (EXTRA_OF[str(each)] for each in place.parents if str(each) in EXTRA_OF)
+        for extra in OPTIONAL.get(str(place), next(folders, "")).split():
+            declared += project["optional-dependencies"].get(extra, [])
         names = {str(canonicalize_name(Requirement(each).name)) for each in declared}
         for each in imports(parse(path)):
             name = INSTALLED_AS.get(each.top, each.top)
@@ -181,6 +189,18 @@ def test_the_wheel_has_every_package() -> None:
 
 def test_what_is_imported_is_declared() -> None:
     assert import_problems(ROOT) == []
+
+
+def test_no_text_names_an_installation_from_an_index() -> None:
+    """Goal: what an error or a page says works. Method: no index has the package, so no text asks one for an extra."""
+    asked = re.compile(r"stream-node\[")
+    texts = [
+        path
+        for folder in (*packages(ROOT), "docs", "examples", "tools", "deploy")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".toml", ".yml", ".sh"}
+    ]
+    assert [str(path) for path in [*texts, ROOT / "README.md"] if asked.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_the_locks_are_what_is_asked_for() -> None:

@@ -24,4 +24,8 @@ def mounted_disk(mounted: Path, size: str) -> Iterator[Path]:
     try:
         yield mounted
     finally:
-        subprocess.run(["umount", str(mounted)], check=True)
+        done = subprocess.run(["umount", str(mounted)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            # A mount that stayed would fail every later session of pytest, which removes old folders.
+            subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+            pytest.fail(f"a file of the small disk is still open: {done.stderr.strip()}")

@@ -67,13 +67,13 @@ def test_the_bench_works_with_the_options(command: CommandLine, keys: Keys, node
 
 def test_an_export_works_with_the_options(command: CommandLine, keys: Keys, node: NodeProcess, tmp_path: Path) -> None:
     """Its first run exports what was pushed. Without a certificate, it says what to give."""
-    for module in ("pyarrow", "pyspark", "aiosqlite"):
-        pytest.importorskip(module, reason="the extra `spark` is not installed")
+    for module in ("pyarrow", "aiosqlite"):
+        pytest.importorskip(module, reason="the extra `export` is not installed")
     lake = tmp_path / "lake"
     given = ("--node", node.address, *options(keys))
     for number in range(3):
         assert command("push", "exported", "--data", f"message {number}", *given).code == 0
-    run = ("export", "run", lake, "--master", "inline", "--pattern", "exported")
+    run = ("export", "run", lake, "--pattern", "exported")
     assert "client certificate" in command.apart(*run, "--node", node.address, "--tls-ca", keys.ca).failed(3)
     done = command.apart(*run, *given, "--json")
     assert done.code == 0, done

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 import trio
 
-from block_node.grpc.client.connection import ClientConnection
+from block_node.grpc.client.connection import AskingConnection
 from block_node.grpc.http2.connection import DoorCounts
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.socket_bytes import SocketBytes
@@ -39,13 +39,13 @@ class GrpcChannel:
         self._node = node
         self._make_tls = make_tls
         self._limits = limits or Http2Limits()
-        self._waiting: list[tuple[Callable[[ClientConnection], None], Callable[[str], None]]] = []
-        self._connection: ClientConnection | None = None
+        self._waiting: list[tuple[Callable[[AskingConnection], None], Callable[[str], None]]] = []
+        self._connection: AskingConnection | None = None
         self._connecting = False
         self.address = address
         self.counts = DoorCounts()
 
-    def use(self, act: Callable[[ClientConnection], None], failed: Callable[[str], None]) -> None:
+    def use(self, act: Callable[[AskingConnection], None], failed: Callable[[str], None]) -> None:
         """Calls one of the two soon, after this call has returned: `act` with an open connection, or `failed` with the
         reason why there is none."""
         self._waiting.append((act, failed))
@@ -82,7 +82,7 @@ class GrpcChannel:
                 except Exception:
                     logger.exception("grpc_call_failed", peer=self.address)
 
-    async def _connect(self) -> ClientConnection:
+    async def _connect(self) -> AskingConnection:
         with trio.fail_after(CONNECT_S_MAX):
             stream = await trio.open_tcp_stream(*split_host_port(self.address))
             layer = None
@@ -93,7 +93,7 @@ class GrpcChannel:
                 except BaseException:
                     stream.socket.close()
                     raise
-        return ClientConnection(
+        return AskingConnection(
             SocketBytes(stream, layer),
             self.address,
             self._limits,
@@ -102,7 +102,7 @@ class GrpcChannel:
             batch=self._node.batch,
         )
 
-    async def _run(self, connection: ClientConnection) -> None:
+    async def _run(self, connection: AskingConnection) -> None:
         try:
             await connection.run()
         except Exception:

@@ -1,4 +1,4 @@
-"""ClientConnection: one connection to a server, and the calls that this side asks for."""
+"""AskingConnection: one connection to a server, and the calls that this side asks for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AnswerHandler(Protocol):
 class AskedCall:
     """One call that this side has begun, as its connection (`CallHandler`) and its asker use it."""
 
-    def __init__(self, connection: ClientConnection, machine: CallMachine, handler: AnswerHandler) -> None:
+    def __init__(self, connection: AskingConnection, machine: CallMachine, handler: AnswerHandler) -> None:
         self._connection = connection
         self._machine = machine
         self._handler: AnswerHandler | None = handler
@@ -82,7 +82,7 @@ class AskedCall:
             handler.done(status, text)
 
 
-class ClientConnection(GrpcConnection):
+class AskingConnection(GrpcConnection):
     """A connection that this side has opened. authority: the `host:port` that it asks for."""
 
     def __init__(

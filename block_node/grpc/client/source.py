@@ -8,7 +8,7 @@ from typing import Final
 from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
 from block_node.grpc.client.channel import GrpcChannel
-from block_node.grpc.client.connection import AskedCall, ClientConnection
+from block_node.grpc.client.connection import AskedCall, AskingConnection
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.messages import MessageFormatError, WireMessage, known_block, read_message, write_message
 from block_node.persist.ranges import BlockRanges
@@ -52,7 +52,7 @@ class GrpcSource:
 
         path, patience_s = DETAIL if self._has_detail else STATUS, min(ANSWER_S_MAX, self._silence_s_max)
 
-        def ask(connection: ClientConnection) -> None:
+        def ask(connection: AskingConnection) -> None:
             try:
                 connection.ask(path, OneAnswer(answered), b"", timeout_s=patience_s)
             except CallRefused as refused:
@@ -101,7 +101,7 @@ class GrpcFetch:
         self._items: list[bytes] = []
         self._call: AskedCall | None = None
 
-    def begin(self, connection: ClientConnection) -> None:
+    def begin(self, connection: AskingConnection) -> None:
         # The request may have been cancelled while the connection was being made.
         if self._listener is None:
             return

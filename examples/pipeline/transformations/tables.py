@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark_export.pipeline import gold, silver_blocks, silver_cardinal, silver_messages
-from spark_export.pipeline.topics import Topics
+from spark_export.pipeline.silver_cardinal import Topics
 
 spark = SparkSession.active()
 CARDINAL = os.environ.get("STREAM_NODE_CARDINAL", "cardinal[.].*")
@@ -26,7 +26,7 @@ def bronze() -> DataFrame:
     options = {"subscribePattern": ".*", "startingOffsets": "earliest", "includeHeaders": "true"}
     return (
         spark.readStream.format("stream_node")
-        .options(endpoint="env:STREAM_NODE_ADDRESS", **options)
+        .options(endpoint="env:STREAM_NODE_ADDRESS", columns="stream", **options)
         .load()
         .withColumn("era", f.lit(0))
     )
@@ -39,7 +39,10 @@ def messages() -> DataFrame:
 
 @dp.materialized_view(format="parquet")
 def blocks() -> DataFrame:
-    return silver_blocks.silver_blocks(spark.read.table("bronze"))
+    parts = silver_blocks.block_parts(spark.read.table("bronze"))
+    nothing = spark.createDataFrame([], silver_blocks.BLOCKS)
+    roots = silver_blocks.corrected_roots(parts, spark.createDataFrame([], silver_blocks.ROOTS))
+    return silver_blocks.silver_blocks(parts, nothing, roots)
 
 
 @dp.materialized_view(format="parquet")
@@ -54,7 +57,8 @@ def cardinal() -> DataFrame:
 
 @dp.materialized_view(format="parquet")
 def batches() -> DataFrame:
-    return silver_cardinal.silver_batches(cardinal())
+    blocks = cardinal()
+    return silver_cardinal.silver_batches(blocks, silver_cardinal.chain_marks(blocks))
 
 
 @dp.materialized_view(format="parquet")
@@ -69,21 +73,21 @@ def rates() -> DataFrame:
 
 @dp.materialized_view(format="parquet")
 def latency() -> DataFrame:
-    stored = spark.read.table("messages").select("stream", "timestamp", "event_time")
-    produced = spark.read.table("blocks").selectExpr(
-        "concat('block_node.', chain) AS stream", "timestamp", "event_time"
-    )
-    return gold.latency(stored.unionByName(produced))
+    return gold.latency(gold.events(spark.read.table("messages"), spark.read.table("blocks")))
+
+
+def gaps(rows: DataFrame, place: list[str], number: str) -> DataFrame:
+    return gold.gaps(gold.spans(gold.points(rows, place, number), place), place)
 
 
 @dp.materialized_view(format="parquet")
 def index_gaps() -> DataFrame:
-    return gold.gaps(spark.read.table("messages"), ["stream", "era", "partition"], "index")
+    return gaps(spark.read.table("messages"), ["stream", "era", "partition"], "index")
 
 
 @dp.materialized_view(format="parquet")
 def block_gaps() -> DataFrame:
-    return gold.gaps(spark.read.table("blocks"), ["chain"], "number")
+    return gaps(spark.read.table("blocks"), ["chain"], "number")
 
 
 @dp.materialized_view(format="parquet")

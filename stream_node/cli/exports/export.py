@@ -13,29 +13,33 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from stream_node.cli.exports.export_options import (
+    DEFAULT_SPARK,
     NICE,
-    PLAIN_STORE,
-    ClientOption,
+    PLAIN_TABLE,
     ExportOptions,
     FolderArgument,
     KeepOption,
     LogLevelOption,
     NiceOption,
-    StoreOptionOption,
-    StoreOptions,
+    SparkOptions,
+    TableOptions,
 )
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
 from stream_node.cli.output import columns, say, say_each
 from stream_node.cli.progress import progress_shown
 from stream_node.cli.request_options import proof_for
-from stream_node.cli.values import CommandFailed, parse_duration, time_text
+from stream_node.cli.values import CommandFailed, UsageError, parse_duration, time_text
 
 T = TypeVar("T")
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
-SPARK_PARTS = {"pyspark", "pyarrow", "py4j", "aiosqlite", "greenlet", "adbc_driver_sqlite"}
-"""The modules that the optional extra `spark` installs."""
+EXTRAS = {
+    "export": {"pyarrow", "aiosqlite", "greenlet", "adbc_driver_sqlite"},
+    "spark": {"pyspark", "py4j"},
+    "delta": {"deltalake"},
+}
+"""The modules that the optional extras install."""
 
 
 def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOption = "warning") -> None:
@@ -48,19 +52,16 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
     Example: stream-node export run ./lake --stream orders
 
     For at most ten minutes: stream-node export run ./lake --seconds-max 600
-
-    A cluster: stream-node export run /shared/lake --master spark://10.0.0.5:7077
     """
-    with _errors_told(), _progress() as on_progress:
+    with errors_told(), _progress() as on_progress:
         from spark_export.exporter.errors import StreamsLeftOut
+        from spark_export.exporter.job import open_exporter
         from spark_export.exporter.report import outcome_lines, outcome_row
-        from spark_export.exporter.runs.job import ExportSettings, open_exporter
-        from spark_export.exporter.runs.run import ExportOutcome
-        from spark_export.exporter.runs.step import log_step
+        from spark_export.exporter.run import ExportOutcome, log_step
 
-        _configure_logs(log_level)
+        choose_log_level(log_level)
         os.nice(nice)
-        chosen = ExportSettings(**export.settings())
+        chosen = export.settings()
 
         async def main() -> ExportOutcome:
             async with open_exporter(chosen, on_progress=on_progress) as exporter:
@@ -72,7 +73,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
             outcome = _run_until_told(main())
         except StreamsLeftOut as error:
             outcome, failure = error.outcome, error
-        row, lines = outcome_row(outcome, chosen.folder), list(outcome_lines(outcome, chosen.folder))
+        row, lines = outcome_row(outcome, str(chosen.place())), list(outcome_lines(outcome, chosen.open_log().address))
     say(row, lines)
     if failure is not None:
         raise CommandFailed(str(failure))
@@ -80,6 +81,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
 
 def daemon(
     export: ExportOptions,
+    spark: SparkOptions = DEFAULT_SPARK,
     every: Annotated[
         str,
         typer.Option(metavar="TIME", help="The time from the start of one run to the start of the next: 60s, 15m, 1h."),
@@ -98,30 +100,32 @@ def daemon(
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "info",
 ) -> None:
-    """Export new messages at intervals, until SIGTERM or Ctrl-C. If Spark is needed, it starts once.
+    """Export new messages at intervals, until SIGTERM or Ctrl-C. With Spark, the daemon is a PySpark application.
 
     If a run is still in progress when the next one is due, the next one is skipped. A run that fails is logged and
     repeated. Between runs, the daemon compacts the table and removes files that readers no longer need.
 
     Example: stream-node export daemon ./lake --every 60s --metrics-file ./export.prom
     """
-    with _errors_told():
+    with errors_told():
+        from spark_export.exporter.daemon import run_daemon
         from spark_export.exporter.report import outcome_row
-        from spark_export.exporter.runs.daemon import run_daemon
-        from spark_export.exporter.runs.job import ExportSettings, open_kept_exporter
-        from spark_export.exporter.runs.run import ExportOutcome
+        from spark_export.exporter.run import ExportOutcome
+        from spark_export.exporter.upkeep import TableUpkeep
 
         every_s = max(1, parse_duration(every))
-        _configure_logs(log_level)
+        choose_log_level(log_level)
         os.nice(nice)
-        chosen = ExportSettings(**export.settings(), keep_s=None if keep is None else parse_duration(keep))
+        chosen = export.settings()
+        keep_s = None if keep is None else parse_duration(keep)
 
         def told(outcome: ExportOutcome) -> None:
-            say_each([outcome_row(outcome, chosen.folder)], ())
+            say_each([outcome_row(outcome, str(chosen.place()))], ())
             sys.stdout.flush()
 
         async def main() -> None:
-            async with open_kept_exporter(chosen, files_min=compact_files) as (exporter, upkeep):
+            async with spark.open_exporter(chosen) as exporter:
+                upkeep = TableUpkeep(chosen.open_log(), files_min=compact_files, keep_s=keep_s)
                 await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told, upkeep=upkeep)
 
         _run(main())
@@ -130,49 +134,56 @@ def daemon(
 def history(
     folder: FolderArgument,
     last: Annotated[int, typer.Option(min=1, help="The number of runs.")] = 20,
-    store: StoreOptions = PLAIN_STORE,
+    table: TableOptions = PLAIN_TABLE,
 ) -> None:
     """List the latest runs of an export, newest first.
 
     Example: stream-node export history ./lake --last 5
     """
-    with _errors_told():
-        from spark_export.exporter.model import Run
-        from spark_export.exporter.report import run_row
-        from spark_export.exporter.runs.job import open_for_reading
+    with errors_told():
+        from dataclasses import asdict
 
-        async def main() -> list[Run]:
-            async with open_for_reading(store.address_of(folder)) as (_, opened):
-                return await opened.load_runs(last)
-
-        rows = [run_row(each) for each in _run(main())]
+        rows = [asdict(each) for each in table.history_of(folder).load_runs(last)]
     say_each(rows, columns([HEAD, *map(_cells, rows)], NUMBERS) if rows else "no run yet")
 
 
 def verify(
     folder: FolderArgument,
-    quick: Annotated[bool, typer.Option(help="Do not compute the checksums of the files.")] = False,
-    store: StoreOptions = PLAIN_STORE,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    contents: Annotated[bool, typer.Option(help="Also compare the rows with the messages that the node has.")] = False,
+    quick: Annotated[bool, typer.Option(help="Do not read all bytes of the files.")] = False,
+    table: TableOptions = PLAIN_TABLE,
 ) -> None:
     """Check that the table has every exported message exactly once. If it does not, the exit code is 1.
 
-    The check reads the ledger and the files of the export, and needs no node.
+    Rows that other programs have removed are reported, and are no problem.
 
-    Example: stream-node export verify ./lake
+    Example: stream-node export verify ./lake --contents
     """
-    with _errors_told(), progress_shown() as progress:
-        from spark_export.exporter import verify as proof
+    with errors_told(), progress_shown() as progress:
+        from dataclasses import asdict
+
+        from spark_export.exporter.job import ExportSettings
+        from spark_export.exporter.node_side import ExportReader, Selection
         from spark_export.exporter.report import verdict_lines, verdict_row
-        from spark_export.exporter.runs.job import open_for_reading
+        from spark_export.exporter.verify import verify as check
 
-        async def main() -> proof.VerificationResult:
-            async with open_for_reading(store.address_of(folder)) as (layout, opened):
-                return await proof.verify(
-                    layout, opened, checksums=not quick, on_file=lambda done, total: progress("verifying", done, total)
-                )
+        log, ends, read = table.open(folder), [], None
+        if contents:
+            target = NodeOptions(node, context).target()
+            tls, token = proof_for(target)
+            settings = ExportSettings(folder, target.address, tls=tls, token=token)
+            side = settings.node_side()
+            reader = ExportReader(settings.source(), lambda: None)
+            ends, read = side.list_ends(Selection()), reader.read
 
-        verdict = _run(main())
+        def told(done: int, total: int) -> None:
+            progress("verifying", done, total)
+
+        verdict = check(log, ends=ends, read=read, checksums=not quick, on_file=told)
         row, lines = verdict_row(verdict), list(verdict_lines(verdict))
+        _run(table.history_of(folder).add_record("verify", asdict(verdict)))
     say(row, lines)
     if not verdict.sound:
         raise typer.Exit(1)
@@ -182,110 +193,108 @@ def compact(
     folder: FolderArgument,
     keep: KeepOption = None,
     log_level: LogLevelOption = "warning",
-    store: StoreOptions = PLAIN_STORE,
+    table: TableOptions = PLAIN_TABLE,
 ) -> None:
     """Merge the small files of an export into large ones, and remove replaced files.
 
-    Readers of the table see the change all at once. Stop the export daemon first, or let the daemon compact the table.
+    Readers of the table see the change all at once. Exports can go on meanwhile.
 
     Example: stream-node export compact ./lake
     """
-    with _errors_told():
-        from spark_export.exporter.report import compaction_line, compaction_row
-        from spark_export.exporter.runs.job import open_compactor
-        from spark_export.exporter.tables.compact import Compaction
+    with errors_told():
+        from dataclasses import asdict
+
+        from spark_export.exporter.report import kept_line
+        from spark_export.exporter.upkeep import TableUpkeep
 
         keep_s = None if keep is None else parse_duration(keep)
-        _configure_logs(log_level)
-
-        async def main() -> Compaction:
-            async with open_compactor(store.address_of(folder), keep_s=keep_s) as compactor:
-                return await compactor.run()
-
-        done = _run(main())
-        row, line = compaction_row(done), compaction_line(done)
+        choose_log_level(log_level)
+        done = TableUpkeep(table.open(folder), files_min=2, keep_s=keep_s).run()
+        row, line = asdict(done), kept_line(done)
     say(row, line)
 
 
-def repair(
+def forget(
     folder: FolderArgument,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    accept_lost: Annotated[
-        bool, typer.Option(help="Give up rows that the node no longer has. The ledger lists these rows.")
-    ] = False,
-    keep: KeepOption = None,
+    stream: Annotated[str, typer.Option(metavar="NAME", help="The stream whose messages are erased.")],
+    key: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Erase only the messages with this key. Without it, all.")
+    ] = None,
+    key_hex: Annotated[str | None, typer.Option(metavar="HEX", help="The key as hexadecimal digits.")] = None,
+    keep: KeepOption = "0s",
     log_level: LogLevelOption = "warning",
-    store: StoreOptions = PLAIN_STORE,
+    table: TableOptions = PLAIN_TABLE,
 ) -> None:
-    """Replace damaged and lost files of an export. Their rows are fetched again from the node. Stop the daemon first.
+    """Erase the messages of a stream, or of one key, from the table, and never export them again.
 
-    The command reads every file of the export to find damage. It refuses a table of Delta or Iceberg that another
-    program has changed, since deleted rows would come back. Readers of the table see all replacements at once.
+    The command erases messages that the node stored until now, also those that it exports later. It also removes the
+    files that older versions of the table need, so that these versions can no longer be read. The table keeps the
+    SHA-256 of the key.
 
-    Example: stream-node export repair ./lake
+    Example: stream-node export forget ./lake --stream orders --key customer-17
     """
-    with _errors_told(), progress_shown() as progress:
-        from spark_export.exporter.repair import Repair
-        from spark_export.exporter.report import repair_lines, repair_row
-        from spark_export.exporter.runs.job import open_repairer
+    with errors_told():
+        from spark_export.exporter.upkeep import forget as erase
 
-        keep_s = None if keep is None else parse_duration(keep)
-        _configure_logs(log_level)
-        where, target = store.address_of(folder), NodeOptions(node, context).target()
-
-        async def main() -> Repair:
-            tls, token = proof_for(target)
-            async with open_repairer(
-                where, target.address, keep_s=keep_s, accept_lost=accept_lost, tls=tls, token=token
-            ) as repairer:
-                return await repairer.run(lambda done, total: progress("checking", done, total))
-
-        done = _run(main())
-        row, lines = repair_row(done), list(repair_lines(done))
-    say(row, lines)
+        if key is not None and key_hex is not None:
+            raise UsageError("--key and --key-hex name the same thing; say one of them")
+        try:
+            wanted = bytes.fromhex(key_hex) if key_hex is not None else None if key is None else key.encode()
+        except ValueError as error:
+            raise UsageError(f"--key-hex {key_hex}: {error}") from error
+        choose_log_level(log_level)
+        keep_s = 0 if keep is None else parse_duration(keep)
+        row = _run(erase(table.open(folder), table.history_of(folder), stream, wanted, keep_s=keep_s))
+    say(row, f"{row['rows']:,} rows erased; {row['expired']:,} old files and versions removed")
 
 
-def adopt(
+def migrate(
     folder: FolderArgument,
-    node: NodeOption = None,
-    context: ContextOption = None,
-    client: ClientOption = None,
-    store: StoreOptions = PLAIN_STORE,
+    ledger: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The ledger, if it is not ledger.sqlite in the folder.")
+    ] = None,
+    log_level: LogLevelOption = "warning",
+    table: TableOptions = PLAIN_TABLE,
 ) -> None:
-    """Give the table of an export a consumer of its own at the node, which continues where the table ends.
+    """Take over an export that an earlier version wrote, once. Its rows stay, and later runs continue behind them.
 
-    Use this command for a copy of an export's folder, and for two folders that save their positions under the same
-    name. A run that notices either case fails with an error that names this command.
+    The command compares the rows with the ledger of the earlier version first, and changes nothing where they differ.
 
-    Example: stream-node export adopt ./copy-of-lake
+    Example: stream-node export migrate ./lake
     """
-    with _errors_told():
-        from spark_export.exporter.runs.job import adopt_table
+    with errors_told():
+        from spark_export.exporter.migrate import migrate as take_over
 
-        target = NodeOptions(node, context).target()
-        where, (tls, token) = store.address_of(folder), proof_for(target)
-        name = _run(adopt_table(where, target.address, client, tls, token))
-    say({"folder": str(folder), "client": name}, f"the table saves its positions under the consumer {name}")
+        choose_log_level(log_level)
+        options = table.store_options(folder)
+        row = _run(take_over(folder, options, table.choice(), table.history_of(folder), ledger))
+    say(row, f"{row['rows']:,} rows of {row['partitions']:,} partitions taken over; run the export as before")
 
 
-def files(folder: FolderArgument, store_option: StoreOptionOption = None) -> None:
-    """List the files that make up a plain Parquet table at this moment. Any reader of Parquet can read them.
+def files(folder: FolderArgument, table: TableOptions = PLAIN_TABLE) -> None:
+    """List the files that make up the table at this moment. Any reader of Parquet can read them.
 
     Example: stream-node export files s3://bucket/lake
     """
-    with _errors_told():
-        from spark_export.tables.table_listing import list_table_files
-
-        rows = list_table_files(StoreOptions(store_option).address_of(folder))
-    say_each(rows, [each["path"] for each in rows])
+    with errors_told():
+        found = table.open(folder).list_files()
+        rows = [{"address": each.address, "file_bytes": each.file_bytes, "rows": each.rows} for each in found]
+    say_each(rows, [each["address"] for each in rows])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     sizes = (f"{row['data_bytes'] / 1e6:,.1f}", f"{row['file_bytes'] / 1e6:,.1f}")
     started = time_text(row["started_us"])[:19] + "Z"
     counts = (f"{row['files']:,}", f"{row['lost']:,}")
-    return (str(row["run"]), row["state"], started, f"{row['rows']:,}", *sizes, *counts, row["error"] or "")
+    return (
+        "" if row["run"] is None else str(row["run"]),
+        row["state"],
+        started,
+        f"{row['rows']:,}",
+        *sizes,
+        *counts,
+        row["error"] or "",
+    )
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
@@ -311,8 +320,7 @@ def _run_until_told(main: Coroutine[Any, Any, T]) -> T:
         raise typer.Exit(128 + signal.SIGTERM) from None
 
 
-def _configure_logs(level: str) -> None:
-    from stream_node.cli.values import UsageError
+def choose_log_level(level: str) -> None:
     from stream_node.node.logs import LEVELS, configure_logs
 
     if level not in LEVELS:
@@ -333,19 +341,21 @@ def _progress() -> Iterator[Callable[[Any], None]]:
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
-    """Turns errors of the exporter, and a missing extra `spark`, into CommandFailed."""
+def errors_told() -> Iterator[None]:
+    """Turns errors of the exporter, and a missing extra, into CommandFailed."""
     from spark_export.errors import SourceError
-    from spark_export.exporter.errors import ExportError
+    from spark_export.tables.errors import ExportError
 
     try:
         yield
     except (ExportError, SourceError) as error:
         raise CommandFailed(str(error)) from error
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in SPARK_PARTS:
+        extra = next((extra for extra, parts in EXTRAS.items() if (error.name or "").partition(".")[0] in parts), None)
+        if extra is None:
             raise
         raise CommandFailed(
-            f"an export needs the extra `spark`, and {error.name} is not installed in {sys.prefix}: "
-            f"{os.path.relpath(sys.executable)} -m pip install 'stream-node[spark]', or -e '.[spark]' in a checkout"
+            f"this command needs the extra `{extra}`, and {error.name} is not installed in {sys.prefix}: "
+            f"{os.path.relpath(sys.executable)} -m pip install -e '.[{extra}]' in a checkout, or the same extra of the "
+            "wheel"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -13,15 +14,14 @@ from stream_node.cli.values import UsageError, parse_size
 
 
 def parse_folder(text: str) -> Any:
-    """Returns the folder of an export as a path, or its address on a store. Raises UsageError for other addresses."""
-    from spark_export.store.errors import PlaceRefused
-    from spark_export.store.place import parse_place
+    """Returns the address of an export: a folder, or a prefix in a store. Raises UsageError for other addresses."""
+    from spark_export.tables.address import parse_place
+    from spark_export.tables.errors import TableRefused
 
     try:
-        place = parse_place(text)
-    except PlaceRefused as error:
+        return parse_place(text)
+    except TableRefused as error:
         raise UsageError(str(error)) from error
-    return place.folder if place.is_local else place
 
 
 FolderArgument = Annotated[
@@ -29,8 +29,8 @@ FolderArgument = Annotated[
     typer.Argument(
         parser=parse_folder,
         metavar="FOLDER",
-        help="The folder of the export, or its address: s3://BUCKET/PREFIX, gs://, abfs://, hdfs://. With a cluster, "
-        "every executor must see a folder under this path.",
+        help="The folder of the export, or its address: s3://BUCKET/PREFIX, gs://, abfs://, hdfs://. It may be a Delta "
+        "table that exists.",
     ),
 ]
 StoreOptionOption = Annotated[
@@ -41,13 +41,12 @@ StoreOptionOption = Annotated[
         "the environment.",
     ),
 ]
-LedgerOption = Annotated[
-    str | None,
+HistoryOption = Annotated[
+    Path | None,
     typer.Option(
-        metavar="URL",
-        envvar="STREAM_NODE_EXPORT_LEDGER",
-        help="A database for the ledger: sqlite+aiosqlite:////PATH, or postgresql+asyncpg://USER@HOST/DATABASE. "
-        "Without it, the ledger is kept with the table.",
+        metavar="FILE",
+        help="The SQLite file of the history. Without it: _history.sqlite in the folder, or a file in your state "
+        "folder for a store.",
     ),
 ]
 StreamOption = Annotated[
@@ -67,54 +66,37 @@ DataDirOption = Annotated[
         "All tasks must run on the node's machine."
     ),
 ]
-FormatOption = Annotated[str, typer.Option("--format", help="The format of the table: parquet, delta or iceberg.")]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        help="The format of a new table: parquet, delta or iceberg. Without it: parquet in a folder, delta on a store.",
+    ),
+]
 CatalogOption = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND",
-        help="The kind of an Iceberg table's catalog: rest, sql, hive, glue. Later runs use the same catalog. For a "
-        "new table without this option, the catalog is a file in the folder of the export.",
+        metavar="NAME",
+        help="The name of an Iceberg table's catalog, as in the configuration of pyiceberg. Later commands use the "
+        "same catalog. Without it, the catalog is a file in the folder of the export.",
     ),
 ]
 CatalogOptionOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help="A property of the catalog, such as uri=https://catalog:8181, which is passed to pyiceberg unchanged; "
-        "may be repeated. Secrets come from the environment: PYICEBERG_CATALOG__STREAM_NODE__TOKEN.",
+        help="A property of the catalog, such as type=rest or uri=https://catalog:8181, which is passed to pyiceberg "
+        "unchanged; may be repeated. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
     ),
 ]
 CatalogTableOption = Annotated[
     str | None,
     typer.Option(metavar="NAMESPACE.NAME", help="The table's name in the catalog. Without it: export.messages."),
 ]
-MasterOption = Annotated[
-    str,
-    typer.Option(
-        help="What runs the tasks. inline: threads of the command, without Spark and Java. local[*,4], "
-        "spark://HOST:PORT, yarn, k8s://…: Spark with this master. auto: inline, or local[*,4] if there are "
-        "more than 64 GiB of new data and Java is installed, or with a setting of Spark."
-    ),
-]
-RemoteOption = Annotated[
-    str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
-]
-ConfOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated. With it, auto always uses Spark."),
-]
-AotCacheOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first run writes it, and "
-        "later runs start faster.",
-    ),
-]
 ClientOption = Annotated[
     str | None,
     typer.Option(
-        help="The name of the consumer whose position is saved. Without it: export-FOLDER-ID, the table's own name."
+        help="The name of the consumer under which the node shows the export's position. Without it: export-FOLDER-ID."
     ),
 ]
 AcceptLostOption = Annotated[
@@ -134,7 +116,7 @@ RowsMaxOption = Annotated[
         min=1,
         metavar="N",
         help="The maximum number of rows in one step. New messages are exported in steps, and a crash loses at most "
-        "the current step. Without it, 5 million; 50 million on a cluster.",
+        "the current step. Without it, 5 million.",
     ),
 ]
 BytesMaxOption = Annotated[
@@ -142,7 +124,7 @@ BytesMaxOption = Annotated[
     typer.Option(
         metavar="SIZE",
         help="The maximum size of the data in one step, estimated from the average message: 500MB, 10GiB. Without "
-        "it, 2GiB; 20GiB on a cluster.",
+        "it, 2GiB.",
     ),
 ]
 SecondsMaxOption = Annotated[
@@ -154,20 +136,65 @@ SecondsMaxOption = Annotated[
         "run exports the rest.",
     ),
 ]
+DecodeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="Add columns with the contents of the messages: json, cbor, avro, protobuf, cardinal or block.",
+    ),
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMNS", help="The decoded columns, as in Spark: 'id INT, amount DECIMAL(10,2), _problem STRING'."
+    ),
+]
+DecodeOptionOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="An option of the decoder, such as avroSchema=FILE; may be repeated."),
+]
+WithoutDataOption = Annotated[
+    bool, typer.Option(help="Leave the column `data` out of a new table, which has the decoded columns in its place.")
+]
+AUTO, EMBEDDED, INLINE = "auto", "local[*,4]", "inline"
+MasterOption = Annotated[
+    str,
+    typer.Option(metavar="MASTER", help="The master of Spark: local[*,4], spark://HOST:PORT, yarn, k8s://…"),
+]
+WriterOption = Annotated[
+    str,
+    typer.Option(
+        metavar="MASTER",
+        help="What writes the files. inline: threads of this process. local[*,4], spark://HOST:PORT, yarn, "
+        "k8s://…: Spark. auto: Spark on this machine if the extra `spark` is installed, otherwise inline.",
+    ),
+]
+RemoteOption = Annotated[
+    str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
+]
+AotCacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first start writes it, "
+        "and later ones take half the time.",
+    ),
+]
+ConfOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+]
 NiceOption = Annotated[
     int,
     typer.Option(
         min=0,
         max=19,
-        help="The niceness of the export and its Spark, as in nice(1). A higher value leaves more processor time to "
-        "the node.",
+        help="The niceness of the export, as in nice(1). A higher value leaves more processor time to the node.",
     ),
 ]
 NICE = 7
 """The default niceness of an export, as in nice(1).
 With it, on a machine with two cores, pushes keep nine tenths of their rate during an export. With a larger value, an
 export on a busy machine would get almost no processor time."""
-MASTERS = r"auto|inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
 KeepOption = Annotated[
     str | None,
     typer.Option(
@@ -182,31 +209,83 @@ LogLevelOption = Annotated[
 ]
 
 
-class StoreOptions(NamedTuple):
-    """How a command reaches an export that exists."""
+class TableOptions(NamedTuple):
+    """How a command reaches the table of an export."""
 
     store_option: StoreOptionOption = None
-    ledger: LedgerOption = None
+    catalog: CatalogOption = None
+    catalog_option: CatalogOptionOption = None
+    catalog_table: CatalogTableOption = None
+    history: HistoryOption = None
 
-    def address_of(self, folder: Any) -> Any:
-        """Returns the address of an export: its folder, the options of its store, and its ledger. Raises UsageError."""
-        from spark_export.exporter.address import TableAddress
-        from spark_export.exporter.errors import ExportError
-        from spark_export.exporter.ledger.url import parse_url
-        from spark_export.store.options import complete_options
+    def store_options(self, place: Any) -> dict[str, str]:
+        """Returns the options of the store. Raises UsageError for an unknown one."""
+        from spark_export.tables.address import complete_options
+        from spark_export.tables.errors import TableRefused
 
-        options = dict(_pair(each) for each in self.store_option or ())
+        options = dict(pair(each) for each in self.store_option or ())
         try:
-            place = TableAddress.of(folder).place
             complete_options(place, options)
-            if self.ledger is not None:
-                parse_url(self.ledger)
-        except ExportError as error:
+        except TableRefused as error:
             raise UsageError(str(error)) from error
-        return TableAddress(place, options, self.ledger)
+        return options
+
+    def choice(self) -> Any:
+        """Returns the choice of a catalog, or None. Raises UsageError."""
+        from spark_export.tables.open import CatalogChoice
+
+        if self.catalog is None:
+            if self.catalog_option or self.catalog_table:
+                raise UsageError("--catalog-option and --catalog-table need --catalog")
+            return None
+        return CatalogChoice(self.catalog, dict(pair(each) for each in self.catalog_option or ()), self.catalog_table)
+
+    def open(self, place: Any) -> Any:
+        """Returns the `spark_export.tables.log.TableLog` of an export that exists. Raises ExportError, UsageError."""
+        from spark_export.exporter.job import open_existing
+
+        return open_existing(place, self.store_options(place), self.choice())
+
+    def history_of(self, place: Any) -> Any:
+        from spark_export.exporter.history import history_of
+
+        return history_of(place, self.history)
 
 
-PLAIN_STORE = StoreOptions()
+PLAIN_TABLE = TableOptions()
+
+
+class DecodingOptions(NamedTuple):
+    """Which columns with the contents of messages a table has."""
+
+    decode: DecodeOption = None
+    schema: SchemaOption = None
+    decode_option: DecodeOptionOption = None
+    without_data: WithoutDataOption = False
+
+    def decoder(self) -> Any:
+        """Returns a `spark_export.decode.decoding.MessageDecoder`, or None. Raises UsageError."""
+        if self.decode is None:
+            if self.schema or self.decode_option or self.without_data:
+                raise UsageError("--schema, --decode-option and --without-data need --decode")
+            return None
+        from spark_export.decode.decoding import decoder
+        from spark_export.errors import OptionError
+
+        try:
+            made = decoder(self.decode, self.schema, dict(pair(each) for each in self.decode_option or ()))
+        except OptionError as error:
+            raise UsageError(f"--decode {self.decode}: {error}") from error
+        from spark_export.tables.columns import ROWS
+
+        taken = {each.lower() for each in (*ROWS.names, "date", "run")}
+        if clash := [each.name for each in made.fields if each.name.lower() in taken]:
+            names = ", ".join(clash)
+            raise UsageError(f"--schema: the table has columns of its own named {names}; leave them out of the schema")
+        return made
+
+
+AS_IT_IS = DecodingOptions()
 
 
 class ExportOptions(NamedTuple):
@@ -218,52 +297,38 @@ class ExportOptions(NamedTuple):
     node: NodeOption = None
     context: ContextOption = None
     data_dir: DataDirOption = None
-    table_format: FormatOption = "parquet"
-    master: MasterOption = "auto"
-    remote: RemoteOption = None
-    conf: ConfOption = None
-    aot_cache: AotCacheOption = None
+    table_format: FormatOption = None
     client: ClientOption = None
     accept_lost: AcceptLostOption = False
-    store: StoreOptions = PLAIN_STORE
+    table: TableOptions = PLAIN_TABLE
     verify_checksums: VerifyChecksumsOption = False
     rows_max: RowsMaxOption = None
     bytes_max: BytesMaxOption = None
     seconds_max: SecondsMaxOption = None
-    catalog: CatalogOption = None
-    catalog_option: CatalogOptionOption = None
-    catalog_table: CatalogTableOption = None
+    decoding: DecodingOptions = AS_IT_IS
 
-    def settings(self) -> dict[str, Any]:
-        """Returns the values for `spark_export.exporter.runs.job.ExportSettings`. Raises UsageError, ContextError."""
+    def settings(self) -> Any:
+        """Returns `spark_export.exporter.job.ExportSettings`. Raises UsageError, ContextError."""
         import re
 
+        from spark_export.exporter.job import ExportSettings
         from spark_export.exporter.node_side import Selection
-        from spark_export.exporter.tables.table import FORMATS
-        from spark_export.source.patterns import compile_pattern
+        from spark_export.source.option_values import compile_pattern
+        from spark_export.tables.open import FORMATS
 
-        if self.table_format not in FORMATS:
+        if self.table_format not in (None, *FORMATS):
             raise UsageError(f"--format {self.table_format}: one of {', '.join(FORMATS)}")
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise UsageError(f"--data-dir {self.data_dir} is no folder")
-        if not re.fullmatch(MASTERS, self.master):
-            raise UsageError(
-                f"--master {self.master}: it is local[N], spark://HOST:PORT, yarn, k8s://…, inline or auto"
-            )
-        if self.master == "inline" and (self.conf or self.aot_cache is not None):
-            raise UsageError("--conf and --aot-cache are settings of Spark, which --master inline does not use")
-        if self.remote is not None and not self.remote.startswith("sc://"):
-            raise UsageError(f"--remote {self.remote}: it is sc://HOST:PORT")
         if self.pattern is not None:
             try:
                 compile_pattern(self.pattern)
             except re.error as error:
                 raise UsageError(f"--pattern {self.pattern!r} is not a regular expression: {error}") from error
-        if self.catalog is None and (self.catalog_option or self.catalog_table):
-            raise UsageError("--catalog-option and --catalog-table need --catalog")
-        if self.catalog is not None and self.table_format != "iceberg":
+        choice = self.table.choice()
+        if choice is not None and self.table_format not in (None, "iceberg"):
             raise UsageError(
-                f"--catalog {self.catalog}: only tables in the format iceberg have a catalog; say --format iceberg"
+                f"--catalog {choice.name}: only tables in the format iceberg have a catalog; say --format iceberg"
             )
         bytes_most = None if self.bytes_max is None else parse_size(self.bytes_max)
         if bytes_most == 0:
@@ -271,36 +336,59 @@ class ExportOptions(NamedTuple):
         target = NodeOptions(self.node, self.context).target()
         if target.via:
             raise UsageError(
-                f"{target.address} is reached through {', '.join(target.via)}; executors connect to the node itself"
+                f"{target.address} is reached through {', '.join(target.via)}; an export connects to the node itself"
             )
         tls, token = proof_for(target)
-        return {
-            "folder": self.folder,
-            "node": target.address,
-            "tls": tls,
-            "token": token,
-            "data_dir": self.data_dir,
-            "selection": Selection(tuple(self.stream or ()), self.pattern),
-            "client_id": self.client,
-            "format": self.table_format,
-            "master": self.master,
-            "remote": self.remote,
-            "conf": dict(_pair(each) for each in self.conf or ()),
-            "aot_cache": self.aot_cache,
-            "accept_lost": self.accept_lost,
-            "store_options": self.store.address_of(self.folder).options,
-            "ledger": self.store.ledger,
-            "verify_checksums": self.verify_checksums,
-            "rows_max": self.rows_max,
-            "bytes_max": bytes_most,
-            "seconds_max": self.seconds_max,
-            "catalog": self.catalog,
-            "catalog_options": dict(_pair(each) for each in self.catalog_option or ()),
-            "catalog_table": self.catalog_table,
-        }
+        return ExportSettings(
+            folder=self.folder,
+            node=target.address,
+            data_dir=self.data_dir,
+            selection=Selection(tuple(self.stream or ()), self.pattern),
+            client_id=self.client,
+            format=self.table_format,
+            accept_lost=self.accept_lost,
+            verify_checksums=self.verify_checksums,
+            rows_max=self.rows_max,
+            bytes_max=bytes_most,
+            seconds_max=self.seconds_max,
+            decoder=self.decoding.decoder(),
+            without_data=self.decoding.without_data,
+            store_options=self.table.store_options(self.folder),
+            catalog=choice,
+            history=self.table.history,
+            tls=tls,
+            token=token,
+        )
 
 
-def _pair(text: str) -> tuple[str, str]:
+class SparkOptions(NamedTuple):
+    """Whether Spark writes the files of an export, and where it runs."""
+
+    master: WriterOption = AUTO
+    remote: RemoteOption = None
+    conf: ConfOption = None
+    aot_cache: AotCacheOption = None
+
+    def open_exporter(self, settings: Any) -> Any:
+        """Returns a context manager that yields the exporter. Raises UsageError."""
+        auto = EMBEDDED if find_spec("pyspark") is not None else INLINE
+        master = auto if self.master == AUTO else self.master
+        if self.remote is None and master == INLINE:
+            from spark_export.exporter.job import open_exporter
+
+            return open_exporter(settings)
+        from spark_export.exporter.application import SparkChoice, open_spark_exporter
+
+        if settings.seconds_max is not None:
+            raise UsageError("--seconds-max is no setting of Spark; leave it out, or say --master inline")
+        conf = dict(pair(each) for each in self.conf or ())
+        return open_spark_exporter(settings, SparkChoice(master, self.remote, conf, self.aot_cache))
+
+
+DEFAULT_SPARK = SparkOptions()
+
+
+def pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(f"{text!r} is not a setting: NAME=VALUE")

@@ -1,5 +1,5 @@
-"""The pages of exports: the runs of each export and the ranges that they exported, from the exporter's ledgers.
-The exporter is another process. The pages read the ledgers in the folders of `export_folders`, and no other files."""
+"""The pages of exports: the runs of each export and the ranges that they exported, from the histories of exporters.
+The exporter is another process. The pages read the histories in the folders of `export_folders`, and no other files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class ExportRow(NamedTuple):
-    """An export in the list. view: an ExportView with the last run; None: the ledger cannot be read (`problem`)."""
+    """An export in the list. view: an ExportView with the last run; None: the history cannot be read (`problem`)."""
 
     folder: str
     view: Any
@@ -43,7 +43,7 @@ async def show_exports(page: DashboardPage) -> Response:
     rows = []
     for folder in folders:
         try:
-            rows.append(ExportRow(folder, await _read(lambda path: _views().read_export(path, 0, 1), folder), ""))
+            rows.append(ExportRow(folder, await _read(folder, lambda history: history.load_view(0, 1)), ""))
         except Problem as problem:
             rows.append(ExportRow(folder, None, problem.detail))
     return page.show("exports.html", active="exports", rows=rows)
@@ -52,15 +52,15 @@ async def show_exports(page: DashboardPage) -> Response:
 async def show_export(page: DashboardPage) -> Response:
     folder = _folder(page)
     first = page.count("runs", 0)
-    view = await _read(lambda path: _views().read_export(path, first, ROWS), folder)
+    view = await _read(folder, lambda history: history.load_view(first, ROWS))
     try:
-        partitions, problem = await _read(_views().read_partitions, folder), ""
+        partitions, problem = await _read(folder, lambda history: history.load_partitions()), ""
     except Problem as found:
         # The runs are worth showing without what they add up to.
         partitions, problem = [], found.detail
     shown, infos = show_rows(page, partitions), {}
     async with page.client() as client:
-        for name in {each.stream for each in shown.rows}:
+        for name in {each.of.stream for each in shown.rows}:
             infos.update({(name, each.partition): each for each in await permitted(list_infos(client, name))})
     rows = [PartitionRow(each, _waiting(each, infos)) for each in shown.rows]
     return page.show(
@@ -82,9 +82,9 @@ async def show_export(page: DashboardPage) -> Response:
 
 async def show_run(page: DashboardPage) -> Response:
     folder, number = _folder(page), page.count("run", 0)
-    found = await _read(lambda path: _views().read_run(path, number, RANGES_MAX + 1), folder)
+    found = await _read(folder, lambda history: history.load_run(number, RANGES_MAX + 1))
     if found is None:
-        raise Problem(404, "no-such-run", f"the ledger of {folder} has no run {number}")
+        raise Problem(404, "no-such-run", f"the history of {folder} has no run {number}")
     run, ranges = found
     return page.show(
         "export_run.html",
@@ -114,26 +114,26 @@ def _folder(page: DashboardPage) -> str:
     return wanted
 
 
-def _views() -> Any:
+async def _read(folder: str, read: Callable[[Any], T]) -> T:
+    """Reads the history of an export in a thread. Raises Problem."""
     # The one module of the exporter that a node loads, and only for these pages. It needs neither Spark nor pyarrow.
-    from spark_export.exporter.ledger import view as ledger_view
+    from spark_export.exporter.history import FILE, ExportHistory
+    from spark_export.tables.errors import ExportError
 
-    return ledger_view
-
-
-async def _read(read: Callable[[Path], T], folder: str) -> T:
-    from spark_export.exporter.errors import ExportError
+    def load() -> T:
+        named = Path(folder)
+        return read(ExportHistory(named if named.is_file() else named / FILE))
 
     try:
-        return await trio.to_thread.run_sync(read, Path(folder), abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(load, abandon_on_cancel=True)
     except (ExportError, OSError) as error:
-        raise Problem(503, "ledger-not-read", str(error)) from error
+        raise Problem(503, "history-not-read", str(error)) from error
 
 
 def _waiting(exported: Any, infos: dict[tuple[str, int], StreamInfo]) -> int | None:
-    info = infos.get((exported.stream, exported.partition))
+    info = infos.get(exported.of.place)
     # A stream that was deleted and made again has another time of creation, and its indexes begin again.
-    if info is None or info.created_us != exported.made_us:
+    if info is None or info.created_us != exported.of.created_us:
         return None
-    end: int = exported.end_index
+    end: int = exported.end
     return max(0, info.next_index - max(end, info.first_index))

@@ -198,7 +198,7 @@ class HttpApp:
                 self._parts.authorizer.note_http_refused(peer.address, peer.identity, request, error.name)
             return error
         if isinstance(error, ClientError):
-            return problem_of(error)
+            return problem_of(error, is_read=scope["method"] in SAFE_METHODS)
         if isinstance(error, HTTPException):
             return problem_of_status(error.status_code, scope["path"], error.headers)
         if isinstance(error, ClientDisconnect):

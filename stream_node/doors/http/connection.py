@@ -3,6 +3,7 @@ application of ASGI for each request, and bounds the peer. Upgrades, such as to 
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 from collections import Counter
@@ -32,6 +33,8 @@ from stream_node.doors.http.problems import problem_of_status
 from stream_node.node.parts import NodeParts
 
 READ_BYTES_MAX = 64 * 1024
+ABSOLUTE_FORM = re.compile(rb"https?://([^/?#]+)([^#]*)", re.IGNORECASE)
+"""A target of a request as clients send it to proxies: host and port, and what is behind them."""
 
 logger = structlog.get_logger(__name__)
 
@@ -194,7 +197,12 @@ class HttpConnection:
 
     def _scope_of(self, request: h11.Request) -> Scope:
         self._is_head = request.method == b"HEAD"
-        path, _, query = request.target.partition(b"?")
+        target, headers = request.target, list(request.headers)
+        if whole := ABSOLUTE_FORM.fullmatch(target):
+            # RFC 9112 3.2.2: the host of such a target counts, and not the one of the header.
+            target = whole[2] if whole[2].startswith(b"/") else b"/" + whole[2]
+            headers = [(b"host", whole[1]), *((name, value) for name, value in headers if name != b"host")]
+        path, _, query = target.partition(b"?")
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -204,7 +212,7 @@ class HttpConnection:
             "path": unquote(path.decode("ascii")),
             "raw_path": path,
             "query_string": query,
-            "headers": list(request.headers),
+            "headers": headers,
             "server": (self.peer.server_host, 0),
             "state": dict(self._state),
         }

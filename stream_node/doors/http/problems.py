@@ -81,13 +81,13 @@ _KINDS: tuple[tuple[type[errors.ClientError], int, str], ...] = (
 The first entry that fits an error counts, so each class stands before its base classes."""
 
 
-def problem_of(error: errors.ClientError) -> Problem:
+def problem_of(error: errors.ClientError, *, is_read: bool = False) -> Problem:
     """Returns the problem that reports an error of the client inside the node.
     Its member `retriable` says whether the same request can succeed later, and `in_doubt` whether the node may have
-    carried it out."""
+    changed something. is_read: the request changes nothing, so there is no doubt."""
     found = ((status, name) for kind, status, name in _KINDS if isinstance(error, kind))
     status, name = next(found, (500, "internal-error"))
-    members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt}
+    members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt and not is_read}
     if isinstance(error, errors.NodeFailed) and NO_ROOM in str(error):
         # Nothing of an operation without room is stored.
         return Problem(507, "no-room", str(error), headers=RETRY, members=members | {"in_doubt": False})

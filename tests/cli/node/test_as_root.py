@@ -172,25 +172,15 @@ def test_a_database_that_the_node_cannot_write_is_told(data: Path, place: Path, 
 def test_an_export_goes_on_after_root_has_run_it(
     place: Path, command: CommandLine, monkeypatch: pytest.MonkeyPatch, table_format: str
 ) -> None:
-    """Its folder, its table, its ledger elsewhere, and its file of metrics."""
-    for module in ("pyarrow", "pyspark", "aiosqlite", *(["deltalake"] if table_format == "delta" else [])):
+    """Its folder, its table, and its history elsewhere."""
+    for module in ("pyarrow", "aiosqlite", *(["deltalake"] if table_format == "delta" else [])):
         pytest.importorskip(module, reason=f"the extra with {module} is not installed")
     monkeypatch.setattr("stream_node.node.logs.configure_logs", lambda level: None)
     folder = place / "export"
-    run: tuple[str, ...] = (
-        "export",
-        "run",
-        str(folder),
-        "--master",
-        "inline",
-        "--format",
-        table_format,
-        "--stream",
-        "s",
-    )
+    run: tuple[str, ...] = ("export", "run", str(folder), "--format", table_format, "--stream", "s")
     with NodeProcess(place / "node") as node, connect(node.address) as client:
         os.chown(place / "node.log", NODE_USER, NODE_USER)
-        run += ("--node", node.address, "--ledger", f"sqlite:///{place}/ledger.sqlite")
+        run += ("--node", node.address, "--history", f"{place}/history.sqlite")
         client.create("s").push(b"one")
         assert command(*run).code == 0
         assert [each for each in strays(place) if not each.startswith("node")] == []

@@ -19,7 +19,7 @@ from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
 from spark_export.errors import SourceError
-from spark_export.tables.file_catalog import database_path
+from spark_export.source.catalog import database_path
 from stream_client.blocking import connect
 from stream_node.care.repair import RepairFailed, plan_repair, repair
 from stream_node.node.process import NodeProcess

@@ -18,7 +18,7 @@ from stream_node.node.process import NodeNotStarted, NodeProcess
 from tests.support.command import ROOT
 
 ABSENT = "raise ModuleNotFoundError(\"No module named 'opentelemetry'\", name='opentelemetry')\n"
-INSTALL = "pip install 'stream-node[otel]'"
+INSTALL = "in a checkout: pip install '.[otel]'"
 
 CLIENT = """
 import sys

@@ -21,19 +21,17 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("fastavro", reason="the extra `avro` is not installed")
 
 import fastavro
-import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, StructType
 
+from spark_export.decode.decoding import MessageDecoder, decoder
 from spark_export.decode.registry import RegistryFailed
 from spark_export.errors import OptionError
-from spark_export.source.decoding import MessageDecoder, find_decoder
-from spark_export.source.options import read_options
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.decode.json_messages import schema
 from tests.spark_export.decode.registry_server import RegistryServer, registry_server
+from tests.spark_export.decoded import make_decoder, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -47,20 +45,8 @@ def registry() -> Iterator[RegistryServer]:
         yield running
 
 
-def decoder(**options: str) -> MessageDecoder:
-    found = find_decoder(read_options({"subscribe": "s", "decode": "avro", "fetchRetries": "0", **options}))
-    assert found is not None
-    return found
-
-
-def decoded(made: MessageDecoder, messages: list[bytes], columns: StructType = COLUMNS) -> list[dict[str, Any]]:
-    fields = list(to_arrow_schema(columns, timezone="UTC"))
-    made.check(fields)
-    data = pa.array(messages, pa.binary())
-    arrays = made.decode(data, data, None, fields)
-    return [
-        dict(zip(columns.names, row, strict=True)) for row in zip(*(each.to_pylist() for each in arrays), strict=True)
-    ]
+def reader(columns: StructType = COLUMNS, **options: str) -> MessageDecoder:
+    return make_decoder("avro", columns, **options)
 
 
 def framed(number: int, rest: bytes) -> bytes:
@@ -70,7 +56,7 @@ def framed(number: int, rest: bytes) -> bytes:
 def test_records_of_one_schema_become_rows() -> None:
     """Goal: a zigzag number and a text; what is cut, too long or empty is null, with the reason, and harms no other."""
     good = b"\x96\x01\x06foo"
-    found = decoded(decoder(avroSchema=json.dumps(PLAIN)), [good, good[:-1], good + b"x", b"", b"\xff" * 12, good])
+    found = rows_of(reader(avroSchema=json.dumps(PLAIN)), [good, good[:-1], good + b"x", b"", b"\xff" * 12, good])
     assert [(row["a"], row["s"]) for row in found] == [(75, "foo"), *[(None, None)] * 4, (75, "foo")]
     assert [row["_problem"] is None for row in found] == [True, *[False] * 4, True]
     assert found[2]["_problem"] == "1 bytes follow the Avro record"
@@ -109,7 +95,7 @@ def test_values_of_all_kinds_have_their_types(tmp_path: Path) -> None:
         x="binary",
         a="long",
     )
-    found = decoded(decoder(avroSchema=f"file:{given}"), [opened.getvalue()], columns)
+    found = rows_of(reader(columns, avroSchema=f"file:{given}"), [opened.getvalue()])
     assert found == [{**value, "x": b"\0\1", "a": None}]
 
 
@@ -122,7 +108,7 @@ def test_writers_of_a_registry_are_resolved_to_the_reader(registry: RegistryServ
     registry.add(2**31, json.dumps({**PLAIN, "fields": [{"name": "a", "type": "long"}, {"name": "z", "type": "int"}]}))
     registry.add(3, '{"type": "object"}', "JSON")
     registry.add(4, "no schema")
-    reader = {
+    wanted = {
         **PLAIN,
         "fields": [{"name": "a", "type": "long"}, {"name": "s", "type": "string", "default": "none"}],
     }
@@ -134,8 +120,8 @@ def test_writers_of_a_registry_are_resolved_to_the_reader(registry: RegistryServ
         framed(4, b""),
         b"\1",
     ]
-    made = decoder(avroSchema=json.dumps(reader), schemaRegistry=registry.address)
-    found = decoded(made, [*messages, *messages])
+    made = reader(avroSchema=json.dumps(wanted), schemaRegistry=registry.address)
+    found = rows_of(made, [*messages, *messages])
     assert [(row["a"], row["s"]) for row in found] == [(1, "x"), (2, "none"), *[(None, None)] * 4] * 2
     assert [row["_problem"] for row in found[2:4]] == [
         "the registry has no schema 9",
@@ -143,7 +129,21 @@ def test_writers_of_a_registry_are_resolved_to_the_reader(registry: RegistryServ
     ]
     assert sorted(registry.asked) == [f"/schemas/ids/{number}" for number in (1, 2**31, 3, 4, 9)]
     again = cloudpickle.loads(cloudpickle.dumps(made))
-    assert decoded(again, messages[:1])[0]["a"] == 1
+    assert rows_of(again, messages[:1])[0]["a"] == 1
+
+
+def test_floats_of_32_bits_have_the_digits_of_32_bits() -> None:
+    """Goal: 0.1 is 0.1 as text and as a decimal, wherever it is, and its own value as a DOUBLE."""
+    float_map = {"type": "map", "values": {"type": "array", "items": "float"}}
+    types = {"a": ["null", "float"], "b": float_map, "c": "float", "d": {"type": "float"}}
+    of = {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in types.items()]}
+    opened = io.BytesIO()
+    fastavro.schemaless_writer(opened, of, {"a": 0.1, "b": {"x": [1e10, 0.3]}, "c": 0.1, "d": 16777216.0})
+    columns = schema(a="string", b="string", c="double", d="string")
+    (row,) = rows_of(reader(columns, avroSchema=json.dumps(of)), [opened.getvalue()])
+    assert row == {"a": "0.1", "b": '{"x":[1.0E10,0.3]}', "c": 0.10000000149011612, "d": "1.6777216E7"}
+    (row,) = rows_of(reader(schema(a="decimal(20,15)"), avroSchema=json.dumps(of)), [opened.getvalue()])
+    assert row["a"] == Decimal("0.1")
 
 
 def test_schemas_that_refer_to_each_other_are_fetched(registry: RegistryServer) -> None:
@@ -163,7 +163,7 @@ def test_schemas_that_refer_to_each_other_are_fetched(registry: RegistryServer) 
     registry.answers["/subjects/c/versions/1"] = registry.answers["/schemas/ids/3"]
     columns = schema(i=schema(d=schema(q="integer")), d=schema(q="integer"), _problem="string")
     messages = [framed(number, b"\x02\x04") for number in (1, 2, 3)]
-    found = decoded(decoder(schemaRegistry=registry.address), messages, columns)
+    found = rows_of(reader(columns, schemaRegistry=registry.address), messages)
     assert [(row["i"], row["d"]) for row in found] == [({"d": {"q": 1}}, {"q": 2})] * 2 + [(None, None)]
     assert "refers to itself" in found[2]["_problem"]
 
@@ -180,17 +180,17 @@ def test_credentials_are_read_by_the_task(
     monkeypatch.setenv("REGISTRY_AUTH", text)
     (tmp_path / "auth").write_text(text + "\n", encoding="utf-8")
     for place in ("env:REGISTRY_AUTH", f"file:{tmp_path / 'auth'}"):
-        made = decoder(schemaRegistry=registry.address, schemaRegistryAuth=place)
-        assert decoded(made, [framed(1, b"\x02\x02x")])[0]["a"] == 1
+        made = reader(schemaRegistry=registry.address, schemaRegistryAuth=place)
+        assert rows_of(made, [framed(1, b"\x02\x02x")])[0]["a"] == 1
     with pytest.raises(RegistryFailed, match="401 Unauthorized; schemaRegistryAuth names the credentials"):
-        decoded(decoder(schemaRegistry=registry.address), [framed(1, b"\x02\x02x")])
+        rows_of(reader(schemaRegistry=registry.address), [framed(1, b"\x02\x02x")])
     with pytest.raises(OptionError, match="schemaRegistryAuth: env:NOT_SET: this process has no"):
-        decoded(decoder(schemaRegistry=registry.address, schemaRegistryAuth="env:NOT_SET"), [framed(1, b"")])
+        rows_of(reader(schemaRegistry=registry.address, schemaRegistryAuth="env:NOT_SET"), [framed(1, b"")])
     with registry_server() as other:
         other.add(1, json.dumps(PLAIN))
         registry.moved_to = other.address
-        made = decoder(schemaRegistry=registry.address, schemaRegistryAuth="env:REGISTRY_AUTH")
-        assert decoded(made, [framed(1, b"\x02\x02x")])[0]["a"] == 1
+        made = reader(schemaRegistry=registry.address, schemaRegistryAuth="env:REGISTRY_AUTH")
+        assert rows_of(made, [framed(1, b"\x02\x02x")])[0]["a"] == 1
         assert other.seen == [None]
 
 
@@ -199,21 +199,21 @@ def test_a_registry_that_fails_ends_the_task_and_makes_no_nulls(registry: Regist
     registry.add(1, json.dumps(PLAIN))
     message = framed(1, b"\x02\x02x")
     registry.failing = 1
-    assert decoded(decoder(schemaRegistry=registry.address, fetchRetries="1"), [message])[0]["a"] == 1
-    registry.failing = 1
+    assert rows_of(reader(schemaRegistry=registry.address), [message])[0]["a"] == 1
+    registry.failing = 99
     with pytest.raises(RegistryFailed, match="/schemas/ids/1: 503 Service Unavailable"):
-        decoded(decoder(schemaRegistry=registry.address), [message])
+        rows_of(reader(schemaRegistry=registry.address, schemaRegistryTimeoutMs="1100"), [message])
     registry.failing, registry.failure = 1, 418
     with pytest.raises(RegistryFailed, match="418"):
-        decoded(decoder(schemaRegistry=registry.address, fetchRetries="5"), [message])
+        rows_of(reader(schemaRegistry=registry.address), [message])
     for wrong in (b"<html>", b"[]", b'{"schema": 5}'):
         registry.answers["/schemas/ids/1"] = wrong
         with pytest.raises(RegistryFailed, match=r"is this a schema registry\?|contains no schema"):
-            decoded(decoder(schemaRegistry=registry.address), [message])
+            rows_of(reader(schemaRegistry=registry.address), [message])
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        made = decoder(schemaRegistry=f"http://127.0.0.1:{silent.getsockname()[1]}", schemaRegistryTimeoutMs="50")
+        made = reader(schemaRegistry=f"http://127.0.0.1:{silent.getsockname()[1]}", schemaRegistryTimeoutMs="50")
         with pytest.raises(RegistryFailed, match="timed out"):
-            decoded(made, [message])
+            rows_of(made, [message])
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[]", b'{"error_code": 404, "message": "HTTP 404 Not Found"}'])
@@ -221,7 +221,7 @@ def test_a_server_that_is_no_registry_makes_no_nulls(registry: RegistryServer, b
     """Goal: a wrong path, or another server, fails the task. Method: an answer 404 that no registry gives."""
     registry.absent = body
     with pytest.raises(RegistryFailed, match=r"/schemas/ids/1: 404 .*; is this a schema registry\?"):
-        decoded(decoder(schemaRegistry=registry.address), [framed(1, b"\x02\x02x")])
+        rows_of(reader(schemaRegistry=registry.address), [framed(1, b"\x02\x02x")])
 
 
 def test_spark_reads_records_of_a_registry(spark: Any, node: NodeProcess, registry: RegistryServer) -> None:
@@ -237,7 +237,7 @@ def test_spark_reads_records_of_a_registry(spark: Any, node: NodeProcess, regist
         publisher.push_many(messages)
     options = {"endpoint": node.address, "subscribe": "avro_rows", "decode": "avro", "schemaRegistry": registry.address}
     columns = "index LONG, a INT, s STRING, _corrupt_record BINARY"
-    frame = spark.read.format("stream_node").options(**options).schema(columns).load()
+    frame = spark.read.format("stream_node").options(columns="stream", **options).schema(columns).load()
     rows = [tuple(row) for row in frame.orderBy("index").collect()]
     assert rows.pop(99) == (99, None, None, bytearray(messages[99]))
     assert rows == [(at, at, f"é{at}", None) for at in range(2000) if at != 99]
@@ -262,4 +262,4 @@ def test_spark_reads_records_of_a_registry(spark: Any, node: NodeProcess, regist
 def test_options_that_cannot_work_are_refused(options: dict[str, str], problem: str) -> None:
     """Goal: before anything is read, in one line. Method: each option, wrong."""
     with pytest.raises(OptionError, match=problem):
-        decoder(**options).check([])
+        decoder(options.get("decode", "avro"), "a INT", options)

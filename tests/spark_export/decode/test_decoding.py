@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from stream_client import Header
+from stream_service.extensions import RichMessage
 from tests.support.blocks import join_block
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
@@ -36,16 +42,14 @@ from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import MARK_HEADER, BlockMark, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
-from spark_export.decode.objects import CborObjects, JsonObjects
-from spark_export.decode.rows import RowRules
+from spark_export.decode.ddl import parse_ddl
+from spark_export.decode.decoding import decoder
 from spark_export.errors import OptionError
-from spark_export.source.block_decoding import BlockMessages
-from spark_export.source.decoding import find_decoder
-from spark_export.source.node_wire import PulledMessage
 from spark_export.source.options import read_options
 from spark_export.source.projection import Projection, full_schema
 from spark_export.source.schema import ARROW_HEADERS, batch_of_messages
 from tests.spark_export.decode.json_messages import schema
+from tests.spark_export.decoded import arrays_of
 
 pytestmark = pytest.mark.spark
 
@@ -60,9 +64,8 @@ ALL_TYPES = schema(
 )
 
 
-def columns(decoder: Any, messages: list[bytes]) -> list[list[Any]]:
-    data = pa.array(messages, pa.binary())
-    return [array.to_pylist() for array in decoder.decode(pa.nulls(len(data), pa.binary()), data, None, FIELDS)]
+def columns(kind: str, messages: list[bytes], fields: Sequence[pa.Field] = FIELDS) -> list[list[Any]]:
+    return [array.to_pylist() for array in arrays_of(decoder(kind, fields), messages)]
 
 
 def test_cbor_maps_become_columns() -> None:
@@ -74,7 +77,7 @@ def test_cbor_maps_become_columns() -> None:
         cbor2.dumps({"a": "no", "b": "y"}),
         cbor2.dumps({"a": 1.0, "b": 7, "c": [1, "x"]}),
     ]
-    assert columns(CborObjects(RowRules()), messages) == [
+    assert columns("cbor", messages) == [
         [1, *[None] * 6],
         ["x", *[None] * 4, "y", "7"],
         [[0.5], *[None] * 6],
@@ -90,9 +93,8 @@ def test_cbor_values_keep_their_types() -> None:
     made = schema(
         t="timestamp", y="date", m="decimal(9,2)", x="binary", l="long", k=MapType(StringType(), BooleanType())
     )
-    data = pa.array([cbor2.dumps(good), cbor2.dumps(bad), cbor2.dumps(good)], pa.binary())
     fields = list(to_arrow_schema(made, timezone="UTC"))
-    found = [array.to_pylist() for array in CborObjects(RowRules()).decode(data, data, None, fields)]
+    found = columns("cbor", [cbor2.dumps(good), cbor2.dumps(bad), cbor2.dumps(good)], fields)
     wanted = [time, date(2026, 1, 5), Decimal("1.01"), b"\0", -(2**63), [("q", True)]]
     assert found == [[each, None, each] for each in wanted]
 
@@ -104,20 +106,14 @@ def test_numbers_of_cbor_fit_decimals_as_those_of_json(number: float, wanted: st
     """Goal: a binary number for DECIMAL is what the same number is in JSON. Method: one message of each kind."""
     cbor2 = pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
     field = [pa.field("m", pa.decimal128(9, 2))]
-    for decoder, message in (
-        (CborObjects(RowRules()), cbor2.dumps({"m": number})),
-        (JsonObjects(RowRules()), json.dumps({"m": number}).encode()),
-    ):
-        data = pa.array([message], pa.binary())
-        found = decoder.decode(data, data, None, field)[0][0].as_py()
-        assert found == (None if wanted is None else Decimal(wanted))
+    for kind, message in (("cbor", cbor2.dumps({"m": number})), ("json", json.dumps({"m": number}).encode())):
+        assert columns(kind, [message], field) == [[None if wanted is None else Decimal(wanted)]]
 
 
 def test_a_problem_quotes_the_value() -> None:
     """Goal: the text that does not fit is in the problem, for every type."""
     fields = [pa.field("a", pa.float64()), pa.field("b", pa.float32()), pa.field("_problem", pa.string())]
-    data = pa.array([b'{"a": "1.5", "b": "many"}'], pa.binary())
-    problem = JsonObjects(RowRules()).decode(data, data, None, fields)[2][0].as_py()
+    (problem,) = columns("json", [b'{"a": "1.5", "b": "many"}'], fields)[2]
     assert problem == "a: '1.5' is no DOUBLE; b: 'many' is no DOUBLE"
 
 
@@ -148,8 +144,7 @@ def test_a_row_of_cbor_depends_on_its_message_alone(made: list[Any], data: st.Da
     wanted = list(to_arrow_schema(ALL_TYPES, timezone="UTC"))
 
     def decoded(page: list[bytes]) -> list[Any]:
-        given = pa.array(page, pa.binary())
-        arrays = CborObjects(RowRules()).decode(given, given, None, wanted)
+        arrays = arrays_of(decoder("cbor", wanted), page)
         return list(zip(*([str(value) for value in array] for array in arrays), strict=True))
 
     cut = data.draw(st.integers(0, len(messages)))
@@ -161,13 +156,68 @@ def test_cbor_that_claims_much_is_read_in_no_time() -> None:
     pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
     tagged = ["c5821b7fffffffffffffff01", "c4821b7fffffffffffffff01", "c11b7fffffffffffffff", "d81e820100", "d8236128"]
     messages = [bytes.fromhex(f"a16162{each}") for each in [*tagged, "9bffffffffffffffff", "7bffffffffffffffff"]]
-    assert [each is None or len(each) < 50 for each in columns(CborObjects(RowRules()), messages)[1]] == [True] * 7
+    assert [each is None or len(each) < 50 for each in columns("cbor", messages)[1]] == [True] * 7
 
 
 def test_a_cbor_value_that_contains_itself_is_no_text() -> None:
     """Goal: an end, where a shared value refers to what it is in (tags 28 and 29)."""
     pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
-    assert columns(CborObjects(RowRules()), [b"\xa1\x61b\xd8\x1c\x81\xd8\x1d\x00"]) == [[None], [None], [None]]
+    assert columns("cbor", [b"\xa1\x61b\xd8\x1c\x81\xd8\x1d\x00"]) == [[None], [None], [None]]
+
+
+def test_a_decoder_adds_its_columns_to_a_batch() -> None:
+    """Goal: what the exporter and readers of Arrow call: all columns of the messages, and the decoded ones behind."""
+    made = decoder("json", "id INT, `a b` STRUCT<x: ARRAY<DECIMAL(9, 2)>>, _problem STRING", {"timezone": "UTC"})
+    for name in ("data", "value"):
+        batch = pa.record_batch({"index": [5], "key": [None], name: [b'{"id":"x","a b":{"x":[1.5]}}']})
+        (row,) = made(batch).to_pylist()
+        (given,) = batch.to_pylist()
+        assert row == {**given, "id": None, "a b": {"x": [Decimal("1.50")]}, "_problem": "id: 'x' is no INT"}
+
+
+def test_decoding_needs_no_spark() -> None:
+    """Goal: the small exporter and `to_arrow` decode where PySpark is not installed. Method: a process that refuses
+    its import."""
+    program = (
+        "import sys; sys.modules['pyspark'] = None; import pyarrow as pa; from spark_export import decoder\n"
+        "made = decoder('json', 'a INT'); cardinal = decoder('cardinal'); block = decoder('block')\n"
+        "print(made.arrays(pa.nulls(1, pa.binary()), pa.array([b'{\"a\":7}']), None)[0].to_pylist())"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
+    assert ran.stdout == "[7]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "a name and a type belong before 'the end'"),
+        ("a", "'' is no type"),
+        ("a INT b INT", "'b' stands where ',' or the end belongs"),
+        ("a INT,", "a name and a type belong before 'the end'"),
+        ("a DECIMAL(39,0)", "precision"),
+        ("a ARRAY<INT", "'the end' stands where '>' belongs"),
+        ("a STRUCT<x: INT; y: INT>", "';' stands where ',' or '>' belongs"),
+        ("a INT, a LONG", "the column 'a' twice"),
+        ("a INTERVAL", "'interval' is no type"),
+        ("a MAP<INT, INT>", "cannot be decoded into the type map<int32, int32>"),
+    ],
+)
+def test_schemas_that_are_none_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(problem)):
+        decoder("json", text)
+
+
+def test_schemas_are_read_as_spark_reads_them(spark: Any) -> None:
+    """Goal: the same types by the same text. Method: Spark's own parser."""
+    from pyspark.sql.types import _parse_datatype_string
+
+    text = (
+        "a BOOLEAN, b TINYINT, c byte, d SmallInt, e SHORT, f INT, g INTEGER, h BIGINT, i LONG, j FLOAT, k REAL,"
+        "l DOUBLE, m STRING, n BINARY, o DATE, p TIMESTAMP, q TIMESTAMP_NTZ, r DECIMAL, s DEC(7), t NUMERIC(38,18),"
+        "u ARRAY<ARRAY<INT>>, v MAP<STRING,STRUCT<x:INT,`y ``z`:ARRAY<DATE>>>, `w` STRUCT<a INT, b: STRING>,_é_1 INT"
+    ).replace("_é_1", "`_é_1`")
+    theirs = to_arrow_schema(_parse_datatype_string(text), timezone="UTC")
+    assert pa.schema(parse_ddl(text)) == theirs
 
 
 def test_cardinal_messages_become_rows() -> None:
@@ -180,9 +230,9 @@ def test_cardinal_messages_become_rows() -> None:
         Reorg(two, 6),
     ]
     messages = [
-        PulledMessage(index, 1, record.key, [], record.value) for index, record in enumerate(map(encode, sent))
-    ] + [PulledMessage(4, 1, None, [], b"x")]
-    options = read_options({"subscribe": "s", "decode": "cardinal"})
+        RichMessage(index, 1, record.key, [], record.value) for index, record in enumerate(map(encode, sent))
+    ] + [RichMessage(4, 1, None, [], b"x")]
+    options = read_options({"subscribe": "s", "decode": "cardinal", "columns": "stream"})
     schema = full_schema(options)
     projection = Projection(options, schema)
     rows = projection.apply(batch_of_messages(messages, "s", 0, projection.options)).to_pylist()
@@ -201,19 +251,21 @@ def test_blocks_become_rows_with_their_items() -> None:
     """
     whole, large = ChainGenerator(SigningKeys.generate(), shape=BlockShape(item_count=5)).blocks(2)
 
-    def message(index: int, block: Any, data: bytes, part: int = 0, parts: int = 1) -> PulledMessage:
+    def message(index: int, block: Any, data: bytes, part: int = 0, parts: int = 1) -> RichMessage:
         mark = BlockMark(block.number, part, parts, len(block.items), len(join_block(block.items)), block.root)
-        return PulledMessage(index, 1, key_of(block.number), [("other", b""), (MARK_HEADER, bare.encode(mark))], data)
+        return RichMessage(
+            index, 1, key_of(block.number), [Header("other", b""), Header(MARK_HEADER, bare.encode(mark))], data
+        )
 
     data, second = join_block(whole.items), join_block(large.items)
     messages = [
         message(0, whole, data),
         message(1, large, second[:50], 0, 2),
         message(2, large, second[50:], 1, 2),
-        PulledMessage(3, 1, None, [], data),
+        RichMessage(3, 1, None, [], data),
         message(4, whole, data[:-1]),
     ]
-    options = read_options({"subscribe": "s", "decode": "block"})
+    options = read_options({"subscribe": "s", "decode": "block", "columns": "stream"})
     projection = Projection(options, full_schema(options))
     rows = projection.apply(batch_of_messages(messages, "s", 0, projection.options)).to_pylist()
     assert [(row["block_number"], row["part"], row["parts"], row["item_count"]) for row in rows] == [
@@ -234,19 +286,19 @@ def test_only_what_is_asked_of_a_block_is_decoded() -> None:
     fields = [pa.field("block_number", pa.int64()), pa.field("parts", pa.int32())]
     mark = {"key": MARK_HEADER, "value": bare.encode(BlockMark(7, 0, 1, 2, 3, b"r"))}
     headers = pa.array([[mark]], ARROW_HEADERS)
-    found = BlockMessages().decode(pa.nulls(1, pa.binary()), pa.array([b"no block"]), headers, fields)
+    found = decoder("block", fields).arrays(pa.nulls(1, pa.binary()), pa.array([b"no block"]), headers)
     assert [array.to_pylist() for array in found] == [[7], [1]]
 
 
 def test_columns_that_cannot_be_had_are_refused() -> None:
     """Goal: a wrong name or type in a schema fails before anything is read."""
-    options = read_options({"subscribe": "s"})
+    options = read_options({"subscribe": "s", "columns": "stream"})
     with pytest.raises(OptionError, match="there is no column 'offset'; there are key"):
         Projection(options, StructType([StructField("offset", LongType())]))
     with pytest.raises(OptionError, match="the column 'partition' is int; ask for it as that"):
         Projection(options, StructType([StructField("partition", LongType())]))
     with pytest.raises(OptionError, match="decode='xml': it is json, cbor, avro, protobuf, cardinal, block"):
-        find_decoder(read_options({"subscribe": "s", "decode": "xml"}))
+        decoder("xml", "a INT")
     with pytest.raises(OptionError, match="the column 'x' can be null in some message; leave out NOT NULL"):
         Projection(
             read_options({"subscribe": "s", "decode": "json"}), StructType([StructField("x", LongType(), False)])

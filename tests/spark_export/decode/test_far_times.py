@@ -19,15 +19,11 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_export.decode.objects import CborObjects
-from spark_export.decode.rows import RowRules
-from spark_export.decode.value_text import Day, Instant, LocalTime, TimeOfDay, moment_text
-from spark_export.source.decoding import find_decoder
-from spark_export.source.options import read_options
+from spark_export.decode.values import Day, Instant, LocalTime, TimeOfDay, moment_text
 from tests.spark_export.decode.json_messages import schema
+from tests.spark_export.decoded import arrays_of, make_decoder
 
 pytestmark = pytest.mark.spark
 
@@ -35,16 +31,13 @@ END_US = 2**63 - 1
 """The last time of a column: +294247-01-10T04:00:54.775807+00:00."""
 
 
-def rows(decoder: Any, messages: list[bytes], columns: StructType) -> list[dict[str, Any]]:
+def rows(kind: str, messages: list[bytes], columns: StructType, **options: str) -> list[dict[str, Any]]:
     """The rows with times and dates as the numbers that Arrow has, since Python cannot have them all."""
-    data = pa.array(messages, pa.binary())
-    fields = list(to_arrow_schema(columns, timezone="UTC"))
-    decoder.check(fields)
     arrays = [
         array.cast(pa.int64()) if pa.types.is_timestamp(array.type)
         else array.cast(pa.int32()) if pa.types.is_date(array.type)
         else array
-        for array in decoder.decode(data, data, None, fields)
+        for array in arrays_of(make_decoder(kind, columns, **options), messages)
     ]  # fmt: skip
     return [
         dict(zip(columns.names, row, strict=True)) for row in zip(*(each.to_pylist() for each in arrays), strict=True)
@@ -59,10 +52,10 @@ def zigzag(number: int) -> bytes:
     return bytes([*found, raw])
 
 
-def avro(*fields: dict[str, Any]) -> Any:
+def avro_rows(messages: list[bytes], columns: StructType, *fields: dict[str, Any]) -> list[dict[str, Any]]:
     pytest.importorskip("fastavro", reason="the extra `avro` is not installed")
     record = {"type": "record", "name": "R", "fields": list(fields)}
-    return find_decoder(read_options({"subscribe": "s", "decode": "avro", "avroSchema": json.dumps(record)}))
+    return rows("avro", messages, columns, avroSchema=json.dumps(record))
 
 
 def logical(name: str, of: str, kind: str, **more: Any) -> dict[str, Any]:
@@ -72,33 +65,34 @@ def logical(name: str, of: str, kind: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("wanted", ["n", "t"], ids=["not asked for", "asked for"])
 def test_infinity_of_a_database_does_not_cost_its_message(wanted: str) -> None:
     """Debezium writes the infinity of PostgreSQL as a time-stamp of these numbers, once in µs and once in ms."""
-    made = avro(
-        {"name": "n", "type": "int"}, logical("t", "long", "timestamp-micros"), logical("u", "long", "timestamp-millis")
-    )
+    made = [
+        *({"name": "n", "type": "int"}, logical("t", "long", "timestamp-micros")),
+        logical("u", "long", "timestamp-millis"),
+    ]
     for number in (9223372036825200000, -9223372036832400000):
         message = b"\x0e" + zigzag(number) + zigzag(number)
         if wanted == "n":
-            assert rows(made, [message], schema(n="long", _problem="string")) == [{"n": 7, "_problem": None}]
+            assert avro_rows([message], schema(n="long", _problem="string"), *made) == [{"n": 7, "_problem": None}]
             continue
         columns = schema(n="long", t="timestamp", u="timestamp", _problem="string")
         fits = abs(number) <= END_US
-        (row,) = rows(made, [message], columns)
+        (row,) = avro_rows([message], columns, *made)
         assert (row["n"], row["t"], row["u"]) == (7, number if fits else None, None)
         assert f"u: {number * 1000} µs after 1970 is no TIMESTAMP" in row["_problem"]
 
 
 def test_times_of_avro_are_their_numbers() -> None:
-    made = avro(
+    made = [
         logical("t", "long", "timestamp-micros"),
         logical("z", "long", "local-timestamp-millis"),
         logical("y", "int", "date"),
         logical("h", "int", "time-millis"),
         {"name": "s", "type": "string"},
-    )
+    ]
     columns = schema(t="timestamp", z="timestamp_ntz", y="date", h="string", s="string", _problem="string")
     far = zigzag(END_US) + zigzag(-(10**15)) + zigzag(2**31 - 1) + zigzag(86_399_999) + b"\x02x"
     wrong = zigzag(-1) + zigzag(2**62) + zigzag(-(2**31)) + zigzag(-1) + b"\x02x"
-    assert rows(made, [far, wrong], columns) == [
+    assert avro_rows([far, wrong], columns, *made) == [
         {"t": END_US, "z": -(10**18), "y": 2**31 - 1, "h": "23:59:59.999000", "s": "x", "_problem": None},
         {
             **{"t": -1, "z": None, "y": None, "h": None, "s": "x"},
@@ -115,16 +109,16 @@ def test_logical_types_change_no_value() -> None:
         logical("m", "bytes", "decimal", precision=4, scale=1),
         logical("u", "string", "uuid"),
     ]
-    found = rows(avro(*fields), [message], schema(m="decimal(9,1)", u="string", _problem="string"))
+    found = avro_rows([message], schema(m="decimal(9,1)", u="string", _problem="string"), *fields)
     assert [(str(row["m"]), row["u"], row["_problem"]) for row in found] == [("12345.6", "no", None)]
     import fastavro
 
     from spark_export.decode.avro import parsed, read_record
 
-    writer = parsed(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    writer = parsed([json.dumps({"type": "record", "name": "R", "fields": fields})])
     default = {**logical("t", "long", "timestamp-micros"), "default": 1_700_000_000_000_000}
     union = {"name": "v", "type": [{"type": "int", "logicalType": "date"}, "null"], "default": 3}
-    reader = parsed(json.dumps({"type": "record", "name": "R", "fields": [*fields, default, union]}))
+    reader = parsed([json.dumps({"type": "record", "name": "R", "fields": [*fields, default, union]})])
     read = read_record(message, writer, reader)
     assert (read["t"], read["v"]) == (Instant(1_700_000_000_000_000), Day(3))
     assert (type(read["t"]), type(read["v"])) == (Instant, Day)
@@ -163,7 +157,7 @@ def test_a_tagged_value_of_cbor_costs_its_own_column_at_most(
 ) -> None:
     pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
     message = b"\xa2\x61n\x07\x61" + name.encode() + bytes.fromhex(tagged)
-    (row,) = rows(CborObjects(RowRules()), [message], CBOR_COLUMNS)
+    (row,) = rows("cbor", [message], CBOR_COLUMNS)
     assert row["n"] == 7
     assert (str(row[name]) if name == "m" and row[name] is not None else row[name]) == wanted
     assert (row["_problem"] or "").startswith(f"{name}: ") == (problem is not None)

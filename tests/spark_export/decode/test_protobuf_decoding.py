@@ -17,18 +17,16 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("google.protobuf", reason="the extra `protobuf` is not installed")
 
-import pyarrow as pa
 from google.protobuf import descriptor_pb2
 from pyspark import cloudpickle
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringType, StructType
 
+from spark_export.decode.decoding import MessageDecoder
 from spark_export.decode.registry import RegistryFailed
 from spark_export.errors import OptionError
-from spark_export.source.decoding import MessageDecoder, find_decoder
-from spark_export.source.options import read_options
 from tests.spark_export.decode.json_messages import schema
 from tests.spark_export.decode.registry_server import RegistryServer, registry_server
+from tests.spark_export.decoded import make_decoder, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +55,7 @@ def order_file() -> Any:
       message Part { int32 p = 1; }
       enum State { NEW = 0; PAID = 1; }
     }
-    message Place { double x = 1; }
+    message Place { double x = 1; float height = 2; }
     """
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="shop/order.proto", package="shop", syntax="proto3")
@@ -90,7 +88,9 @@ def order_file() -> Any:
     state = order.enum_type.add(name="State")
     state.value.add(name="NEW", number=0)
     state.value.add(name="PAID", number=1)
-    file.message_type.add(name="Place").field.add(name="x", number=1, type=kinds.TYPE_DOUBLE, label=1)
+    place = file.message_type.add(name="Place")
+    place.field.add(name="x", number=1, type=kinds.TYPE_DOUBLE, label=1)
+    place.field.add(name="height", number=2, type=kinds.TYPE_FLOAT, label=1)
     return file
 
 
@@ -123,26 +123,14 @@ def descriptor(tmp_path: Path) -> str:
     return str(path)
 
 
-def decoder(**options: str) -> MessageDecoder:
-    found = find_decoder(read_options({"subscribe": "s", "decode": "protobuf", "fetchRetries": "0", **options}))
-    assert found is not None
-    return found
-
-
-def decoded(made: MessageDecoder, messages: list[bytes], columns: StructType = COLUMNS) -> list[dict[str, Any]]:
-    fields = list(to_arrow_schema(columns, timezone="UTC"))
-    made.check(fields)
-    data = pa.array(messages, pa.binary())
-    arrays = made.decode(data, data, None, fields)
-    return [
-        dict(zip(columns.names, row, strict=True)) for row in zip(*(each.to_pylist() for each in arrays), strict=True)
-    ]
+def reader(columns: StructType = COLUMNS, **options: str) -> MessageDecoder:
+    return make_decoder("protobuf", columns, **options)
 
 
 def test_fields_of_all_kinds_become_columns(descriptor: str) -> None:
     """Goal: every kind of field, what is absent, and messages that are none, each alone."""
-    found = decoded(
-        decoder(protobufDescriptor=descriptor, protobufMessage="shop.Order"), [WHOLE, b"", WHOLE[:-1], b"\x20\x05"]
+    found = rows_of(
+        reader(protobufDescriptor=descriptor, protobufMessage="shop.Order"), [WHOLE, b"", WHOLE[:-1], b"\x20\x05"]
     )
     values = {"number": 150, "name": "hi", "note": "", "state": "PAID", "sizes": [1, 2, 3], "place": {"x": 1.5}}
     made = datetime(2026, 1, 5, 21, 15, 44, tzinfo=UTC)
@@ -164,9 +152,18 @@ def test_fields_of_all_kinds_become_columns(descriptor: str) -> None:
 
 def test_a_value_that_does_not_fit_is_null_alone(descriptor: str) -> None:
     columns = schema(large="long", number="integer", state="integer", _problem="string")
-    (row,) = decoded(decoder(protobufDescriptor=descriptor, protobufMessage="shop.Order"), [WHOLE], columns)
+    (row,) = rows_of(reader(columns, protobufDescriptor=descriptor, protobufMessage="shop.Order"), [WHOLE])
     assert (row["large"], row["number"], row["state"]) == (None, 150, None)
-    assert row["_problem"] == "state: 'PAID' is no INT; large: 18446744073709551615 is no BIGINT"
+    assert row["_problem"] == "large: 18446744073709551615 is no BIGINT; state: 'PAID' is no INT"
+
+
+def test_floats_of_32_bits_have_the_digits_of_32_bits(descriptor: str) -> None:
+    columns = schema(height="string", place="string")
+    message = bytes.fromhex("15cdcccc3d")  # height = 0.1
+    options = {"protobufDescriptor": descriptor, "protobufMessage": "shop.Place"}
+    assert rows_of(reader(columns, **options), [message])[0]["height"] == "0.1"
+    options["protobufMessage"] = "shop.Order"
+    assert rows_of(reader(columns, **options), [b"\x32\x05" + message])[0]["place"] == '{"x":0.0,"height":0.1}'
 
 
 def test_the_header_of_a_registry_says_which_message_it_is(registry: RegistryServer) -> None:
@@ -179,9 +176,9 @@ def test_the_header_of_a_registry_says_which_message_it_is(registry: RegistrySer
         b"\0\0\0\0\7\4\0\2\x08\x05",
     )
     wrong = [b"\0\0\0\0\7\2\x0e", b"\0\0\0\0\7\2", b"\0\0\0\0\7\3", b"\0\0\0\0\x08\0", b"\7\0", b""]
-    made = decoder(schemaRegistry=registry.address)
     columns = schema(number="integer", x="double", p="integer", _problem="string")
-    found = decoded(made, [order, place, part, *wrong, order], columns)
+    made = reader(columns, schemaRegistry=registry.address)
+    found = rows_of(made, [order, place, part, *wrong, order])
     assert [(row["number"], row["x"], row["p"]) for row in found[:3]] == [
         (42, None, None),
         (None, 1.5, None),
@@ -190,9 +187,9 @@ def test_the_header_of_a_registry_says_which_message_it_is(registry: RegistrySer
     assert all(row["_problem"] and row["number"] is None for row in found[3:-1])
     assert (found[-1]["number"], found[-1]["_problem"]) == (42, None)
     assert registry.asked == ["/schemas/ids/7?format=serialized", "/schemas/ids/8?format=serialized"]
-    only = decoder(schemaRegistry=registry.address, protobufMessage="shop.Order")
-    assert [row["number"] for row in decoded(only, [order, place], columns)] == [42, None]
-    assert decoded(cloudpickle.loads(cloudpickle.dumps(made)), [order], columns)[0]["number"] == 42
+    only = reader(columns, schemaRegistry=registry.address, protobufMessage="shop.Order")
+    assert [row["number"] for row in rows_of(only, [order, place])] == [42, None]
+    assert rows_of(cloudpickle.loads(cloudpickle.dumps(made)), [order])[0]["number"] == 42
 
 
 def test_files_that_import_files_of_the_registry(registry: RegistryServer) -> None:
@@ -208,7 +205,7 @@ def test_files_that_import_files_of_the_registry(registry: RegistryServer) -> No
     }
     message = b"\0\0\0\0\1\0\x0a\x02\x08\x2a"
     columns = schema(order=schema(number="integer"))
-    assert decoded(decoder(schemaRegistry=registry.address), [message], columns) == [{"order": {"number": 42}}]
+    assert rows_of(reader(columns, schemaRegistry=registry.address), [message]) == [{"order": {"number": 42}}]
 
 
 def test_a_registry_that_only_has_text_is_told(registry: RegistryServer, descriptor: str) -> None:
@@ -216,18 +213,18 @@ def test_a_registry_that_only_has_text_is_told(registry: RegistryServer, descrip
     registry.add(7, 'syntax = "proto3"; message A {}', "PROTOBUF", form="?format=serialized")
     message = b"\0\0\0\0\7\0\x08\x2a"
     with pytest.raises(RegistryFailed, match="give protobufDescriptor"):
-        decoded(decoder(schemaRegistry=registry.address), [message])
+        rows_of(reader(schemaRegistry=registry.address), [message])
     asked = len(registry.asked)
-    made = decoder(schemaRegistry=registry.address, protobufDescriptor=descriptor, protobufMessage="shop.Order")
-    assert (decoded(made, [message])[0]["number"], len(registry.asked)) == (42, asked)
+    made = reader(schemaRegistry=registry.address, protobufDescriptor=descriptor, protobufMessage="shop.Order")
+    assert (rows_of(made, [message])[0]["number"], len(registry.asked)) == (42, asked)
 
 
 def test_the_header_of_a_registry_is_obeyed_beside_a_descriptor(registry: RegistryServer, descriptor: str) -> None:
     """Goal: a message of another type never becomes values of the type that was named. Method: an Order, a Place and a
     Part with the bytes of an Order, and positions that the file does not have."""
-    made = decoder(schemaRegistry=registry.address, protobufDescriptor=descriptor, protobufMessage="shop.Order")
+    made = reader(schemaRegistry=registry.address, protobufDescriptor=descriptor, protobufMessage="shop.Order")
     heads = [b"\0", b"\2\0", b"\2\2", b"\4\0\2", b"\2\x0e"]
-    found = decoded(made, [b"\0\0\0\0\7" + head + b"\x08\x2a" for head in heads])
+    found = rows_of(made, [b"\0\0\0\0\7" + head + b"\x08\x2a" for head in heads])
     assert [row["number"] for row in found] == [42, 42, None, None, None]
     assert [row["_problem"] for row in found] == [
         *(None, None),
@@ -235,8 +232,9 @@ def test_the_header_of_a_registry_is_obeyed_beside_a_descriptor(registry: Regist
         "the message is a shop.Order.Part, not a shop.Order",
         "the schema has no message at the positions [7] of the header",
     ]
-    part = decoder(schemaRegistry=registry.address, protobufDescriptor=descriptor, protobufMessage="shop.Order.Part")
-    assert decoded(part, [b"\0\0\0\0\7\4\0\2\x08\x05"], schema(p="integer")) == [{"p": 5}]
+    named = {"protobufDescriptor": descriptor, "protobufMessage": "shop.Order.Part"}
+    part = reader(schema(p="integer"), schemaRegistry=registry.address, **named)
+    assert rows_of(part, [b"\0\0\0\0\7\4\0\2\x08\x05"]) == [{"p": 5}]
     assert registry.asked == []
 
 
@@ -256,4 +254,4 @@ def test_wrong_descriptors_are_refused(descriptor: str, tmp_path: Path) -> None:
         ({"protobufDescriptor": str(tmp_path / "lonely"), "protobufMessage": "shop.Order"}, "--include_imports"),
     ]:
         with pytest.raises(OptionError, match=problem):
-            decoder(**options).check([])
+            reader(**options)

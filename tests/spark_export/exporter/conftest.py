@@ -28,3 +28,12 @@ def world(tmp_path: Path, shared_node: NodeProcess, request: pytest.FixtureReque
     from tests.spark_export.exporter.export_world import World
 
     return World(tmp_path / "lake", shared_node, str(request.node.name))
+
+
+@pytest.fixture(params=["parquet", "delta", "iceberg"])
+def each_format(tmp_path: Path, shared_node: NodeProcess, request: pytest.FixtureRequest) -> World:
+    """The same with a table of each format."""
+    from tests.spark_export.exporter.export_world import LIBRARIES, World
+
+    pytest.importorskip(LIBRARIES[request.param], reason=f"the extra `{request.param}` is not installed")
+    return World(tmp_path / "lake", shared_node, str(request.node.name), request.param)

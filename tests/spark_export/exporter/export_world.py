@@ -1,61 +1,66 @@
-"""A node, an export folder beside it, and the exporter inside the test: real files, sockets and processes."""
+"""A node, an export beside it, and the exporter inside the test: real files, sockets and processes."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as dataset
+import pytest
 
-from spark_export.exporter.node_side import Selection
-from spark_export.exporter.runs.engine import ExportEngine
-from spark_export.exporter.runs.job import INLINE, ExportSettings, open_compactor, open_exporter, open_for_reading
-from spark_export.exporter.runs.run import Exporter, ExportOutcome, Progress
-from spark_export.exporter.tables.compact import Compaction
+from spark_export.exporter.job import ExportSettings, open_existing, open_exporter
+from spark_export.exporter.node_side import ExportReader, Selection
+from spark_export.exporter.run import Exporter, ExportOutcome, Progress
+from spark_export.exporter.upkeep import Kept, TableUpkeep
 from spark_export.exporter.verify import VerificationResult, verify
+from spark_export.tables.columns import ROWS
+from spark_export.tables.log import TableLog
 from stream_client import blocking
 from stream_client.blocking import SavedIndexes
 from stream_node.node.process import NodeProcess
 
+Row = tuple[str, int, int, bytes]
+COLUMNS = ["stream", "partition", "index", "data"]
+LIBRARIES = {"parquet": "pyarrow", "delta": "deltalake", "iceberg": "pyiceberg"}
+
 
 class World:
-    """One export folder of one node, which is looked at as any reader of folders would: with pyarrow's own dataset."""
+    """One export of one node, which is looked at as a user of its format would: by the format's own library."""
 
-    def __init__(self, folder: Path, node: NodeProcess, stream: str) -> None:
+    def __init__(self, folder: Path, node: NodeProcess, stream: str, table_format: str | None = None) -> None:
         self.folder = folder
         self.node = node
         self.stream = stream
-        self.settings = ExportSettings(folder, node.address, master=INLINE, selection=Selection((stream,)))
+        self.settings = ExportSettings(folder, node.address, format=table_format, selection=Selection((stream,)))
+
+    @property
+    def format(self) -> str:
+        return self.settings.format or "parquet"
 
     @contextmanager
     def client(self) -> Iterator[blocking.StreamClient]:
         with blocking.connect(self.node.address) as client:
             yield client
 
-    def push(self, count: int, *, partitions: int = 2, stream: str | None = None, size: int = 20) -> None:
-        """So many messages, in turn over that many partitions."""
+    def push(
+        self, count: int, *, partitions: int = 2, stream: str | None = None, size: int = 20, key: bytes | None = None
+    ) -> None:
+        """So many messages, in turn over that many partitions; with a key, in that of the key."""
         with (
             self.client() as client,
             client.create_partitioned(stream or self.stream, partitions).publisher() as publisher,
         ):
             for number in range(count):
-                publisher.push(b"%0*d" % (size, number))
+                publisher.push(b"%0*d" % (size, number), key=key)
 
-    def run(
-        self,
-        *,
-        engine: ExportEngine | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
-        **changes: Any,
-    ) -> ExportOutcome:
+    def run(self, *, on_progress: Callable[[Progress], None] | None = None, **changes: Any) -> ExportOutcome:
         async def main() -> ExportOutcome:
-            settings = replace(self.settings, **changes)
-            async with open_exporter(settings, engine=engine, on_progress=on_progress) as exporter:
+            async with open_exporter(replace(self.settings, **changes), on_progress=on_progress) as exporter:
                 return await exporter.run()
 
         return asyncio.run(main())
@@ -67,25 +72,35 @@ class World:
 
         return asyncio.run(main())
 
-    def compact(self, **options: Any) -> Compaction:
-        async def main() -> Compaction:
-            async with open_compactor(self.folder, **options) as compactor:
-                return await compactor.run()
+    def log(self) -> TableLog:
+        return open_existing(self.settings.place(), self.settings.store_options)
 
-        return asyncio.run(main())
+    def compact(self, *, files_min: int = 2, keep_s: float | None = None) -> Kept:
+        return TableUpkeep(self.log(), files_min=files_min, keep_s=keep_s).run()
 
-    def verify(self, **options: Any) -> VerificationResult:
-        async def main() -> VerificationResult:
-            async with open_for_reading(self.folder) as (layout, ledger):
-                return await verify(layout, ledger, **options)
+    def verify(self, *, contents: bool = True) -> VerificationResult:
+        """contents: also compares the rows with the node's messages."""
+        if not contents:
+            return verify(self.log())
+        reader = ExportReader(self.settings.source(), lambda: None)
+        return verify(self.log(), ends=self.settings.node_side().list_ends(Selection()), read=reader.read)
 
-        return asyncio.run(main())
-
-    def rows(self) -> list[tuple[str, int, int, bytes]]:
+    def rows(self) -> list[Row]:
         """Stream, partition, index and data of every row in the table, sorted."""
-        return rows_of(self.folder / "messages")
+        return rows_of(self.read(COLUMNS))
 
-    def stored(self, streams: Sequence[str] = ()) -> list[tuple[str, int, int, bytes]]:
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        if self.format == "delta":
+            return read_delta(self.folder / "messages", columns)
+        if self.format == "iceberg":
+            return read_iceberg(self.folder, columns)
+        folder = (self.folder / "messages").resolve()
+        if not any(folder.rglob("*.parquet")):
+            # Without files pyarrow knows no columns.
+            return ROWS.empty_table().select(list(columns))
+        return dataset.dataset(folder, partitioning="hive").to_table(list(columns))
+
+    def stored(self, streams: Sequence[str] = ()) -> list[Row]:
         """The same of what the node has."""
         with self.client() as client:
             return sorted(
@@ -96,24 +111,42 @@ class World:
             )
 
     def position(self, partition: int, client_id: str | None = None) -> int:
-        """What the node keeps as the export's position."""
+        """What the node shows as the export's position."""
         with self.client() as client:
             return SavedIndexes(client, client_id or self.consumer()).get(self.stream, partition)
 
     def consumer(self) -> str:
-        """The name of the export's consumer, as the ledger has it."""
-        with closing(sqlite3.connect(self.folder / "ledger.sqlite")) as ledger:
-            return str(ledger.execute("SELECT client_id FROM export").fetchone()[0])
+        return self.settings.consumer(self.log().table_id())
 
     def assert_whole(self, streams: Sequence[str] = ()) -> None:
-        """Table and node have the same messages, each once; the proof holds; nothing is left in staging."""
+        """Table and node have the same messages, each once; the verification holds; nothing is left in staging."""
         assert self.rows() == self.stored(streams)
         verdict = self.verify()
-        assert verdict.problems == ()
-        assert verdict.rows == len(self.rows())
-        assert list((self.folder / "staging").rglob("*")) == []
+        assert (verdict.problems, verdict.removed) == ((), 0)
+        assert verdict.rows == verdict.compared == len(self.rows())
+        assert list(self.folder.glob("staging/*")) == []
 
 
-def rows_of(table: Path) -> list[tuple[str, int, int, bytes]]:
-    found = dataset.dataset(table.resolve(), partitioning="hive").to_table(["stream", "partition", "index", "data"])
-    return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True))
+def rows_of(table: pa.Table) -> list[Row]:
+    return sorted(zip(*(column.to_pylist() for column in table.select(COLUMNS).columns), strict=True))
+
+
+def read_delta(folder: Path | str, columns: Sequence[str], **options: Any) -> pa.Table:
+    return pytest.importorskip("deltalake").DeltaTable(str(folder), **options).to_pyarrow_table(columns=list(columns))
+
+
+def open_iceberg(folder: Path) -> Any:
+    """The table of a folder, opened as any program would that knows where the catalog is."""
+    catalogs = pytest.importorskip("pyiceberg.catalog.sql")
+    catalog = catalogs.SqlCatalog(
+        "stream-node", uri=f"sqlite:///{folder / 'catalog.sqlite'}", warehouse=f"file://{folder}"
+    )
+    return catalog.load_table("export.messages")
+
+
+def read_iceberg(folder: Path, columns: Sequence[str]) -> pa.Table:
+    table = open_iceberg(folder)
+    try:
+        return table.scan(selected_fields=tuple(columns)).to_arrow()
+    finally:
+        table.catalog.close()

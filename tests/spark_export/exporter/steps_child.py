@@ -11,9 +11,9 @@ import os
 import sys
 from pathlib import Path
 
+from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.runs.job import INLINE, ExportSettings, open_exporter
-from spark_export.exporter.runs.step import ExportStep
+from spark_export.exporter.planning import ExportStep
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -30,7 +30,7 @@ async def main(folder: str, node: str, stream: str, rows_max: str) -> None:
         rows += step.rows
         sys.stdout.write(json.dumps([rows, resident_bytes()]) + "\n")
 
-    settings = ExportSettings(Path(folder), node, selection=Selection((stream,)), master=INLINE, rows_max=int(rows_max))
+    settings = ExportSettings(Path(folder), node, selection=Selection((stream,)), rows_max=int(rows_max))
     async with open_exporter(settings) as exporter:
         await exporter.run(on_step=told)
 

@@ -8,47 +8,34 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
+from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
-from spark_export.exporter.model import LeftOutStream
-from spark_export.exporter.runs.job import ExportSettings
-from spark_export.exporter.runs.run import ExportOutcome
-from spark_export.exporter.runs.step import ExportStep
-from spark_export.exporter.tables.compact import Compaction
+from spark_export.exporter.planning import ExportStep
+from spark_export.exporter.run import ExportOutcome
+from spark_export.exporter.upkeep import Kept
+from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream
 from stream_node.node.process import NodeProcess
+from tests.spark_export.exporter.export_process import exporting, wait_until
 from tests.spark_export.exporter.export_world import World
 
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 
 
 @contextmanager
-def daemon(world: World, metrics: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-W", "error", "-m", "stream_node", "export", "daemon", str(world.folder), "--json"]
-    command += ["--node", world.node.address, "--stream", world.stream, "--master", "inline", "--every", "1s"]
-    command += ["--metrics-file", str(metrics)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.02)
+def daemon(world: World, metrics: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    given = ("--every", "1s", "--metrics-file", str(metrics), *more)
+    with exporting(world, "daemon", world.node.address, *given) as process:
+        yield process
 
 
 def counted(metrics: Path, name: str) -> float:
@@ -64,12 +51,12 @@ def test_a_daemon_exports_what_comes_and_outlives_its_node(tmp_path: Path) -> No
         world = World(tmp_path / "lake", node, "orders")
         world.push(10)
         with daemon(world, metrics) as process:
-            wait_until(lambda: counted(metrics, "rows_total") == 10)
+            wait_until(lambda: counted(metrics, "rows_total") == 10, process, PATIENCE_S)
             node.kill()
-            wait_until(lambda: counted(metrics, "failed_runs_total") > 0)
+            wait_until(lambda: counted(metrics, "failed_runs_total") > 0, process, PATIENCE_S)
             node.start()
             world.push(5)
-            wait_until(lambda: counted(metrics, "rows_total") == 15)
+            wait_until(lambda: counted(metrics, "rows_total") == 15, process, PATIENCE_S)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, err
@@ -90,7 +77,7 @@ def test_a_daemon_tells_a_stream_that_it_leaves_out_at_each_run(tmp_path: Path) 
         with world.client() as client:
             client.create(world.stream).truncate(15)
         with daemon(world, metrics) as process:
-            wait_until(lambda: counted(metrics, "failed_runs_total") >= 2)
+            wait_until(lambda: counted(metrics, "failed_runs_total") >= 2, process, PATIENCE_S)
             assert (counted(metrics, "streams_left_out"), counted(metrics, "rows_total")) == (1, 0)
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=PATIENCE_S)
@@ -103,14 +90,32 @@ def test_a_daemon_tells_a_stream_that_it_leaves_out_at_each_run(tmp_path: Path) 
         )
 
 
+def test_a_daemon_whose_upkeep_fails_says_so_at_its_end(each_format: World, tmp_path: Path) -> None:
+    """Goal: the last line counts what failed. Method: small files to merge, of which one is no longer there."""
+    world, metrics = each_format, tmp_path / "export.prom"
+    for _ in range(3):
+        world.push(10)
+        world.run()
+    next((world.folder / "messages").resolve().rglob("*.parquet")).unlink()
+    with daemon(world, metrics, "--compact-files", "2") as process:
+        wait_until(lambda: counted(metrics, "failed_upkeeps_total") >= 2, process, PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    last = json.loads(err.splitlines()[-1])
+    assert last["event"] == "daemon stopped"
+    assert last["failed_upkeeps"] >= 2
+
+
 def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> None:
     outcome = ExportOutcome(3, rows=7, data_bytes=70, file_bytes=50, files=2, partitions=1, lost=4, seconds=1.5)
     idle = ExportOutcome(None, 0, 0, 0, 0, 0, 0, 0.25)
-    step = ExportStep(3, rows=7, data_bytes=70, file_bytes=50, files=2, places=frozenset(), lost=4, seconds=1.5)
+    lost = IndexRange(Incarnation("orders", 0, 0, 1), 4, 11, lost=4)
+    step = ExportStep(3, (lost,), rows=7, data_bytes=70, file_bytes=50, files=2, seconds=1.5)
     partly = replace(outcome, left_out=(LeftOutStream("a", "lost"), LeftOutStream("b", "lost")))
     statistics = ExporterStatistics().after_step(step).after_run(outcome, 10.0).after_run(idle, 12.5).after_skips(2)
     statistics = statistics.after_run(partly, 14.0).after_failure()
-    statistics = statistics.after_upkeep(None).after_upkeep(Compaction(2, 9, 1, 9, 7, expired=3))
+    statistics = statistics.after_upkeep(None).after_upkeep(Kept(9, 1, 9, 3))
     write_metrics(tmp_path / "m.prom", statistics)
     text = (tmp_path / "m.prom").read_text()
     assert text == to_prometheus(statistics)
@@ -140,4 +145,4 @@ def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> No
 @pytest.mark.parametrize(("client_id", "expected"), [(None, "export-lake-0123ab"), ("mine", "mine")])
 def test_the_position_is_saved_under_the_tables_own_name_or_the_one_given(client_id: str | None, expected: str) -> None:
     settings = ExportSettings(Path("/x/lake"), "127.0.0.1:1", client_id=client_id)
-    assert settings.consumer("0123abcdef") == expected
+    assert settings.consumer("0123-abcdef") == expected

@@ -1,121 +1,234 @@
 """Goal: any stream's name can be exported or is refused with a reason, and a folder whose parts do not belong together
 is never written to.
 
-Method: names that are hard for paths, read by pyarrow and by Spark; ledgers that are lost or put back.
+Method: names that are hard for paths, read by each format's own library; links and logs that are lost.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 import pyarrow as pa
 import pyarrow.dataset as dataset
 
-from spark_export.exporter.errors import ExportError, ExportMismatch
+from spark_export.exporter.errors import StreamsLeftOut
+from spark_export.exporter.history import history_of
+from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.tables.hive_names import stream_folder
-from spark_export.pipeline.bronze import read_bronze
+from spark_export.tables.errors import ExportError, TableRefused
+from spark_export.tables.files import NO_NAME, hive_folder
+from spark_export.tables.model import Commit
+from spark_export.tables.parquet_folder import ParquetFolderLog
 from stream_node.node.process import NodeProcess
-from tests.spark_export.exporter.export_world import World
-from tests.spark_export.exporter.test_crashes import export_child
+from tests.spark_export.exporter.export_process import export_child
+from tests.spark_export.exporter.export_world import COLUMNS, World, rows_of
 
-NAMES = ["ü/日本=x%41", "a b", "7", ",", " ", "a\nb\t", "q'\"`", ".", "..", "%2F", "x" * 248]
-
-
-@pytest.fixture(scope="module")
-def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of an export of streams whose names are hard, a message each."""
-    folder = tmp_path_factory.mktemp("named")
-    with NodeProcess(folder / "data", arguments=("--log-level", "error")) as node:
-        world = World(folder / "lake", node, "")
-        for name in NAMES:
-            world.push(1, partitions=1, stream=name)
-        assert world.run(selection=Selection()).rows == len(NAMES)
-        assert world.verify().sound
-        yield world.folder
-
-
-def test_hard_names_are_read_by_pyarrow(named: Path) -> None:
-    fields = pa.schema([("run", pa.int32()), ("stream", pa.string()), ("date", pa.date32())])
-    place = (named / "messages").resolve()
-    table = dataset.dataset(place, partitioning=dataset.partitioning(fields, flavor="hive")).to_table(["stream"])
-    assert sorted(table.column("stream").to_pylist()) == sorted(NAMES)
+NAMES = [
+    "ü/日本=x%41",
+    "a b",
+    "7",
+    ",",
+    " ",
+    "a\nb\t",
+    "q'\"`",
+    ".",
+    "..",
+    "%2F",
+    NO_NAME,
+    "x" * 248,
+]
 
 
-@pytest.mark.spark
-def test_hard_names_are_read_by_spark(named: Path, spark: Any) -> None:
-    """Spark takes an escaped byte for a character: what is not ASCII must stand as it is."""
-    assert sorted(row[0] for row in read_bronze(spark, named).select("stream").collect()) == sorted(NAMES)
+@pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
+def test_hard_names_are_read_as_they_are(tmp_path: Path, table_format: str) -> None:
+    """Goal: each name reads back as it is; also, but for folders, the name that stands for no value in Hive (what
+    folders do with it: tests/spark_export/test_export_decoded.py)."""
+    names = [name for name in NAMES if table_format != "parquet" or name != NO_NAME]
+    with NodeProcess(tmp_path / "data", arguments=("--log-level", "error")) as node:
+        world = World(tmp_path / "lake", node, "", table_format)
+        for _ in range(2):
+            for name in names:
+                world.push(1, partitions=1, stream=name)
+            assert world.run(selection=Selection()).rows == len(names)
+        if table_format == "parquet":
+            fields = pa.schema([("run", pa.int32()), ("stream", pa.string()), ("date", pa.date32())])
+            hive = dataset.partitioning(fields, flavor="hive")
+            rows = rows_of(dataset.dataset((world.folder / "messages").resolve(), partitioning=hive).to_table(COLUMNS))
+        else:
+            rows = world.rows()
+        assert rows == world.stored(names)
+        verdict = world.verify()
+        assert (verdict.problems, verdict.rows, verdict.compared) == ((), 2 * len(names), 2 * len(names))
+        assert node.stop() == 0
 
 
-def test_a_name_too_long_for_a_folder_is_refused_before_anything_is_written(world: World) -> None:
+def test_a_name_too_long_for_a_folder_is_left_out_before_anything_is_written(world: World) -> None:
     name = "é" * 130
     world.push(1, partitions=1, stream=name)
-    with pytest.raises(ExportError, match="267 bytes, and file systems take 255: leave it out"):
+    with pytest.raises(StreamsLeftOut, match="267 bytes, and file systems take 255: leave it out"):
         world.run(selection=Selection((name,)))
-    assert len(stream_folder(name).encode()) == 267
+    assert len(hive_folder({"stream": name}).encode()) == 268
     assert list((world.folder / "staging").iterdir()) == []
     pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
     world.folder = world.folder.with_name("delta")
     assert world.run(folder=world.folder, selection=Selection((name,)), format="delta").rows == 1
 
 
-def test_a_folder_whose_ledger_is_gone_is_refused(world: World) -> None:
-    """A new ledger would export everything again beside what is there."""
+def test_the_millionth_run_follows_the_one_before_it(world: World) -> None:
+    """Goal: a daemon that exports each second goes on after two weeks: the run with the largest number is the latest.
+
+    Method: the first run gets the number 999,999; then each message is in the table once, also after a compaction.
+    """
+    world.push(4)
+    world.run()
+    table = (world.folder / "messages").resolve()
+    first = table / "run=000001"
+    said = json.loads((first / "_run.json").read_bytes())
+    (first / "_run.json").write_text(json.dumps(said | {"run": 999_999}))
+    first.rename(table / "run=999999")
+    for number in (1_000_000, 1_000_001):
+        world.push(4)
+        assert world.run().run_id == number
+        assert world.rows() == world.stored()
+    assert [commit.run for commit in world.log().commits() if isinstance(commit, Commit)] == [
+        1_000_001,
+        1_000_000,
+        999_999,
+    ]
+    world.compact()
+    world.push(4)
+    assert world.run().run_id == 1_000_002
+    assert world.rows() == world.stored()
+
+
+def test_a_lost_link_is_told_and_never_made_an_empty_table(world: World) -> None:
     world.push(3)
     world.run()
-    (world.folder / "ledger.sqlite").unlink()
-    with pytest.raises(ExportMismatch, match=r"holds a table, and ledger\.sqlite is missing"):
-        world.run()
-    assert len(world.rows()) == 3
-
-
-@pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
-@pytest.mark.parametrize("left", [None, "writing"])
-def test_a_ledger_that_was_put_back_is_refused_and_harms_nothing(
-    world: World, tmp_path: Path, table_format: str, left: str | None
-) -> None:
-    """Its next run has a number that the table has: neither may be taken for the other. Method: a ledger of before the
-    last run, with that run unknown, or begun."""
-    if table_format != "parquet":
-        library = {"delta": "deltalake", "iceberg": "pyiceberg"}[table_format]
-        pytest.importorskip(library, reason=f"the extra `{table_format}` is not installed")
-    world.push(10)
-    world.run(format=table_format)
-    ledger, kept = world.folder / "ledger.sqlite", tmp_path / "kept"
-    shutil.copy(ledger, kept)
-    world.push(10)
-    if left is not None:
-        begun = tmp_path / "begun"
-        shutil.copytree(world.folder, begun, symlinks=True)
-        genuine, world.folder = world.folder, begun
-        export_child(world, "run", "planned", table_format)
-        world.folder = genuine
-        shutil.copy(begun / "ledger.sqlite", kept)
-    world.run(format=table_format)
-    files = sorted(path.read_bytes() for path in (world.folder / "messages").resolve().rglob("*.parquet"))
-    shutil.copy(kept, ledger)
-    for _ in range(2):
-        with pytest.raises(ExportMismatch, match="the ledger was put back to an earlier state"):
-            world.run(format=table_format)
-        assert "is in the table, and no run wrote it" in world.verify().problems[0]
-    assert sorted(path.read_bytes() for path in (world.folder / "messages").resolve().rglob("*.parquet")) == files
-
-
-def test_another_consumer_than_the_folders_is_refused(world: World) -> None:
-    """The option would have no effect, and the lag that one watches would never move."""
-    world.push(2)
-    world.run(client_id="one")
-    with pytest.raises(ExportMismatch, match="under the consumer 'one', not 'two'"):
-        world.run(client_id="two")
+    generation = os.readlink(world.folder / "messages")
+    harms: dict[str, Callable[[], object]] = {
+        "is missing": lambda: None,
+        "is not a link": lambda: shutil.copytree(world.folder / generation, world.folder / "messages"),
+        "which is no generation": lambda: (world.folder / "messages").symlink_to(world.folder.parent),
+    }
+    for said, harm in harms.items():
+        (world.folder / "messages").unlink()
+        harm()
+        for verb in ("run", "verify", "compact"):
+            done = export_child(world, verb)
+            assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+            assert said in done.stderr
+        if (world.folder / "messages").is_dir() and not (world.folder / "messages").is_symlink():
+            shutil.rmtree(world.folder / "messages")
+            (world.folder / "messages").symlink_to(generation)
+            continue
+        (world.folder / "messages").unlink(missing_ok=True)
+        (world.folder / "messages").symlink_to(generation)
     world.push(1)
     assert world.run().rows == 1
-    assert world.position(0, "one") + world.position(1, "one") == 3
+    world.assert_whole()
+
+
+def test_old_files_are_not_removed_while_the_link_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: forgetting, which keeps nothing for readers, does not take the generation of a compaction that goes on.
+
+    Method: another process expires everything old between the two renames of a compaction.
+    """
+    for _ in range(2):
+        world.push(5, partitions=1)
+        world.run()
+    turn, expiring = ParquetFolderLog._turn, list[threading.Thread]()
+
+    def turned(log: ParquetFolderLog, number: int) -> None:
+        other = threading.Thread(target=world.log().expire, args=(0.0,))
+        other.start()
+        expiring.append(other)
+        # It either removes the new generation now, or waits for the lock.
+        other.join(1.0)
+        turn(log, number)
+
+    monkeypatch.setattr(ParquetFolderLog, "_turn", turned)
+    # The other process has swept before the compaction took the lock.
+    monkeypatch.setattr(ParquetFolderLog, "_sweep", lambda log: 0)
+    assert world.compact(keep_s=3600.0).merged == 2
+    expiring[0].join()
+    world.assert_whole()
+
+
+def test_a_table_that_was_put_back_goes_on_from_its_own_positions(each_format: World, tmp_path: Path) -> None:
+    """Goal: the positions are those of the rows, in whatever state the folder is."""
+    world = each_format
+    world.push(10)
+    world.run()
+    world.settings.open_log()
+    shutil.copytree(world.folder, tmp_path / "kept", symlinks=True)
+    world.push(10)
+    world.run()
+    shutil.rmtree(world.folder)
+    (tmp_path / "kept").rename(world.folder)
+    assert world.run().rows == 10
+    world.assert_whole()
+
+
+def test_a_copy_of_an_export_goes_on_by_itself(world: World, tmp_path: Path) -> None:
+    world.push(10)
+    world.run()
+    shutil.copytree(world.folder, tmp_path / "copy", symlinks=True)
+    world.push(5)
+    for folder in (world.folder, tmp_path / "copy"):
+        world.folder, world.settings = folder, replace(world.settings, folder=folder)
+        assert world.run().rows == 5
+        world.assert_whole()
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_a_log_that_is_gone_is_not_begun_anew_in_silence(world: World, table_format: str) -> None:
+    """Goal: the rows that are still on disk are not exported again beside a new log, without a word.
+
+    Method: without the log there is no table, so the next run makes one of everything; the files of the lost one are
+    in no table, and no reader sees them.
+    """
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[table_format])
+    world.settings = replace(world.settings, format=table_format)
+    world.push(10)
+    world.run()
+    gone = {"delta": "messages/_delta_log", "iceberg": "catalog.sqlite"}[table_format]
+    (world.folder / gone).rename(world.folder.with_name("kept"))
+    done = export_child(world, "verify")
+    assert (done.returncode, "holds no export" in done.stderr) == (1, True)
+    with pytest.raises(ExportError):
+        world.log()
+
+
+def test_a_folder_of_a_hard_name_is_the_one_that_is_named(each_format: World) -> None:
+    """Goal: table, catalog and history are in that folder, and nothing is beside it: libraries take paths for URLs."""
+    world = each_format
+    parent = world.folder.with_name("parent")
+    world.folder = parent / ("la?ke #1 %41 é" if world.format == "parquet" else "lake 1 é")
+    world.settings = replace(world.settings, folder=world.folder)
+    for number in (1, 2):
+        world.push(10)
+        assert world.run().run_id == number
+    assert [each.name for each in parent.iterdir()] == [world.folder.name]
+    assert [each.run for each in history_of(world.settings.place()).load_runs(5)] == [2, 1]
+    assert world.compact().merged == 2
+    world.assert_whole()
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.parametrize("name", ["la?ke", "lake#1", "lake%41"])
+def test_a_folder_whose_name_a_library_takes_for_a_url_is_refused(tmp_path: Path, table_format: str, name: str) -> None:
+    folder = tmp_path / name
+    with pytest.raises(TableRefused, match="give the folder another name"):
+        ExportSettings(folder, "127.0.0.1:1", format=table_format).open_log()
+    assert list(tmp_path.iterdir()) == []

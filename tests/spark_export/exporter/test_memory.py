@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 import pyarrow.dataset as dataset
 

@@ -10,39 +10,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+
+from spark_export.exporter.daemon import next_start
 from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
-from spark_export.exporter.model import Exported, PartitionEnd, Range
-from spark_export.exporter.runs.pace import FIRST_STEP_ROWS, TIME_SHARE, Bounds, Pace
-from spark_export.exporter.runs.plan import (
+from spark_export.exporter.planning import (
+    FIRST_STEP_ROWS,
     TASK_BYTES_MAX,
     TASK_ROWS_MAX,
     TASK_ROWS_MIN,
+    TIME_SHARE,
+    Bounds,
+    Pace,
+    PartitionEnd,
     RangePlan,
     cut_at,
     plan_ranges,
     plan_tasks,
     take_step,
 )
-from spark_export.exporter.runs.schedule import next_start
+from spark_export.tables.errors import RangeIncomplete
+from spark_export.tables.model import Incarnation, IndexRange, TablePosition, TableState, join
+
+KNOWN = Incarnation("orders", 0, 0, 1)
 
 
 def end(first: int = 0, following: int = 10, *, made_us: int = 1, partition: int = 0, size: int = 1000) -> PartitionEnd:
     return PartitionEnd("orders", partition, made_us, first, following, size)
 
 
-def plan_whole(ends: PartitionEnd, exported: Exported | None, accept_lost: bool = False) -> RangePlan:
-    known = {} if exported is None else {("orders", 0): exported}
-    positions = {place: each.end_index for place, each in known.items()}
-    return plan_ranges([ends], known, positions, accept_lost=accept_lost)
+def plan_whole(ends: PartitionEnd, exported: int | None, accept_lost: bool = False) -> RangePlan:
+    """exported: how far the first incarnation is in the table."""
+    positions = {} if exported is None else {KNOWN: TablePosition(exported)}
+    return plan_ranges([ends], TableState(1, 1, positions), accept_lost=accept_lost)
 
 
-def plan(ends: PartitionEnd, exported: Exported | None, accept_lost: bool = False) -> list[Range]:
+def plan(ends: PartitionEnd, exported: int | None, accept_lost: bool = False) -> list[IndexRange]:
     found = plan_whole(ends, exported, accept_lost)
     assert found.left_out == []
     return found.ranges
 
 
-def reason(ends: PartitionEnd, exported: Exported | None, accept_lost: bool = False) -> str:
+def reason(ends: PartitionEnd, exported: int | None, accept_lost: bool = False) -> str:
     """Why the stream is left out."""
     found = plan_whole(ends, exported, accept_lost)
     assert found.ranges == []
@@ -52,55 +61,62 @@ def reason(ends: PartitionEnd, exported: Exported | None, accept_lost: bool = Fa
 
 
 def test_a_new_partition_begins_at_its_earliest_message() -> None:
-    assert plan(end(3, 13), None) == [Range("orders", 0, 0, 1, 3, 13, 1000)]
+    assert plan(end(3, 13), None) == [IndexRange(KNOWN, 3, 13, 1000)]
 
 
 def test_a_known_partition_goes_on_where_it_was() -> None:
-    assert plan(end(0, 10), Exported(0, 1, 6)) == [Range("orders", 0, 0, 1, 6, 10, 400)]
+    assert plan(end(0, 10), 6) == [IndexRange(KNOWN, 6, 10, 400)]
 
 
 def test_nothing_new_is_no_range() -> None:
-    assert plan(end(4, 10), Exported(0, 1, 10)) == []
+    assert plan(end(4, 10), 10) == []
     assert plan(end(10, 10), None) == []
 
 
 def test_what_retention_took_fails_and_is_skipped_only_when_asked() -> None:
-    said = reason(end(6, 10, size=400), Exported(0, 1, 4))
+    said = reason(end(6, 10, size=400), 4)
     assert re.search(r"retention deleted 2 messages \(4 to 5\).*--accept-lost", said)
-    assert plan(end(6, 10, size=400), Exported(0, 1, 4), accept_lost=True) == [
-        Range("orders", 0, 0, 1, 6, 10, 400, lost=2)
-    ]
+    assert plan(end(6, 10, size=400), 4, accept_lost=True) == [IndexRange(KNOWN, 6, 10, 400, lost=2)]
 
 
 def test_a_loss_is_told_even_where_nothing_is_left() -> None:
-    assert plan(end(9, 9, size=0), Exported(0, 1, 4), accept_lost=True) == [Range("orders", 0, 0, 1, 9, 9, 0, lost=5)]
+    assert plan(end(9, 9, size=0), 4, accept_lost=True) == [IndexRange(KNOWN, 9, 9, 0, lost=5)]
 
 
 def test_a_stream_made_anew_is_another_era() -> None:
     """Its indexes begin again, so its rows must not be taken for those exported before."""
-    assert "made anew" in reason(end(0, 10, made_us=2), Exported(0, 1, 4))
-    assert plan(end(0, 10, made_us=2), Exported(0, 1, 4), accept_lost=True) == [Range("orders", 0, 1, 2, 0, 10, 1000)]
+    assert "made anew" in reason(end(0, 10, made_us=2), 4)
+    anew = Incarnation("orders", 0, 1, 2)
+    assert plan(end(0, 10, made_us=2), 4, accept_lost=True) == [IndexRange(anew, 0, 10, 1000)]
+    # The clock of the node may have gone back since.
+    state = TableState(1, 1, {KNOWN: TablePosition(4), Incarnation("orders", 0, 1, 0): TablePosition(9)})
+    assert plan_ranges([end(0, 10, made_us=0)], state, accept_lost=False).ranges[0].begin == 9
 
 
 def test_a_node_put_back_to_an_earlier_state_is_noticed() -> None:
-    assert "put back" in reason(end(0, 3), Exported(0, 1, 4), accept_lost=True)
-
-
-@pytest.mark.parametrize("kept", [{}, {("orders", 0): 3}])
-def test_a_node_put_back_and_grown_since_is_noticed_by_the_position_it_keeps(kept: dict[tuple[str, int], int]) -> None:
-    found = plan_ranges([end(0, 9)], {("orders", 0): Exported(0, 1, 4)}, kept, accept_lost=True)
-    assert found.ranges == []
-    assert re.search(
-        r"was exported up to 4, and the node keeps [03] as the export's position", found.left_out[0].reason
-    )
+    assert "put back" in reason(end(0, 3), 4, accept_lost=True)
+    found = plan_ranges([end(0, 9)], TableState(1), accept_lost=True, put_back={"orders": "it was put back"})
+    assert (found.ranges, found.left_out[0].reason) == ([], "it was put back")
 
 
 def test_a_stream_with_a_loss_is_left_out_whole_and_the_others_are_not() -> None:
     """Also its partitions without a loss, before and after the one with it."""
     ends = [end(partition=number) for number in range(3)] + [PartitionEnd("other", 0, 1, 0, 5, 50)]
-    found = plan_ranges(ends, {("orders", 1): Exported(0, 7, 2)}, {}, accept_lost=False)
-    assert [(each.stream, each.partition) for each in found.ranges] == [("other", 0)]
+    state = TableState(1, 1, {Incarnation("orders", 1, 0, 7): TablePosition(2)})
+    found = plan_ranges(ends, state, accept_lost=False)
+    assert [each.of.place for each in found.ranges] == [("other", 0)]
     assert [each.stream for each in found.left_out] == ["orders"]
+
+
+def test_what_tasks_return_is_one_range_of_each_partition_or_is_refused() -> None:
+    """Goal: a task whose result is missing or doubled is found before the commit."""
+    whole = IndexRange(KNOWN, 6, 30, 240, lost=2, last_us=9)
+    parts = [whole.cut(6, 10), whole.cut(10, 20), whole.cut(20, 30)]
+    assert [each.lost for each in parts] == [2, 0, 0]
+    assert join(reversed(parts)) == [whole]
+    for wrong in ([parts[0], parts[2]], [*parts, parts[1]]):
+        with pytest.raises(RangeIncomplete):
+            join(wrong)
 
 
 ranges = st.lists(
@@ -109,32 +125,36 @@ ranges = st.lists(
     ),
     unique_by=lambda each: each[:2],
     max_size=12,
-).map(lambda found: [Range(s, p, 0, 1, a, a + n, n * (1000 if big else 10)) for s, p, a, n, big in found])
+).map(
+    lambda found: [
+        IndexRange(Incarnation(s, p, 0, 1), a, a + n, n * (1000 if big else 10)) for s, p, a, n, big in found
+    ]
+)
 
 
 @given(ranges, st.integers(1, 16))
-def test_tasks_cover_each_index_once_and_are_bounded(planned: list[Range], parallelism: int) -> None:
+def test_tasks_cover_each_index_once_and_are_bounded(planned: list[IndexRange], parallelism: int) -> None:
     tasks = plan_tasks(planned, parallelism)
-    assert [task.number for task in tasks] == list(range(len(tasks)))
-    there: dict[tuple[str, int], list[Interval]] = defaultdict(list)
+    there: dict[Incarnation, list[Interval]] = defaultdict(list)
     for task in tasks:
-        assert 0 < sum(piece.rows for piece in task.pieces) <= TASK_ROWS_MAX
-        for piece in task.pieces:
-            there[piece.stream, piece.partition].append((piece.start_index, piece.end_index))
+        assert task
+        assert sum(piece.rows for piece in task) <= TASK_ROWS_MAX
+        for piece in task:
+            there[piece.of].append((piece.begin, piece.end))
+    assert {each.of for each in join(piece for task in tasks for piece in task)} == {each.of for each in planned}
     for each in planned:
-        wanted = [(each.start_index, each.end_index)]
-        assert compare(wanted, there[each.stream, each.partition]) == ([], [], [])
+        assert compare([(each.begin, each.end)], there[each.of]) == ([], [], [])
         if each.rows and each.size_bytes / each.rows * TASK_ROWS_MIN > TASK_BYTES_MAX:
-            assert len(there[each.stream, each.partition]) > 1
+            assert len(there[each.of]) > 1
 
 
 @given(ranges, st.integers(1, 10**6), st.integers(1, 10**9))
-def test_a_step_is_bounded_and_gives_each_partition_its_share(planned: list[Range], rows_max: int, most: int) -> None:
+def test_a_step_is_bounded_and_gives_each_partition_its_share(
+    planned: list[IndexRange], rows_max: int, most: int
+) -> None:
     step = take_step(planned, rows_max, most)
     filled = [each for each in planned if each.rows]
-    assert [(each.stream, each.partition, each.start_index) for each in step] == [
-        (each.stream, each.partition, each.start_index) for each in planned
-    ]
+    assert [(each.of, each.begin) for each in step] == [(each.of, each.begin) for each in planned]
     assert all(min(1, whole.rows) <= part.rows <= whole.rows for part, whole in zip(step, planned, strict=True))
     assert sum(each.rows for each in step) <= max(rows_max, len(filled))
     first_bytes = sum(each.size_bytes / each.rows for each in filled)
@@ -147,7 +167,7 @@ def test_a_step_is_bounded_and_gives_each_partition_its_share(planned: list[Rang
 
 
 @given(ranges, st.integers(1, 10**6))
-def test_steps_come_to_the_end(planned: list[Range], rows_max: int) -> None:
+def test_steps_come_to_the_end(planned: list[IndexRange], rows_max: int) -> None:
     """Goal: the steps of an export together have each index once. Method: at most as many steps as the bound allows."""
     left, taken = planned, 0
     wanted = sum(each.rows for each in planned)
@@ -155,17 +175,18 @@ def test_steps_come_to_the_end(planned: list[Range], rows_max: int) -> None:
     for _ in range(min(steps_max, 50)):
         step = take_step(left, rows_max, 10**15)
         taken += sum(each.rows for each in step)
-        left = [replace(each, start_index=part.end_index) for each, part in zip(left, step, strict=True)]
+        left = [replace(each, begin=part.end) for each, part in zip(left, step, strict=True)]
         left = [each for each in left if each.rows]
     assert taken + sum(each.rows for each in left) == wanted
     assert left == [] or steps_max > 50 or rows_max < 14
 
 
 def test_an_export_ends_where_the_node_was_at_its_beginning() -> None:
-    planned = [Range("orders", number, 0, 1, 4, 10, 600) for number in range(4)]
-    planned.append(Range("orders", 4, 0, 1, 9, 9, 0, lost=2))
-    cut = cut_at(planned, {("orders", 0): 10, ("orders", 1): 6, ("orders", 2): 3, ("orders", 4): 7})
-    assert cut == [planned[0], Range("orders", 1, 0, 1, 4, 6, 200), planned[4]]
+    parts = [Incarnation("orders", number, 0, 1) for number in range(5)]
+    planned = [IndexRange(of, 4, 10, 600) for of in parts[:4]]
+    planned.append(IndexRange(parts[4], 9, 9, 0, lost=2))
+    cut = cut_at(planned, {parts[0]: 10, parts[1]: 6, parts[2]: 3, parts[4]: 7})
+    assert cut == [planned[0], IndexRange(parts[1], 4, 6, 200), planned[4]]
 
 
 def test_steps_without_a_limit_of_time_have_the_given_size() -> None:
@@ -186,17 +207,17 @@ def test_steps_shrink_with_the_time_that_remains_and_end_with_it() -> None:
 
 
 def test_small_partitions_share_a_task() -> None:
-    planned = [Range("orders", partition, 0, 1, 0, 100, 1000) for partition in range(500)]
+    planned = [IndexRange(Incarnation("orders", partition, 0, 1), 0, 100, 1000) for partition in range(500)]
     assert len(plan_tasks(planned, 8)) == 1
 
 
 def test_one_large_partition_is_shared_by_all_cores() -> None:
-    assert len(plan_tasks([Range("orders", 0, 0, 1, 0, 800_000, 8_000_000)], 4)) == 4
+    assert len(plan_tasks([IndexRange(KNOWN, 0, 800_000, 8_000_000)], 4)) == 4
 
 
 def test_nobody_is_alone_at_the_end() -> None:
     """Goal: where all do not fit into one round of tasks, the last round has work for everybody too."""
-    assert len(plan_tasks([Range("orders", 0, 0, 1, 0, 2 * TASK_ROWS_MAX + 2, 0)], 2)) == 4
+    assert len(plan_tasks([IndexRange(KNOWN, 0, 2 * TASK_ROWS_MAX + 2, 0)], 2)) == 4
 
 
 sets = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda each: (each[0], sum(each))), max_size=8)

@@ -20,17 +20,16 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
-from spark_export.exporter.errors import DataLost, ExportInUse, ExportMismatch, ExportNodeFailed, ExportStopped
-from spark_export.exporter.runs.scheduled import FAILED, STOPPED, TRY_AGAIN, exit_code, run_export
-from spark_export.exporter.tables.layout import ExportLock
+from spark_export.exporter.errors import ExportNodeFailed, ExportStopped
+from spark_export.exporter.scheduled import FAILED, STOPPED, TRY_AGAIN, exit_code, run_export
+from spark_export.tables.errors import PositionsMoved, TableRefused
 from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
-from tests.spark_export.exporter.export_process import HELD_BYTES, tasks_at_work
+from tests.spark_export.exporter.export_process import HELD_BYTES, files_at_work
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.exporter.tables.test_verify import files_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PATIENCE_S = 200.0
@@ -54,13 +53,10 @@ def test_what_went_wrong_is_told_by_type_and_by_exit_code(world: World, tmp_path
     with pytest.raises(ExportNodeFailed) as unreachable:
         run_export(replace(world.settings, node="127.0.0.1:1"))
     world.run()
-    with ExportLock(world.folder), pytest.raises(ExportInUse) as in_use:
-        run_export(world.settings)
-    with pytest.raises(ExportMismatch) as mismatch:
-        run_export(replace(world.settings, client_id="somebody else"))
-    codes = [exit_code(each.value) for each in (unreachable, in_use, mismatch)]
-    assert codes == [TRY_AGAIN, TRY_AGAIN, FAILED]
-    assert [exit_code(each) for each in (None, ExportStopped(""), DataLost(""))] == [0, STOPPED, FAILED]
+    with pytest.raises(TableRefused) as refused:
+        run_export(replace(world.settings, format="delta"))
+    assert [exit_code(each.value) for each in (unreachable, refused)] == [TRY_AGAIN, FAILED]
+    assert [exit_code(each) for each in (None, ExportStopped(""), PositionsMoved(""))] == [0, STOPPED, TRY_AGAIN]
 
 
 @contextmanager
@@ -69,7 +65,7 @@ def when_tasks_are_at_work(world: World, act: object) -> Iterator[None]:
 
     def wait() -> None:
         deadline_s = time.monotonic() + PATIENCE_S
-        while not tasks_at_work(world) and time.monotonic() < deadline_s:
+        while not files_at_work(world) and time.monotonic() < deadline_s:
             threading.Event().wait(0.02)
         assert callable(act)
         act()
@@ -81,7 +77,7 @@ def when_tasks_are_at_work(world: World, act: object) -> Iterator[None]:
 
 
 def assert_stopped_without_a_trace(world: World) -> None:
-    assert files_of(world) == []
+    assert world.log().list_files() == []
     assert list(world.folder.glob("staging/*")) == []
     assert world.run().rows == ROWS
     world.assert_whole()

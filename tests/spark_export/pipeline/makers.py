@@ -10,9 +10,11 @@ from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import BlockMark, headers_of, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchHeader, SubBatchMsg
-from stream_service.stored import decode_extras
-from tests.spark_export.pipeline.lake import Headers
+from stream_service.extras import decode_extras
 from tests.support.blocks import join_block
+
+Headers = list[dict[str, Any]]
+"""The headers of a message, as an exported table has them."""
 
 CUT_BYTES = 700
 

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.consuming import consume, consume_unordered
@@ -26,12 +27,13 @@ from cardinal_streams.payload_text import parse_payloads
 from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, SentRecord, SimulationOptions, simulate
 from cardinal_streams.transports.file_transport import FileTransport, replay
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic
-from spark_export.pipeline.increment import Settings, run_pipeline
-from spark_export.pipeline.topics import Topics
+from spark_export.pipeline.run import run_pipeline
+from spark_export.pipeline.silver_cardinal import Topics
+from spark_export.pipeline.step import Settings
 from tests.cardinal_streams.chains import Ledger
 from tests.spark_export.pipeline.lake import Lake, Row, read_rows
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 Update = tuple[str, bytes | None]
 
@@ -99,8 +101,8 @@ def simulated(seed: int, losses: int) -> list[SentRecord]:
     return [step for step in steps if step.record.key not in lost]
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_every_row_is_as_the_consumer_has_it(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(4))
+async def test_every_row_is_as_the_consumer_has_it(session: Any, seed: int, tmp_path: Path) -> None:
     """Two chains in one table, with the same names of topics in two namespaces; one of them lost messages."""
     lake = Lake(tmp_path / "lake")
     expected = {}
@@ -115,21 +117,21 @@ async def test_every_row_is_as_the_consumer_has_it(seed: int, tmp_path: Path) ->
         lake.add_run(streams_of(replay(tmp_path / chain), f"{chain}."))
     # Behind a block that lost a message, more blocks can follow than before it: the start says which of them count.
     starts = dict.fromkeys(expected, GENESIS.hash)
-    run_pipeline(lake.folder, tmp_path / "out", Settings(Topics(r"(one|two)\.sim-.*"), starts=starts))
+    run_pipeline(session, lake.table, tmp_path / "out", Settings(Topics(r"(one|two)\.sim-.*"), starts=starts))
     for chain, (canonical, blocks) in expected.items():
-        states = states_in(tmp_path / "out" / "latest", chain)
+        states = states_in(tmp_path / "out", chain)
         assert {hash_ for hash_, state in states.items() if state == "canonical"} == set(canonical)
         assert {hash_ for hash_, state in states.items() if state != "incomplete"} == set(blocks)
-        assert updates_in(tmp_path / "out" / "latest", chain) == {hash_: each for hash_, each in blocks.items() if each}
+        assert updates_in(tmp_path / "out", chain) == {hash_: each for hash_, each in blocks.items() if each}
         if chain == "one":
             assert set(states.values()) <= {"canonical", "reorged"}, "nothing is lost, so nothing waits"
-    for row in read_rows(tmp_path / "out" / "latest", "silver/updates"):
-        state = states_in(tmp_path / "out" / "latest", row["chain"])[row["hash"]] if seed == 0 else None
+    for row in read_rows(tmp_path / "out", "silver/updates"):
+        state = states_in(tmp_path / "out", row["chain"])[row["hash"]] if seed == 0 else None
         assert state is None or (row["canonical"], row["reorged"]) == (state == "canonical", state == "reorged")
         assert row["number"] is not None
 
 
-async def test_deep_reorgs_leave_no_orphan_unmarked(tmp_path: Path) -> None:
+async def test_deep_reorgs_leave_no_orphan_unmarked(session: Any, tmp_path: Path) -> None:
     """A reorg's channel is a stream of its own; its blocks and the removed ones are compared all the same."""
     simulation = simulate(random.Random(5), SimulationOptions(blocks=120, deep_reorgs=3, fork_rate=0.4))
     transport = FileTransport(tmp_path / "recording", partitions=2)
@@ -139,8 +141,8 @@ async def test_deep_reorgs_leave_no_orphan_unmarked(tmp_path: Path) -> None:
     streams = streams_of(replay(tmp_path / "recording"))
     assert sum(is_reorg_topic(stream) for stream in streams) == 3
     lake.add_run(streams)
-    run_pipeline(lake.folder, tmp_path / "out", Settings(Topics("sim-.*")))
-    tables = tmp_path / "out" / "latest"
+    run_pipeline(session, lake.table, tmp_path / "out", Settings(Topics("sim-.*")))
+    tables = tmp_path / "out"
     states = Counter(states_in(tables, "sim-.*").values())
     assert states == {"canonical": 120, "reorged": simulation.blocks_off_chain}
     reorgs = read_rows(tables, "gold/reorgs")
@@ -148,7 +150,7 @@ async def test_deep_reorgs_leave_no_orphan_unmarked(tmp_path: Path) -> None:
     assert max(row["depth"] for row in reorgs) == SIMULATED.reorg_threshold + 2
 
 
-async def test_real_ethereum_blocks(shared_dir: Path, tmp_path: Path) -> None:
+async def test_real_ethereum_blocks(session: Any, shared_dir: Path, tmp_path: Path) -> None:
     """Updates travel on other topics than Batches, in other partitions; every fifth message comes twice."""
     text = gzip.decompress((shared_dir / "data" / "cardinal" / "ethereum_batches.json.gz").read_bytes())
     payloads = parse_payloads(text)
@@ -161,8 +163,8 @@ async def test_real_ethereum_blocks(shared_dir: Path, tmp_path: Path) -> None:
     deliveries = list(replay(tmp_path / "ethereum"))
     lake = Lake(tmp_path / "lake")
     lake.add_run(streams_of(deliveries))
-    run_pipeline(lake.folder, tmp_path / "out", Settings(Topics("(evm-1)-.*")))
-    tables = tmp_path / "out" / "latest"
+    run_pipeline(session, lake.table, tmp_path / "out", Settings(Topics("(evm-1)-.*")))
+    tables = tmp_path / "out"
     expected = {each.hash: contents(dict(each.updates), each.deletes) for each in payloads}
     assert updates_in(tables, "evm-1") == {hash_: each for hash_, each in expected.items() if each}
     rows = read_rows(tables, "silver/updates")
@@ -180,13 +182,13 @@ async def test_real_ethereum_blocks(shared_dir: Path, tmp_path: Path) -> None:
     assert {row["state"] for row in batches.values()} == {"canonical", "waiting"}
     (start,) = (each.hash for each in payloads if each.number == 14_000_000)
     settings = Settings(Topics("(evm-1)-.*"), starts={"evm-1": start})
-    report = run_pipeline(lake.folder, tmp_path / "out", settings, rebuild=True)
-    rows = read_rows(report.folder, "silver/batches")
+    run_pipeline(session, lake.table, tmp_path / "out", settings, rebuild=True)
+    rows = read_rows(tmp_path / "out", "silver/batches")
     canonical = {row["number"] for row in rows if row["state"] == "canonical"}
     assert canonical == set(range(14_000_000, 14_000_022)), "the blocks of a consumer that begins there, and the first"
 
 
-async def test_deletes_and_a_key_that_is_set_and_deleted(tmp_path: Path) -> None:
+async def test_deletes_and_a_key_that_is_set_and_deleted(session: Any, tmp_path: Path) -> None:
     application = Application("small", "d", (Prefix(pattern="a/", topic="t"),), reorg_threshold=4)
     transport = FileTransport(tmp_path / "small")
     producer = application.producer()
@@ -197,6 +199,6 @@ async def test_deletes_and_a_key_that_is_set_and_deleted(tmp_path: Path) -> None
     transport.close()
     lake = Lake(tmp_path / "lake")
     lake.add_run(streams_of(replay(tmp_path / "small")))
-    run_pipeline(lake.folder, tmp_path / "out", Settings(Topics("[dt]")))
-    found: Any = {(row["key"], row["value"]) for row in read_rows(tmp_path / "out" / "latest", "silver/updates")}
+    run_pipeline(session, lake.table, tmp_path / "out", Settings(Topics("[dt]")))
+    found: Any = {(row["key"], row["value"]) for row in read_rows(tmp_path / "out", "silver/updates")}
     assert found == {("a/1", b"v"), ("x", b""), ("both", b"w"), ("a/2", None), ("gone", None)}

@@ -1,6 +1,6 @@
-"""Goal: the declarative pipeline of `examples/pipeline` makes the tables that the plain job makes, run after run.
+"""Goal: the declarative pipeline of `examples/pipeline` makes the tables of `stream-node pipeline`, run after run.
 
-Method: one node with messages, blocks and batches; Spark's own command, twice; an export and the plain job beside it.
+Method: one node with messages, blocks and batches; Spark's own command, twice; an export and its pipeline beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 pytest.importorskip("grpc", reason="the extra `spark-connect` is not installed")
 pytest.importorskip("yaml", reason="the extra `spark-connect` is not installed")
 
@@ -21,17 +22,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_export.exporter.node_side import Selection
-from spark_export.pipeline.increment import Settings
-from spark_export.pipeline.increment import run_pipeline as run_job
-from spark_export.pipeline.topics import Topics
+from spark_export.pipeline.bronze import BronzeTable
+from spark_export.pipeline.run import run_pipeline as run_steps
+from spark_export.pipeline.silver_cardinal import Topics
+from spark_export.pipeline.step import Settings
 from stream_node.node.process import NodeProcess
 from stream_service.extensions import Header
-from stream_service.stored import Extras, encode_extras
+from stream_service.extras import Extras, encode_extras
 from stream_storage.contract import Append
 from stream_storage.sqlite.database import Database
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.pipeline.lake import BASE_US, Headers
-from tests.spark_export.pipeline.makers import block_messages, cardinal_records
+from tests.spark_export.pipeline.lake import BASE_US, read_table
+from tests.spark_export.pipeline.makers import Headers, block_messages, cardinal_records
 from tests.spark_export.spark_connect import ROOT, run_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -48,7 +50,7 @@ TABLES = {
     "block_gaps": "gold/block_gaps",
     "reorgs": "gold/reorgs",
 }
-"""Of the pipeline, and of the plain job."""
+"""Of the declarative pipeline, and of ours."""
 TOPICS = r"topic[.].*"
 Messages = list[tuple[int, bytes | None, Headers, bytes]]
 
@@ -72,25 +74,23 @@ def store(data_dir: Path, streams: dict[str, Messages]) -> None:
         database.close()
 
 
-def rows(folder: Path, leave_out: set[str]) -> list[str]:
+def rows(table: pa.Table) -> list[str]:
     """A table's rows as text, sorted, whatever the order of its columns and of maps.
 
-    Times are in microseconds since 1970: Spark and pyarrow write them in different types.
+    Times are in microseconds since 1970: Spark and deltalake write them in different types.
     """
-    table = pq.ParquetDataset(folder).read()
     for place, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             times = table.column(place).cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
             table = table.set_column(place, column.name, times)
-    found = table.to_pylist()
-    return sorted(repr(sorted((name, _plain(each[name])) for name in each if name not in leave_out)) for each in found)
+    return sorted(repr(sorted((name, _plain(value)) for name, value in each.items())) for each in table.to_pylist())
 
 
 def _plain(value: Any) -> Any:
     return sorted(map(repr, value)) if isinstance(value, list) else value
 
 
-def test_the_tables_are_those_of_the_plain_job(tmp_path: Path) -> None:
+def test_the_tables_are_those_of_the_other_pipeline(session: Any, tmp_path: Path) -> None:
     late: Headers = [{"key": "event_time_us", "value": b"%d" % (BASE_US - 500_000)}]
     records: Messages = [(n, *(record[0], [], record[1])) for n, record in enumerate(cardinal_records())]
     orders: Messages = [(n, b"k", late if n % 2 else [], b"x" * n) for n in range(20)]
@@ -106,9 +106,8 @@ def test_the_tables_are_those_of_the_plain_job(tmp_path: Path) -> None:
         world.push(30, partitions=2)
         run_pipeline(place, **variables)
         assert world.run(selection=Selection()).rows == 20 + 30 + len(block_messages()) + len(records)
-    tables = run_job(world.folder, tmp_path / "out", Settings(Topics(TOPICS))).folder
-    for name, plain in TABLES.items():
-        # The plain job leaves out of blocks what its table of items has.
-        found = rows(place / "spark-warehouse" / name, {"sizes"})
-        assert found == rows(tables / plain, {"sizes"}), name
+    run_steps(session, BronzeTable(str(world.folder)), tmp_path / "out", Settings(Topics(TOPICS)))
+    for name, ours in TABLES.items():
+        found = rows(pq.ParquetDataset(place / "spark-warehouse" / name).read())
+        assert found == rows(read_table(tmp_path / "out", ours)), name
         assert found or name == "index_gaps", name

@@ -1,7 +1,7 @@
 """Goal: the tables are those of a full rebuild, row by row, however the messages were cut into increments.
 
-Method: an export's folder that grows by random cuts of every partition, with files that a compaction merged, ranges
-that come late, and kills at each site.
+Method: the table of an export that grows by random cuts of every partition, in each format, with compactions between
+them, and kills at each site.
 """
 
 from __future__ import annotations
@@ -12,38 +12,34 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import zlib
-from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from hypothesis import HealthCheck, given, settings
+pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cardinal_streams.produce.simulation_machine import SimulationOptions, simulate
 from cardinal_streams.transports.transport import is_reorg_topic
-from spark_export.exporter.errors import ExportError, ExportInUse
-from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE, PIPELINE_SITES
-from spark_export.exporter.tables.layout import ExportLock
-from spark_export.pipeline import increment
-from spark_export.pipeline.increment import PipelineMismatch, Settings, run_pipeline
-from spark_export.pipeline.jobs import main
-from spark_export.pipeline.tables import known_blocks
-from spark_export.pipeline.topics import Topics
-from stream_node.node.process import NodeProcess
-from tests.spark_export.exporter.export_world import World
+from spark_export.pipeline import canon, outputs
+from spark_export.pipeline.bronze import BronzeTable
+from spark_export.pipeline.run import _alone, run_pipeline
+from spark_export.pipeline.silver_cardinal import Topics
+from spark_export.pipeline.step import Settings
+from spark_export.tables.errors import ExportError, TableRefused
+from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE, PIPELINE_SITES
 from tests.spark_export.pipeline.lake import BASE_US, Lake, Row, all_rows, read_rows
 from tests.spark_export.pipeline.makers import block_messages, odd_chain
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TOPICS = r"(sim|odd)-.*"
 CARDINAL = Settings(Topics(TOPICS))
@@ -90,38 +86,34 @@ def grow(lake: Lake, rest: dict[Source, list[Row]], randomness: random.Random) -
     lake.add_run({stream: rows for stream, rows in run.items() if rows})
 
 
-def compact(lake: Lake) -> None:
-    """All files of each stream become one, in the folder of the latest run, as a compaction does it."""
-    for stream in {path.parts[-3] for path in lake.folder.rglob("*.parquet")}:
-        paths = sorted(lake.folder.glob(f"messages/*/{stream}/*/*.parquet"))
-        merged = pa.concat_tables(pq.ParquetFile(path).read() for path in paths)
-        for path in paths:
-            path.unlink()
-        pq.write_table(merged, paths[-1].with_name(f"merged-{lake.runs}.parquet"))
-
-
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# A smaller seed is no simpler one, so that nothing is to be shrunk.
+@pytest.mark.timeout(1800)
+@settings(
+    max_examples=2,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.integers(0, 10**6))
-def test_random_increments_make_the_tables_of_a_rebuild(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_random_increments_make_the_tables_of_a_rebuild(
+    session: Any, tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     folder = tmp_path_factory.mktemp("increments")
     randomness = random.Random(seed)
-    lake, rest = Lake(folder / "lake"), messages(seed)
-    sized = Settings(Topics(TOPICS), step_bytes=randomness.choice((1, 20_000, 10**9)), keep_s=0.0)
+    lake, rest = Lake(folder / "lake", randomness.choice(("parquet", "delta"))), messages(seed)
+    step_rows = randomness.choice((60, 10**6))
     # With a small window increments decide without most of the chain, or find that they need it.
     patch = pytest.MonkeyPatch()
-    patch.setattr(known_blocks, "WINDOW", randomness.choice((1, 3, 8, 4096)))
+    patch.setattr(canon, "WINDOW", randomness.choice((1, 3, 8, 4096)))
+    patch.setattr(outputs, "SMALL_FILES_MAX", randomness.choice((2, 64)))
     while any(rest.values()):
         grow(lake, rest, randomness)
         if randomness.random() < 0.3:
-            compact(lake)
+            lake.log.compact()
         if randomness.random() < 0.7 or not any(rest.values()):
-            run_pipeline(lake.folder, folder / "out", sized)
-            if randomness.random() < 0.5:
-                rebuilt = run_pipeline(lake.folder, folder / "anew", CARDINAL, rebuild=True)
-                assert all_rows(folder / "out" / "latest") == all_rows(rebuilt.folder)
-    rebuilt = run_pipeline(lake.folder, folder / "anew", CARDINAL, rebuild=True)
-    assert all_rows(folder / "out" / "latest") == all_rows(rebuilt.folder)
-    assert len(list((folder / "out" / "builds").iterdir())) <= 2
+            run_pipeline(session, lake.table, folder / "out", CARDINAL, step_rows=step_rows)
+    run_pipeline(session, lake.table, folder / "anew", CARDINAL)
+    assert all_rows(folder / "out") == all_rows(folder / "anew")
     patch.undo()
     shutil.rmtree(folder)
 
@@ -133,190 +125,152 @@ def test_what_increments_must_get_right_is_in_the_messages() -> None:
     assert len({row[1] for row in found["orders", 0]}) < found["orders", 0][-1][1] + 1
 
 
-@pytest.mark.parametrize("site", sorted(PIPELINE_SITES))
-@pytest.mark.parametrize("anew", [False, True], ids=["increment", "rebuild"])
-def test_killed_at_a_site_and_run_again(tmp_path: Path, site: str, anew: bool) -> None:
-    lake, rest = Lake(tmp_path / "lake"), messages(1)
-    randomness = random.Random(2)
+CHILD = """
+import sys
+from pathlib import Path
+from spark_export import open_session
+from spark_export.pipeline.bronze import BronzeTable
+from spark_export.pipeline.run import run_pipeline
+from spark_export.pipeline.step import Settings
+from spark_export.pipeline.silver_cardinal import Topics
+spark = open_session("local[1]", config={"spark.sql.shuffle.partitions": "1"})
+run_pipeline(spark, BronzeTable(sys.argv[1]), Path(sys.argv[2]), Settings(Topics(sys.argv[3])))
+"""
+
+
+@pytest.fixture(scope="module")
+def grown(session: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake that has grown since the tables in `out` were made, and those of a rebuild in `anew`."""
+    folder, rest, randomness = tmp_path_factory.mktemp("grown"), messages(1), random.Random(2)
+    lake = Lake(folder / "lake")
     grow(lake, rest, randomness)
-    run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-    before = all_rows(tmp_path / "out" / "latest")
+    run_pipeline(session, lake.table, folder / "out", CARDINAL)
     while any(rest.values()):
         grow(lake, rest, randomness)
-    rebuilt = run_pipeline(lake.folder, tmp_path / "anew", CARDINAL, rebuild=True)
-    expected = all_rows(rebuilt.folder)
+    run_pipeline(session, lake.table, folder / "anew", CARDINAL)
+    return folder
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("site", sorted(PIPELINE_SITES))
+def test_killed_at_a_site_and_run_again(session: Any, grown: Path, tmp_path: Path, site: str) -> None:
+    """Until a step is published, readers have the tables before it; the next run makes those of a rebuild."""
+    lake, out = grown / "lake", tmp_path / "out"
+    shutil.copytree(grown / "out", out)
+    before, expected = all_rows(out), all_rows(grown / "anew")
     assert before != expected
-    arguments = [str(lake.folder), str(tmp_path / "out"), "--cardinal", TOPICS, *(["--rebuild"] if anew else [])]
     killed = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "spark_export.pipeline.jobs", *arguments],
+        [sys.executable, "-W", "error", "-c", CHILD, str(lake), str(out), TOPICS],
         env={**os.environ, ENVIRONMENT_VARIABLE: site},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert all_rows(tmp_path / "out" / "latest") == (expected if site == "pipeline_published" else before)
-    run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-    assert all_rows(tmp_path / "out" / "latest") == expected
+    assert all_rows(out) == (expected if site == "pipeline_published" else before)
+    run_pipeline(session, BronzeTable(str(lake)), out, CARDINAL)
+    assert all_rows(out) == expected
 
 
-def test_a_reader_keeps_the_version_that_it_resolved(tmp_path: Path) -> None:
-    lake, rest = Lake(tmp_path / "lake"), messages(4)
-    randomness = random.Random(5)
-    grow(lake, rest, randomness)
-    opened = run_pipeline(lake.folder, tmp_path / "out", CARDINAL).folder
-    before = all_rows(opened)
-    while any(rest.values()):
-        grow(lake, rest, randomness)
-        run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-    assert (tmp_path / "out" / "latest").resolve() != opened
-    assert all_rows(opened) == before
-
-
-def test_eras_and_a_range_that_comes_late(tmp_path: Path) -> None:
-    """A stream made anew repeats its indexes; a repaired range lies below what was taken."""
+def test_a_step_that_failed_between_two_tables_leaves_nothing(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a step that was not published does not count twice. Method: the publication fails; then it works."""
     lake = Lake(tmp_path / "lake")
+    lake.add_run({"orders": [(0, index, index, None, [], b"old") for index in range(3)]})
+    run_pipeline(session, lake.table, tmp_path / "out", Settings())
+    before = all_rows(tmp_path / "out")
+    lake.add_run({"orders": [(0, index, index, None, [], b"new") for index in range(3, 6)]})
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs, "write_durably", lambda *given: (_ for _ in ()).throw(ExportError("no room")))
+        with pytest.raises(ExportError, match="no room"):
+            run_pipeline(session, lake.table, tmp_path / "out", Settings())
+    assert all_rows(tmp_path / "out") == before
+    assert run_pipeline(session, lake.table, tmp_path / "out", Settings()).rows == 3
+    found = sorted((row["index"], row["text"]) for row in read_rows(tmp_path / "out", "silver/messages"))
+    assert found == [*((index, "old") for index in range(3)), *((index, "new") for index in range(3, 6))]
+    assert sum(row["messages"] for row in read_rows(tmp_path / "out", "gold/rates")) == 6
+
+
+def test_a_stream_made_anew_and_a_partition_added(session: Any, tmp_path: Path) -> None:
+    """A stream made anew repeats its indexes. What retention took is a gap."""
+    lake, out = Lake(tmp_path / "lake"), tmp_path / "out"
     lake.add_run({"orders": [(0, index, index, None, [], b"old") for index in (0, 1, 5, 6)]})
-    run_pipeline(lake.folder, tmp_path / "out", Settings())
-    tables = tmp_path / "out" / "latest"
-    (gap,) = read_rows(tables, "gold/index_gaps")
+    run_pipeline(session, lake.table, out, Settings())
+    (gap,) = read_rows(out, "gold/index_gaps")
     assert (gap["first"], gap["last"], gap["missing"], gap["era"]) == (2, 4, 3, 0)
     assert (gap["after"].timestamp(), gap["before"].timestamp()) == (BASE_US / 1e6 + 1, BASE_US / 1e6 + 5)
-    lake.write(1, "orders", [(0, index, index, None, [], b"late") for index in (2, 3, 4)], name="repaired")
+    lake.add_run({"orders": [(1, index, index, None, [], b"more") for index in range(2)]})
     lake.add_run({"orders": [(0, index, 60 + index, None, [], b"new") for index in range(3)]}, {"orders": 1})
-    assert run_pipeline(lake.folder, tmp_path / "out", Settings()).rows == 6
-    assert read_rows(tables, "gold/index_gaps") == []
-    found = sorted((row["era"], row["index"], row["text"]) for row in read_rows(tables, "silver/messages"))
+    assert run_pipeline(session, lake.table, out, Settings()).rows == 5
+    found = sorted(
+        (row["era"], row["partition"], row["index"], row["text"]) for row in read_rows(out, "silver/messages")
+    )
     assert found == [
-        *((0, index, "late" if 2 <= index <= 4 else "old") for index in range(7)),
-        *((1, index, "new") for index in range(3)),
+        *((0, 0, index, "old") for index in (0, 1, 5, 6)),
+        *((0, 1, index, "more") for index in range(2)),
+        *((1, 0, index, "new") for index in range(3)),
     ]
-    rates = [(row["messages"], row["bytes"]) for row in read_rows(tables, "gold/rates")]
-    assert sorted(rates) == [(3, 9), (7, 24)]
+    rates = [(row["messages"], row["bytes"]) for row in read_rows(out, "gold/rates")]
+    assert sorted(rates) == [(3, 9), (6, 20)]
 
 
-def test_many_small_files_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(increment, "SMALL_FILES_MAX", 3)
-    lake, rest = Lake(tmp_path / "lake"), messages(6)
-    randomness = random.Random(7)
-    while any(rest.values()):
-        grow(lake, rest, randomness)
-        run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-        for table in ("silver/messages", "silver/updates"):
-            assert len(list((tmp_path / "out" / "latest").resolve().glob(f"{table}/part*"))) <= 4
-    rebuilt = run_pipeline(lake.folder, tmp_path / "anew", CARDINAL, rebuild=True)
-    assert all_rows(tmp_path / "out" / "latest") == all_rows(rebuilt.folder)
+def test_rows_that_others_removed_and_rewrote(session: Any, tmp_path: Path) -> None:
+    """Goal: a pipeline reads a table as its log says. Method: deltalake deletes rows that were not read yet, and
+    rewrites all files; what was read before stays."""
+    from deltalake import DeltaTable
+
+    lake, out = Lake(tmp_path / "lake", "delta"), tmp_path / "out"
+    lake.add_run({"a b/c": [(0, index, index, None, [], b"%d" % index) for index in range(4)]})
+    run_pipeline(session, lake.table, out, Settings())
+    lake.add_run({"a b/c": [(0, index, index, None, [], b"%d" % index) for index in range(4, 8)]})
+    table = DeltaTable(lake.log.address)
+    table.delete("index IN (1, 5)")
+    table.optimize.compact()
+    assert run_pipeline(session, lake.table, out, Settings()).rows == 3
+    assert sorted(row["index"] for row in read_rows(out, "silver/messages")) == [0, 1, 2, 3, 4, 6, 7]
+    run_pipeline(session, lake.table, out, Settings(), rebuild=True)
+    assert sorted(row["index"] for row in read_rows(out, "silver/messages")) == [0, 2, 3, 4, 6, 7]
 
 
-def test_other_settings_are_refused_until_a_rebuild(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
-    lake.add_run({"orders": [(0, 0, 0, None, [], b"x")]})
-    run_pipeline(lake.folder, tmp_path / "out", Settings())
-    with pytest.raises(PipelineMismatch, match="built with cardinal=None, and now"):
-        run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-    assert run_pipeline(lake.folder, tmp_path / "out", CARDINAL, rebuild=True).rebuilt
-    with ExportLock(tmp_path / "out"), pytest.raises(ExportInUse):
-        run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-
-
-def test_a_flipped_bit_of_an_export_ends_the_run(node: NodeProcess, tmp_path: Path) -> None:
-    """Goal: no damaged value becomes silver. Method: a file whose text changed and that Parquet still reads."""
-    world = World(tmp_path / "lake", node, "rotten")
-    world.push(50)
-    world.run()
-    path = next((world.folder / "messages").resolve().rglob("*.parquet"))
-    table = pq.read_table(path, partitioning=None)
-    pq.write_table(table.set_column(table.column_names.index("data"), "data", pa.array([b"x"] * len(table))), path)
-    with pytest.raises(ExportError, match="is not what the exporter wrote"):
-        run_pipeline(world.folder, tmp_path / "out", Settings())
-    assert not (tmp_path / "out" / "latest").exists()
-
-
-def test_a_real_export_and_another_one_under_its_path(node: NodeProcess, tmp_path: Path) -> None:
+def test_other_settings_and_exports_are_refused_until_a_rebuild(session: Any, tmp_path: Path) -> None:
     """Increments from another export would pass over messages whose indexes were taken from the first one."""
-    world = World(tmp_path / "lake", node, "increments")
-    world.push(300)
-    world.run()
-    assert run_pipeline(world.folder, tmp_path / "out", Settings()).rows == 300
-    for _ in range(2):
-        world.push(50)
-        world.run()
-    world.compact()
-    report = run_pipeline(world.folder, tmp_path / "out", Settings())
-    assert (report.rows, report.rebuilt) == (100, False)
-    taken = Counter((row["partition"], row["index"]) for row in read_rows(report.folder, "silver/messages"))
-    assert len(taken) == 400
-    assert set(taken.values()) == {1}
-    assert sum(row["messages"] for row in read_rows(report.folder, "gold/rates")) == 400
-    shutil.rmtree(world.folder)
-    other = Lake(world.folder)
-    other.add_run({"orders": [(0, 0, 0, None, [], b"x")]})
-    with pytest.raises(PipelineMismatch, match="built from the export"):
-        run_pipeline(world.folder, tmp_path / "out", Settings())
-    assert run_pipeline(world.folder, tmp_path / "out", Settings(), rebuild=True).rows == 1
-
-
-def test_versions_are_whole_for_readers_that_read_while_they_change(tmp_path: Path) -> None:
-    """Every message is in one row of rates, and every complete block's updates are there, in each version."""
-    lake, rest = Lake(tmp_path / "lake"), messages(8)
-    randomness = random.Random(9)
-    grow(lake, rest, randomness)
-    run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-    done = threading.Event()
-    seen: set[Path] = set()
-
-    def read() -> None:
-        while not done.is_set():
-            tables = (tmp_path / "out" / "latest").resolve()
-            rows = len(read_rows(tables, "silver/messages"))
-            assert rows == sum(row["messages"] for row in read_rows(tables, "gold/rates"))
-            batches = read_rows(tables, "silver/batches")
-            keys = sum((row["updates"] or 0) + (row["deletes"] or 0) for row in batches)
-            assert keys == len(read_rows(tables, "silver/updates"))
-            reorged = sum(row["blocks"] for row in read_rows(tables, "gold/reorgs"))
-            assert reorged == sum(row["reorged"] for row in batches)
-            seen.add(tables)
-
-    with ThreadPoolExecutor() as pool:
-        reading = [pool.submit(read) for _ in range(2)]
-        while any(rest.values()):
-            grow(lake, rest, randomness)
-            run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-        done.set()
-        for each in reading:
-            each.result()
-    assert seen
-
-
-def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lake = Lake(tmp_path / "lake")
+    lake, out = Lake(tmp_path / "lake"), tmp_path / "out"
     lake.add_run({"orders": [(0, 0, 0, None, [], b"x")]})
-    assert main([str(lake.folder), str(tmp_path / "out")]) == 0
-    assert '"rows": 1' in capsys.readouterr().out
-    out = str(tmp_path / "out")
-    for arguments, says in (
-        ([str(tmp_path / "none"), out], "holds no table"),
-        ([str(lake.folder), out, "--cardinal", "("], "no regular expression"),
-        ([str(lake.folder), out, "--cardinal", "a", "--start", "0x12"], "64 hex digits"),
-        ([str(lake.folder), out, "--start", "12" * 32], "give it too"),
-        ([str(lake.folder), out, "--cardinal", "(a|b)-.*", "--start", "12" * 32], "write it as CHAIN=HASH"),
-        ([str(lake.folder), out, "--cardinal", "a", "--start", "a=" + "12" * 32], "write it as HASH"),
-        ([str(lake.folder), out, "--cardinal", "(a)", *(["--start", "a=" + "12" * 32] * 2)], "already"),
-        ([str(lake.folder), out, "--cardinal", "a"], "--rebuild"),
-        (["s3://bucket/lake", out], "no object stores"),
-        ([str(lake.folder), "ftp://host/out"], "nothing serves ftp"),
-    ):
-        assert main(arguments) == 1
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("error: ")
-        assert says in line
+    run_pipeline(session, lake.table, out, Settings())
+    with pytest.raises(TableRefused, match="built with cardinal=None, and now"):
+        run_pipeline(session, lake.table, out, CARDINAL)
+    assert run_pipeline(session, lake.table, out, CARDINAL, rebuild=True).rebuilt
+    other = Lake(tmp_path / "other")
+    with pytest.raises(TableRefused, match="built from the export"):
+        run_pipeline(session, other.table, out, CARDINAL)
+    with pytest.raises(TableRefused, match="holds no table"):
+        run_pipeline(session, BronzeTable(str(tmp_path / "none")), out, CARDINAL)
+    with _alone(out), pytest.raises(TableRefused, match="another pipeline works"):
+        run_pipeline(session, lake.table, out, CARDINAL)
 
 
-def test_an_empty_export_has_empty_tables(tmp_path: Path) -> None:
+def test_a_damaged_page_of_an_export_ends_the_run(session: Any, tmp_path: Path) -> None:
+    """Goal: no damaged value becomes silver. Method: a flipped bit in the data of a message."""
+    lake, out = Lake(tmp_path / "lake"), tmp_path / "out"
+    lake.add_run({"orders": [(0, 0, 0, None, [], b"a message to be found")]})
+    run_pipeline(session, lake.table, out, Settings())
+    lake.add_run({"orders": [(0, 1, 1, None, [], random.Random(1).randbytes(1_000))]})
+    path = max((lake.folder / "messages").resolve().rglob("*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[content.index(random.Random(1).randbytes(1_000)[100:116])] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ExportError, match="missing or damaged"):
+        run_pipeline(session, lake.table, out, Settings())
+    assert len(read_rows(out, "silver/messages")) == 1
+
+
+def test_an_empty_export_has_empty_tables(session: Any, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
-    report = run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-    found = all_rows(report.folder)
+    run_pipeline(session, lake.table, tmp_path / "out", CARDINAL)
+    found = all_rows(tmp_path / "out")
     assert set(found) >= {"silver/messages", "silver/updates", "gold/reorgs", "gold/block_gaps"}
     assert not any(found.values())
-    assert issubclass(PipelineMismatch, ExportError)
+    lake.add_run({"orders": [(0, 0, 0, None, [], b"x")]})
+    assert run_pipeline(session, lake.table, tmp_path / "out", CARDINAL).rows == 1

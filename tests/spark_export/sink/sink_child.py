@@ -19,7 +19,11 @@ ROWS_PER_BATCH = 6_000
 def main(endpoint: str, source: str, target: str, folder: Path, plan: str) -> None:
     spark = open_session("local[2,8]", name="sink child", config={"spark.sql.shuffle.partitions": "3"})
     options = {"endpoint": endpoint, "subscribe": source, "startingOffsets": "earliest"}
-    frame = spark.readStream.format("stream_node").options(**options, maxOffsetsPerTrigger=str(ROWS_PER_BATCH)).load()
+    frame = (
+        spark.readStream.format("stream_node")
+        .options(columns="stream", **options, maxOffsetsPerTrigger=str(ROWS_PER_BATCH))
+        .load()
+    )
     frame = frame.select("key", "data")
     if plan == "shuffle":
         frame = frame.repartition("key")

@@ -22,13 +22,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_export.errors import OptionError, RowsDiffer
-from spark_export.sink.pushes import Pushes
-from spark_export.sink.sink_record import Place
+from spark_export.sink.pushes import Attempt, Pushes
 from spark_export.sink.write_rows import read_row
-from spark_export.sink.writer import Written, commit_written
-from spark_export.source.attempts import Attempt
-from spark_export.source.node_client import NodeConnection
+from spark_export.sink.writer import SinkWritten, commit_written
+from spark_export.source.node import list_partitions
 from spark_export.source.options import WriteOptions
+from spark_export.source.plan import Place
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import ALL, door
@@ -53,8 +52,8 @@ class Sink:
 
     def ends(self) -> dict[Place, tuple[int, int]]:
         """What the driver finds when a micro-batch begins."""
-        with NodeConnection(self.options.endpoint, 30) as node:
-            found = node.list_partitions(self.stream)
+        with blocking.connect(self.options.endpoint) as client:
+            found = list_partitions(client, self.stream)
         return {(each.stream, each.partition): (each.first_index, each.next_index) for each in found}
 
     def attempt(
@@ -66,7 +65,7 @@ class Sink:
         stop: int | None = None,
         repeated: bool = False,
         ends: dict[Place, tuple[int, int]] | None = None,
-    ) -> Written:
+    ) -> SinkWritten:
         """stop: after how many rows the attempt ends without a word."""
         attempt = Attempt(self.query, batch, task, repeated)
         with Pushes(self.options, attempt, self.ends() if ends is None else ends) as pushes:
@@ -76,7 +75,7 @@ class Sink:
                     assert taken is not None
                     pushes.push(taken)
                 pushes.drain() if stop is not None else pushes.flush()
-            return Written(pushes.counts, task, self.query, pushes.seen)
+            return SinkWritten(pushes.counts, task, self.query, pushes.seen)
 
 
 def feed(pushes: Pushes, sink: Sink, rows: Sequence[bytes]) -> None:
@@ -150,10 +149,10 @@ def test_a_node_that_has_forgotten_the_attempt(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         sink.options = WriteOptions(endpoint=node.address, stream=sink.stream)
         sink.attempt(rows_of(200))
-        with NodeConnection(node.address, 30) as connection:
-            (end,) = connection.list_partitions(sink.stream)
-            tail = connection.pull(sink.stream, 0, end.next_index - 60, 100).messages
-            head = connection.pull(sink.stream, 0, 0, 200).messages
+        with blocking.connect(node.address) as client:
+            (end,) = list_partitions(client, sink.stream)
+            (partition,) = client.get_stream(sink.stream).partitions
+            tail, head = partition.pull(end.next_index - 60, 100), partition.pull(0, 200)
         rows = [each.data for each in head if each.data != b"x"] + [each.data for each in tail if each.data != b"x"]
         assert end.next_index == FORGOTTEN + 200
         assert rows == rows_of(200)

@@ -99,7 +99,7 @@ async def _events(call: HttpCall, followed: StreamInfo, found: PageMessages, for
             detail = "the node has ended this connection, because its tokens or rules have changed; connect again"
             problem = Problem(503, "connection-lost", detail, members={"retriable": True, "in_doubt": False})
         else:
-            problem = problem_of(error) if isinstance(error, ClientError) else error
+            problem = problem_of(error, is_read=True) if isinstance(error, ClientError) else error
         yield b"event: problem\ndata: %b\n\n" % bytes(problem.response().body)
 
 

@@ -1,4 +1,4 @@
-"""Goal: what the ledger calls published outlives a power cut: everything of the table is synced before it says so.
+"""Goal: what the table's log names outlives a power cut: everything of the table is synced before it says so.
 
 Method: the calls of fsync in this process, by inode, beside the files and folders that a run leaves. A disk that loses
 what was not synced would be the proof; there is none here.
@@ -13,14 +13,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.exporter.test_crashes import export_child
 
 LIBRARIES = {"parquet": "pyarrow", "delta": "deltalake", "iceberg": "pyiceberg"}
-OF_SQLITE = {"ledger.sqlite", "catalog.sqlite"}
+OF_SQLITE = {"_history.sqlite", "catalog.sqlite"}
 """SQLite syncs its own files, past Python."""
 PASSING = {"exporter.lock", "staging"}
 
@@ -69,23 +68,13 @@ def test_all_of_a_run_is_synced(formatted: World, synced: set[int]) -> None:
     assert unsynced(formatted.folder, synced) == []
 
 
-def test_a_run_that_was_found_published_is_synced_before_that_is_recorded(formatted: World, synced: set[int]) -> None:
-    """Whoever published it was killed, perhaps before it had synced the log or the folder."""
-    formatted.push(20)
-    formatted.run()
-    formatted.push(20)
-    export_child(formatted, "run", "between_publish_and_ledger", formatted.settings.format)
-    synced.clear()
-    assert formatted.run().recovered == ("run 2, left written: record published",)
-    named = {"parquet": "generations/000001", "delta": "messages/_delta_log", "iceberg": "messages/metadata"}
-    log = formatted.folder / named[formatted.settings.format]
-    files = [path for path in log.iterdir() if path.is_file()]
-    assert {path.stat().st_ino for path in (log, *files)} <= synced
-
-
-def test_a_compaction_is_synced(world: World, synced: set[int]) -> None:
-    for _ in range(2):
-        world.push(20)
-        world.run()
-    world.compact()
-    assert unsynced(world.folder, synced) == []
+@pytest.mark.parametrize("verb", ["compact", "forget"])
+def test_a_rewrite_is_synced(formatted: World, synced: set[int], verb: str) -> None:
+    for key in (b"a", b"b"):
+        formatted.push(20, key=key)
+        formatted.run()
+    if verb == "compact":
+        assert formatted.compact().merged == 2
+    else:
+        assert formatted.log().forget(formatted.stream, b"a", 2**62) == 20
+    assert unsynced(formatted.folder, synced) == []

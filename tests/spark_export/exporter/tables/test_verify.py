@@ -1,34 +1,35 @@
-"""Goal: `verify` finds whatever could go wrong with a table, and compaction changes no row.
+"""Goal: `verify` finds whatever could go wrong with a table, and tells what others did to it as information.
 
-Method: a sound export, damaged in one way at a time; the damage must be named. Readers during compactions.
+Method: a sound export, damaged in one way at a time; the damage must be named.
 """
 
 from __future__ import annotations
 
-import os
+import random
 import shutil
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_export.exporter.tables.rewrite import KEEP_S
-from tests.spark_export.exporter.export_world import World, rows_of
+from spark_export.exporter.node_side import ExportReader, Selection
+from spark_export.exporter.verify import verify
+from spark_export.tables.errors import TableDamaged
+from tests.spark_export.exporter.export_process import export_child
+from tests.spark_export.exporter.export_world import World
 
 
 def files_of(world: World) -> list[Path]:
     return sorted((world.folder / "messages").resolve().rglob("*.parquet"))
 
 
-@pytest.fixture
 def exported(world: World) -> World:
     for _ in range(2):
         world.push(50)
@@ -42,130 +43,142 @@ def cut(file: Path) -> None:
 
 def flip(file: Path) -> None:
     content = bytearray(file.read_bytes())
-    content[20] ^= 1
+    content[len(content) // 3] ^= 1
     file.write_bytes(content)
 
 
-def copy_beside(file: Path) -> None:
-    shutil.copy(file, file.with_name("copy.parquet"))
-
-
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a file is missing": (Path.unlink, "is missing"),
-    "a file is cut": (cut, "were written"),
-    "a bit is flipped": (flip, "SHA-256"),
-    "a file is there twice": (copy_beside, "no run wrote it"),
+    "missing": (Path.unlink, "is missing"),
+    "cut": (cut, "were written"),
+    "flipped": (flip, "cannot be read"),
 }
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_found(exported: World, what: str) -> None:
-    assert exported.verify().sound
-    damage, said = DAMAGE[what]
-    damage(files_of(exported)[0])
-    verdict = exported.verify()
-    assert any(said in problem for problem in verdict.problems), verdict.problems
+def test_a_damaged_file_is_named(each_format: World, what: str) -> None:
+    world = exported(each_format)
+    harm, said = DAMAGE[what]
+    file = files_of(world)[0]
+    harm(file)
+    verdict = world.verify(contents=False)
+    assert len(verdict.problems) == 1
+    assert file.name in verdict.problems[0]
+    assert said in verdict.problems[0]
+    done = export_child(world, "verify")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
 
 
-def test_rows_that_are_missing_or_doubled_are_found_by_their_indexes(exported: World) -> None:
-    """Without checksums, and with the right number of rows in the file: only the indexes can tell."""
-    file = files_of(exported)[0]
-    table = pq.read_table(file, partitioning=None)
-    pq.write_table(table.slice(0, 1).take([0] * table.num_rows), file)
-    size = file.stat().st_size
-    import sqlite3
-
-    with sqlite3.connect(exported.folder / "ledger.sqlite") as ledger:
-        ledger.execute("UPDATE files SET file_bytes = ? WHERE run_id = 1", (size,))
-    ledger.close()
-    problems = " ".join(exported.verify(checksums=False).problems)
-    assert "indexes are missing, the first from" in problems
-    assert "indexes are there twice, the first from" in problems
+def test_a_file_that_was_copied_into_the_folder_is_found(world: World) -> None:
+    """A reader of Parquet reads it, and has its rows twice."""
+    file = files_of(exported(world))[0]
+    shutil.copy(file, file.with_name("copy.parquet"))
+    problems = world.verify(contents=False).problems
+    assert len(problems) == 2
+    assert "25 indexes are there twice, the first from 0 to 24" in problems[0]
 
 
-def test_a_compaction_makes_few_files_of_many_and_changes_no_row(exported: World) -> None:
-    before = exported.rows()
-    done = exported.compact()
-    assert (done.files_before, done.files_after, done.merged) == (2, 1, 2)
-    assert exported.rows() == before
-    exported.assert_whole()
-    assert exported.compact().generation is None
-    exported.push(9)
-    exported.run()
-    exported.assert_whole()
+@pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
+def test_rows_that_are_not_the_nodes_messages_are_found(world: World, table_format: str) -> None:
+    """Goal: contents are compared, not only indexes. Method: a file with the same rows and other bytes. deltalake does
+    not read a file of another size than its log says."""
+    pytest.importorskip({"parquet": "pyarrow", "iceberg": "pyiceberg"}[table_format])
+    world.settings = replace(world.settings, format=table_format)
+    exported(world)
+    assert world.verify().compared == 100
+    file = files_of(world)[0]
+    rows = pq.ParquetFile(file).read()
+    data = pa.array([b"x" + each[1:] for each in rows.column("data").to_pylist()], pa.binary())
+    rows = rows.set_column(rows.schema.get_field_index("data"), rows.schema.field("data"), pa.chunked_array([data]))
+    pq.write_table(rows, file)
+    reader = ExportReader(world.settings.source(), lambda: None)
+    ends = world.settings.node_side().list_ends(Selection())
+    problems = verify(world.log(), ends=ends, read=reader.read, checksums=False).problems
+    assert problems
+    assert all("are not the messages of the node" in each for each in problems)
 
 
-def test_readers_are_not_disturbed_by_a_compaction(exported: World) -> None:
-    """They resolve the link, as `docs/export.md` says; what they began in stays there."""
-    wanted = exported.rows()
-    seen: list[bool] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            seen.append(rows_of(exported.folder / "messages") == wanted)
-
-    began_in = (exported.folder / "messages").resolve()
-    reader = threading.Thread(target=read)
-    reader.start()
-    exported.compact()
-    done.set()
-    reader.join()
-    assert seen
-    assert all(seen)
-    assert rows_of(began_in) == wanted
+def test_a_compaction_reads_no_damaged_file(world: World) -> None:
+    """The merged file would have checksums of its own, and `verify` would call it sound."""
+    file = files_of(exported(world))[0]
+    flip(file)
+    before = {path: path.read_bytes() for path in files_of(world)}
+    with pytest.raises(TableDamaged, match=file.name):
+        world.compact()
+    assert {path: path.read_bytes() for path in files_of(world)} == before
+    assert list(world.folder.glob("staging/*")) == []
 
 
-def test_a_proof_beside_an_exporter_raises_no_false_alarm(exported: World) -> None:
-    """Method: proofs one after the other while small runs are written and published."""
-    done = threading.Event()
-    verdicts = []
-
-    def prove() -> None:
-        while not done.is_set():
-            verdicts.append(exported.verify())
-
-    prover = threading.Thread(target=prove)
-    prover.start()
-    for _ in range(12):
-        exported.push(10)
-        exported.run()
-    done.set()
-    prover.join()
-    assert len(verdicts) > 1
-    assert [problem for each in verdicts for problem in each.problems] == []
-    exported.assert_whole()
+def test_a_compaction_changes_no_row_and_keeps_the_old_files_for_readers(each_format: World) -> None:
+    world = exported(each_format)
+    world.push(3, partitions=3)
+    world.run()
+    before, old = world.rows(), files_of(world)
+    assert world.compact().merged == 3
+    assert world.rows() == before == world.stored()
+    assert all(path.exists() for path in old)
+    world.assert_whole()
+    world.push(5)
+    world.run()
+    kept = world.compact(files_min=9, keep_s=0.0)
+    assert kept.expired >= 3
+    assert not any(path.exists() for path in old)
+    world.assert_whole()
+    assert world.compact(files_min=9).merged == 0
 
 
-def test_replaced_generations_go_in_time_however_often_one_is_made(exported: World) -> None:
-    """Goal: each is kept for readers that began in it, and none for ever. Method: compactions closer to each other than
-    that time; the first generation is made to look as if it was replaced long ago."""
-    for _ in range(2):
-        exported.compact()
-        exported.push(5)
-        exported.run()
-    generations = exported.folder / "generations"
-    assert sorted(path.name for path in generations.iterdir()) == ["000001", "000002", "000003"]
-    long_ago_s = time.time() - KEEP_S["parquet"] - 1
-    os.utime(generations / "000001", (long_ago_s, long_ago_s))
-    exported.compact()
-    assert sorted(path.name for path in generations.iterdir()) == ["000002", "000003", "000004"]
-    exported.assert_whole()
+def test_flipped_bits_anywhere_are_found_or_harmless(world: World) -> None:
+    """Goal: the checksums of pages find what a disk changes. Method: one bit of one file, at many places.
+
+    A bit of the footer that nothing reads can be changed without harm.
+    """
+    world.push(500, partitions=1)
+    world.run()
+    (file,), seeded = files_of(world), random.Random(5)
+    sound, rows = file.read_bytes(), world.rows()
+    for _ in range(60):
+        changed = bytearray(sound)
+        changed[seeded.randrange(len(sound))] ^= 1 << seeded.randrange(8)
+        file.write_bytes(changed)
+        if world.verify(contents=False).sound:
+            assert world.rows() == rows
+    file.write_bytes(sound)
+    world.assert_whole()
 
 
-@pytest.mark.parametrize("how", ["deleted", "restored"])
-def test_rows_that_left_the_log_of_a_delta_table_are_found(world: World, how: str) -> None:
-    """Goal: data files that are whole and that no reader reads are a problem. Method: deltalake takes rows out of the
-    table's log, by a delete of all rows and by going back to an earlier version; the files stay."""
-    deltalake = pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
-    world.settings = replace(world.settings, format="delta")
-    for _ in range(2):
-        world.push(50)
-        world.run()
-    assert world.verify().problems == ()
-    table = deltalake.DeltaTable(str(world.folder / "messages"))
-    if how == "deleted":
-        table.delete()
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_what_others_removed_is_information(world: World, table_format: str) -> None:
+    from tests.spark_export.exporter.export_world import open_iceberg
+
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[table_format])
+    world.settings = replace(world.settings, format=table_format)
+    exported(world)
+    if table_format == "delta":
+        pytest.importorskip("deltalake").DeltaTable(str(world.folder / "messages")).delete('"index" < 10')
     else:
-        table.restore(table.version() - 1)
-    assert any("does not list it" in problem for problem in world.verify().problems)
+        table = open_iceberg(world.folder)
+        table.delete()
+        table.catalog.close()
+    verdict = world.verify()
+    assert (verdict.problems, verdict.removed) == ((), 20 if table_format == "delta" else 100)
+    assert any("exported rows were removed" in each for each in verdict.notes)
+    assert any("delete" in each.lower() for each in verdict.notes)
+    world.push(4)
+    assert world.run().rows == 4
+    assert world.verify().sound
+
+
+def test_an_export_that_goes_on_meanwhile_is_no_damage(each_format: World) -> None:
+    """Goal: a table that an exporter adds to is sound. Method: a run between the ends of the node and the state, and
+    one between the state and the rows."""
+    world = exported(each_format)
+    reader = ExportReader(world.settings.source(), lambda: None)
+    ends = world.settings.node_side().list_ends(Selection())
+
+    def add(*_: int) -> None:
+        world.push(10)
+        world.run()
+
+    add()
+    verdict = verify(world.log(), ends=ends, read=reader.read, on_file=add)
+    assert (verdict.problems, verdict.notes, verdict.removed, verdict.compared) == ((), (), 0, 100)
+    assert verdict.rows == len(world.stored()) > 110

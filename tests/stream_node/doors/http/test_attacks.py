@@ -45,7 +45,7 @@ STATUS: dict[str, tuple[bytes, int]] = {
     "a huge length": (POST + b"Content-Length: 99999999999999999999\r\n" + END, 413),
     "an odd chunk": (POST + CHUNKED + b"\r\nzz\r\n", 400),
     "a torn chunk": (POST + CHUNKED + b"\r\n5\r\nhelloXX", 400),
-    "an absolute target": (b"GET http://evil.test/livez HTTP/1.1\r\n" + HOST + END, 404),
+    "an absolute target": (b"GET http://evil.test/livez HTTP/1.1\r\n" + HOST + END, 421),
     "a tunnel": (b"CONNECT localhost:80 HTTP/1.1\r\n" + HOST + END, 404),
     "dots": (b"GET /../livez HTTP/1.1\r\n" + HOST + END, 404),
     "encoded dots": (b"GET /%2e%2e/%00/%ff HTTP/1.1\r\n" + HOST + END, 404),

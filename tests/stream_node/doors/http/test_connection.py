@@ -201,6 +201,24 @@ async def test_small_chunks_leave_others_their_turns(tmp_path: Path, monkeypatch
     assert all(before < after for before, after in zip(turns, turns[2:], strict=False))
 
 
+async def test_a_target_with_a_host_means_that_host(tmp_path: Path) -> None:
+    """Goal: a target that names the node, as clients of proxies send it, is served, and its host counts.
+
+    Method: RFC 9112, section 3.2.2, by hand; the header Host says another name each time.
+    """
+    async with http_node(tmp_path) as node:
+        for target, host, status in (
+            (b"http://localhost/livez", b"evil.example", 200),
+            (b"HTTP://127.0.0.1:80/livez?verbose=1", b"evil.example", 200),
+            (b"http://localhost?verbose=1", b"evil.example", 303),
+            (b"http://evil.example/livez", b"localhost", 421),
+            (b"http://@/livez", b"localhost", 400),
+        ):
+            peer = await peer_of(node, b"GET " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+            answer = await peer.answer()
+            assert answer[0] == status, (target, answer)
+
+
 async def test_http_1_0_ends_after_its_answer(tmp_path: Path) -> None:
     """An answer of unknown length has no chunks, and ends with the connection."""
     async with http_node(tmp_path) as node, connect(node.running.address) as client:

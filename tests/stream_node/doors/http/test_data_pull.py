@@ -176,6 +176,23 @@ async def test_a_request_waits_for_a_message(tmp_path: Path) -> None:
         await wait_until(lambda: waiting(node) == 0)
 
 
+async def test_a_read_that_a_stop_ends_is_never_in_doubt(tmp_path: Path) -> None:
+    """A request that waits for messages is answered when the node stops, and changed nothing."""
+    with trio.fail_after(60):
+        async with http_node(tmp_path, drain_timeout_s=0.2) as node:
+            await push(node, "later", b"0")
+            stream = await node.connect()
+            await stream.send_all(b"GET /v1/streams/later?from=1&wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await wait_until(lambda: waiting(node) == 1)
+            node.running.server.stop()
+            answer = b""
+            while received := await stream.receive_some():
+                answer += received
+            await stream.aclose()
+        assert answer.startswith(b"HTTP/1.1 503 "), answer
+        assert b'"in_doubt":false' in answer, answer
+
+
 def waiting(node: HttpNode) -> int:
     """The number of requests that a client inside the node is used for at present."""
     http_listener = node.running.server._http

@@ -1,0 +1,327 @@
+"""Decides what a publisher over gRPC does, as a consensus node of a Hiero network does. Pure: no trio, no clock, no
+items.
+
+The reactions are those of facts/grpc_peers.md §1.3 and facts/block_node.md §2.7. They are written from the consensus
+node's side, which is not always what a block node would wish: a consensus node moves on at an acknowledgement and
+ignores a SkipBlock of another block than its own, it leaves at the second BehindPublisher, and it leaves a node alone
+that ends its streams too often. The program around it sends the items, and tells what came and what the time is.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import Final, NamedTuple
+
+import msgspec
+
+from block_node.grpc.messages import NO_BLOCK, WireMessage, block_or_none, known_block
+from block_node.protocol import PublisherEndCode, PublishStatus
+
+
+class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings `blockNode.*` of a consensus node, with their defaults, in seconds.
+
+    - ends_max, ends_within_s: after more EndOfStreams than this within the time, the node is left alone for `ban_s`.
+    - behinds_max, behinds_within_s: after more BehindPublishers than this within the time, the stream is left.
+      behind_ignored_s: how long after one that counts the next ones are ignored.
+    - slow_ack_s, slow_acks_max: this many acknowledgements in a row later than this behind their block end the stream.
+    - send_s: how long a message may wait for its window, and one second more for every `sent_bytes_per_s` bytes.
+      sends_max: how often one block is begun again after such a wait.
+    - cool_down_s: how long a node that was left is left alone. reset_s: the age at which a stream is begun anew.
+    """
+
+    ends_max: int = 5
+    ends_within_s: float = 30.0
+    behinds_max: int = 1
+    behinds_within_s: float = 30.0
+    behind_ignored_s: float = 5.0
+    slow_ack_s: float = 30.0
+    slow_acks_max: int = 5
+    send_s: float = 3.0
+    sent_bytes_per_s: int = 2 * 1024 * 1024
+    sends_max: int = 3
+    cool_down_s: float = 15.0
+    ban_s: float = 30.0
+    reset_s: float = 24 * 3_600.0
+
+
+class Position(NamedTuple):
+    """What a stream sends: a block, from its header on. attempt: differs when the same block begins again."""
+
+    block_number: int
+    attempt: int
+
+
+class Heard(enum.Enum):
+    """What has happened on a stream, with the numbers of its message compared with the position and the buffer."""
+
+    ACKNOWLEDGED = "a block that is not above the position is durable"
+    ACKNOWLEDGED_AHEAD = "a block above the position is durable"
+    SKIPPED = "another one sends the block at the position"
+    SKIPPED_ELSEWHERE = "another one sends another block"
+    WANTED = "the node wants a block that can be sent"
+    WANTED_EARLIER = "the node wants a block before all that can be sent"
+    WANTED_LATER = "the node wants a block that does not exist yet"
+    BEHIND_SOON = "the node is behind, soon after it was"
+    BEHIND_TWICE = "the node is behind too often"
+    ENDED_FOR_NOW = "the node has ended the stream for the sake of one block"
+    ENDED = "the node has ended the stream"
+    ENDED_TOO_OFTEN = "the node has ended too many streams"
+    UNKNOWN = "the node has said nothing that is known"
+    NOT_SENT = "a message waited too long for its window"
+    NOT_SENT_AGAIN = "messages of one block have waited too often"
+    SLOW = "blocks become durable too slowly"
+    DAY_OVER = "the stream is a day old, and between two blocks"
+    LOST = "the connection or the call has failed"
+
+
+class Move(enum.Enum):
+    """Where a stream goes on. AFTER: behind the block of the message. TO: with that block. ANEW: with its own again."""
+
+    STAY = "stay"
+    AFTER = "after"
+    TO = "to"
+    ANEW = "anew"
+    LEAVE = "leave"
+
+
+class Pause(enum.Enum):
+    """How long a node that was left is left alone."""
+
+    NONE = "none"
+    BASIC = "basic"
+    BAN = "ban"
+
+
+class Reaction(NamedTuple):
+    move: Move
+    farewell: PublisherEndCode | None = None
+    pause: Pause = Pause.NONE
+
+
+_RESET, _TIMEOUT, _ERROR = PublisherEndCode.RESET, PublisherEndCode.TIMEOUT, PublisherEndCode.ERROR
+
+REACTIONS: Final[dict[Heard, Reaction]] = {
+    Heard.ACKNOWLEDGED: Reaction(Move.STAY),
+    Heard.ACKNOWLEDGED_AHEAD: Reaction(Move.AFTER),
+    Heard.SKIPPED: Reaction(Move.AFTER),
+    Heard.SKIPPED_ELSEWHERE: Reaction(Move.STAY),
+    Heard.WANTED: Reaction(Move.TO),
+    # The node must catch up from another one, and reads how far.
+    Heard.WANTED_EARLIER: Reaction(Move.LEAVE, PublisherEndCode.TOO_FAR_BEHIND, Pause.BASIC),
+    Heard.WANTED_LATER: Reaction(Move.LEAVE, _ERROR, Pause.BASIC),
+    Heard.BEHIND_SOON: Reaction(Move.STAY),
+    Heard.BEHIND_TWICE: Reaction(Move.LEAVE, _RESET, Pause.BASIC),
+    # Every close that a consensus node begins says RESET first.
+    Heard.ENDED_FOR_NOW: Reaction(Move.LEAVE, _RESET),
+    Heard.ENDED: Reaction(Move.LEAVE, _RESET, Pause.BASIC),
+    Heard.ENDED_TOO_OFTEN: Reaction(Move.LEAVE, _RESET, Pause.BAN),
+    Heard.UNKNOWN: Reaction(Move.STAY),
+    Heard.NOT_SENT: Reaction(Move.ANEW),
+    Heard.NOT_SENT_AGAIN: Reaction(Move.LEAVE, _TIMEOUT, Pause.BASIC),
+    Heard.SLOW: Reaction(Move.LEAVE, _TIMEOUT, Pause.BASIC),
+    Heard.DAY_OVER: Reaction(Move.LEAVE, _RESET),
+    Heard.LOST: Reaction(Move.LEAVE, None, Pause.BASIC),
+}
+
+_ENDS_FOR_NOW: Final = frozenset(
+    (
+        PublishStatus.TIMEOUT,
+        PublishStatus.DUPLICATE_BLOCK,
+        PublishStatus.BAD_BLOCK_PROOF,
+        PublishStatus.INVALID_REQUEST,
+    )
+)
+
+
+class ConsensusMachine:
+    """One consensus node with the blocks that it has produced, and its stream to one block node, over all its streams.
+
+    - blocks: the numbers of the blocks that can be sent, without a gap.
+    - acknowledged: the highest block that the node has said is durable. None if there is none.
+    - is_open: whether there is a stream. After a message that ends it, `take_farewell` returns what is said last.
+    - opens_s: when the next stream may be opened. Meaningful while there is none.
+    - left: why the last stream was left. None before.
+
+    Invariant (`check`): `position` is None exactly while there is no stream, or the next block does not exist yet.
+    """
+
+    def __init__(self, limits: ConsensusLimits | None = None) -> None:
+        self._limits = limits or ConsensusLimits()
+        self._streaming = self._attempt = self._sends = self._slow = 0
+        self._opened_s = 0.0
+        self._ends: deque[float] = deque()
+        self._behinds: deque[float] = deque()
+        self._sent_s: dict[int, float] = {}
+        self._farewell: PublisherEndCode | None = None
+        self.blocks = range(0)
+        self.acknowledged: int | None = None
+        self.is_open = False
+        self.opens_s = 0.0
+        self.left: Heard | None = None
+
+    # The blocks.
+
+    def produced(self, number: int) -> None:
+        """Adds the next block. Its header and items may follow later."""
+        has_begun = self.blocks.stop > 0
+        assert not has_begun or number == self.blocks.stop, "blocks come in order"
+        self.blocks = range(self.blocks.start if has_begun else number, number + 1)
+
+    def dropped(self, first: int, now_s: float) -> None:
+        """Forgets the blocks below this one, which is kept or will be the next one."""
+        assert self.blocks.start <= first <= self.blocks.stop
+        self.blocks = range(first, self.blocks.stop)
+        if self._streaming < first:
+            self._react(Heard.WANTED_EARLIER, 0, now_s)
+
+    # The stream.
+
+    @property
+    def position(self) -> Position | None:
+        """The block that the stream sends now. When it changes, the rest of the block before is not sent."""
+        if not self.is_open or self._streaming not in self.blocks:
+            return None
+        return Position(self._streaming, self._attempt)
+
+    def may_open(self, now_s: float) -> bool:
+        return not self.is_open and self.blocks.stop > 0 and now_s >= self.opens_s
+
+    def opened(self, now_s: float, next_expected: int | None) -> None:
+        """Begins a stream. next_expected: `next_expected_block` of the node's status; None if it was not asked. The
+        largest number stands for any block."""
+        assert self.may_open(now_s)
+        self.is_open, self.left, self._opened_s = True, None, now_s
+        self._slow = self._sends = 0
+        self._sent_s.clear()
+        self._attempt += 1
+        wanted = self.blocks.stop - 1 if next_expected is None else 0 if next_expected == NO_BLOCK else next_expected
+        # A node that wants an earlier block learns from the answers to this one that it must catch up.
+        self._go_to(max(wanted, self.blocks.start))
+
+    def finished(self, position: Position, now_s: float) -> None:
+        """The end of a block was sent. The stream goes on with the next one, unless it was moved meanwhile."""
+        if position != self.position:
+            return
+        self._sent_s[position.block_number] = now_s
+        self._go_to(position.block_number + 1)
+        self.tick(now_s)
+
+    def send_s_max(self, size_bytes: int) -> float:
+        """How long a message of this size may wait for its window; then `not_sent` follows."""
+        return self._limits.send_s + size_bytes / self._limits.sent_bytes_per_s
+
+    def not_sent(self, now_s: float) -> None:
+        """A message has waited too long. Its block begins again with its header, on the same stream."""
+        self._sends += 1
+        self._react(Heard.NOT_SENT if self._sends <= self._limits.sends_max else Heard.NOT_SENT_AGAIN, 0, now_s)
+
+    def lost(self, now_s: float) -> None:
+        """The connection has failed, or the call has ended without an EndOfStream. Safe to repeat."""
+        self._react(Heard.LOST, 0, now_s)
+
+    def tick(self, now_s: float) -> None:
+        """To be called between two blocks: a stream that is old enough is left there."""
+        if self.is_open and now_s >= self._opened_s + self._limits.reset_s:
+            self._react(Heard.DAY_OVER, 0, now_s)
+
+    def take(self, response: WireMessage, now_s: float) -> None:
+        """Reacts to a `PublishStreamResponse`. One that comes behind the end of its stream is ignored."""
+        if not self.is_open:
+            return
+        kind = next(iter(response), None)
+        fields: WireMessage = response[kind] if kind is not None else {}
+        number = known_block(fields.get("block_number", 0))
+        if kind == "acknowledgement":
+            self._react(self._acknowledge(number, now_s), -1 if number is None else number, now_s)
+        elif kind == "end_stream":
+            self._acknowledge(number, now_s)
+            self._react(self._count_end(fields.get("status", 0), now_s), 0, now_s)
+        elif kind == "skip_block":
+            is_own = number == self._streaming
+            self._react(Heard.SKIPPED if is_own else Heard.SKIPPED_ELSEWHERE, self._streaming, now_s)
+        elif kind == "resend_block" and number is not None:
+            self._react(self._find(number), number, now_s)
+        elif kind == "node_behind_publisher":
+            # The largest number says that the node has no block.
+            wanted = 0 if number is None else number + 1
+            self._react(self._count_behind(wanted, now_s), wanted, now_s)
+        else:
+            self._react(Heard.UNKNOWN, 0, now_s)
+
+    def take_farewell(self) -> WireMessage | None:
+        """Returns the `PublishStreamRequest` to send before the half-close of a stream that was left, once."""
+        code, self._farewell = self._farewell, None
+        if code is None:
+            return None
+        end = {"end_code": int(code), "earliest_block_number": self.blocks.start}
+        return {"end_stream": {**end, "latest_block_number": block_or_none(self.acknowledged)}}
+
+    def check(self) -> None:
+        assert (self.position is None) == (not self.is_open or self._streaming >= self.blocks.stop)
+        assert self._farewell is None or not self.is_open
+
+    # Judging an answer.
+
+    def _acknowledge(self, number: int | None, now_s: float) -> Heard:
+        if number is None:
+            return Heard.ACKNOWLEDGED
+        limits = self._limits
+        sent_s = self._sent_s.get(number)
+        self._sent_s = {each: when_s for each, when_s in self._sent_s.items() if each > number}
+        self.acknowledged = number if self.acknowledged is None else max(self.acknowledged, number)
+        # Only a block that this stream has sent shows how long the node takes.
+        if sent_s is not None:
+            self._slow = self._slow + 1 if now_s - sent_s > limits.slow_ack_s else 0
+            if self._slow >= limits.slow_acks_max:
+                return Heard.SLOW
+        return Heard.ACKNOWLEDGED_AHEAD if number > self._streaming else Heard.ACKNOWLEDGED
+
+    def _count_end(self, status: int, now_s: float) -> Heard:
+        if _count(self._ends, now_s, self._limits.ends_within_s) > self._limits.ends_max:
+            return Heard.ENDED_TOO_OFTEN
+        return Heard.ENDED_FOR_NOW if status in _ENDS_FOR_NOW else Heard.ENDED
+
+    def _count_behind(self, wanted: int, now_s: float) -> Heard:
+        limits, behinds = self._limits, self._behinds
+        if behinds and now_s < behinds[-1] + limits.behind_ignored_s:
+            return Heard.BEHIND_SOON
+        if _count(behinds, now_s, limits.behinds_within_s) > limits.behinds_max:
+            return Heard.BEHIND_TWICE
+        return self._find(wanted)
+
+    def _find(self, number: int) -> Heard:
+        if number >= self.blocks.stop:
+            return Heard.WANTED_LATER
+        return Heard.WANTED if number in self.blocks else Heard.WANTED_EARLIER
+
+    # Reacting.
+
+    def _react(self, heard: Heard, number: int, now_s: float) -> None:
+        if not self.is_open:
+            return
+        move, farewell, pause = REACTIONS[heard]
+        if move is Move.AFTER:
+            self._go_to(number + 1)
+        elif move is Move.TO:
+            self._go_to(number)
+        elif move is Move.ANEW:
+            self._attempt += 1
+        elif move is Move.LEAVE:
+            limits = self._limits
+            self.is_open, self.left, self._farewell = False, heard, farewell
+            self.opens_s = now_s + {Pause.NONE: 0.0, Pause.BASIC: limits.cool_down_s, Pause.BAN: limits.ban_s}[pause]
+
+    def _go_to(self, number: int) -> None:
+        # The rest of a block that is wanted while it is sent goes out as it is: only another number begins anew.
+        if number != self._streaming:
+            self._streaming = number
+            self._sends = 0
+
+
+def _count(times: deque[float], now_s: float, within_s: float) -> int:
+    times.append(now_s)
+    while times[0] < now_s - within_s:
+        times.popleft()
+    return len(times)

@@ -1,0 +1,191 @@
+"""Turns the contents of messages into columns: `decoder` makes a MessageDecoder for one kind of messages.
+
+The row of a message depends on this message alone. A message of another kind, and a value that does not fit its
+column, give nulls. The user names the columns of JSON, CBOR, Avro and Protobuf; `cardinal` and `block` have columns of
+their own. This module imports no Spark, so that the exporter and readers of Arrow use it, too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
+
+import pyarrow as pa
+
+from spark_export.decode.converters import Convert, Converters, converted_together
+from spark_export.decode.ddl import parse_ddl
+from spark_export.decode.options import DecodeOptions, decode_options
+from spark_export.decode.values import Malformed, Unfit
+from spark_export.errors import OptionError
+
+OWN_COLUMNS = ("cardinal", "block")
+"""The kinds of messages whose decoder has columns of its own."""
+KINDS = ("json", "cbor", "avro", "protobuf", *OWN_COLUMNS)
+PROBLEMS_MAX = 8
+"""The largest number of problems of one message that are listed in the column for problems."""
+
+Load: TypeAlias = Callable[[bytes], Mapping[Any, Any]]
+"""A function that parses one message into members by name, and raises Malformed for a wrong one."""
+Problems: TypeAlias = defaultdict[int, list[str]]
+"""By row, the problems of its message. A message without problems has no entry."""
+
+
+class MessageDecoder:
+    """Adds columns with the contents of messages to batches of messages. It can be pickled, without the files that its
+    options named.
+
+    fields: the columns that it adds; each can be null.
+    needs_headers: whether it uses the headers of messages.
+    """
+
+    needs_headers: ClassVar[bool] = False
+
+    def __init__(self, fields: Iterable[pa.Field]) -> None:
+        self.fields = list(fields)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns a batch with the columns `key`, `data` (or `value`) and perhaps `headers`, and `fields` behind."""
+        given = dict(zip(batch.schema.names, batch.columns, strict=True))
+        data = given["data"] if "data" in given else given["value"]
+        made = self.arrays(given["key"], data, given.get("headers"))
+        schema = pa.schema([*batch.schema, *self.fields])
+        return pa.RecordBatch.from_arrays([*batch.columns, *made], schema=schema)
+
+    def arrays(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[pa.Array]:
+        """Returns one array for each of `fields`, with one row for each message."""
+        rows = self._rows(keys, data, headers)
+        return [pa.array([row.get(field.name) for row in rows], field.type) for field in self.fields]
+
+    def _rows(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[dict[str, Any]]:
+        """Returns the values of one row for each message, by column name. A column that is absent is null."""
+        raise NotImplementedError
+
+
+class ObjectDecoder(MessageDecoder):
+    """A decoder of messages that are objects, of whose members the user makes columns.
+
+    open_load: makes the function that parses a message; each process calls it once, since schemas cannot be pickled.
+    """
+
+    def __init__(self, fields: Iterable[pa.Field], options: DecodeOptions, open_load: Callable[[], Load]) -> None:
+        """Raises OptionError for a column that cannot be decoded, and for a wrong schema."""
+        super().__init__(fields)
+        self._options = options
+        self._open_load = open_load
+        self._load: Load | None = None
+        self._converters = Converters(self._options.zone)
+        self._types = {field.name: field.type for field in self.fields}
+        self._corrupt, self._problem = self._options.corrupt, self._options.problem
+        self._converts: dict[str, Convert] = {}
+        for name, wanted in self._types.items():
+            is_text, is_bytes = pa.types.is_string(wanted), pa.types.is_binary(wanted)
+            if name == self._corrupt and not (is_text or is_bytes):
+                raise OptionError(f"the column {name!r} is the message as it is: ask for STRING or BINARY")
+            if name == self._problem and not is_text:
+                raise OptionError(f"the column {name!r} says what is wrong with a message: ask for STRING")
+            if name in (self._corrupt, self._problem):
+                continue
+            try:
+                self._converts[name] = self._converters.find(wanted)
+            except TypeError as error:
+                raise OptionError(f"the column {name!r}: {error}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.fields, self._options, self._open_load)
+
+    def load(self) -> Load:
+        if self._load is None:
+            self._load = self._open_load()
+        return self._load
+
+    def arrays(self, keys: pa.Array, data: pa.Array, headers: pa.Array | None) -> list[pa.Array]:
+        load, messages = self.load(), data.to_pylist()
+        values: dict[str, list[Any]] = {name: [] for name in self._converts}
+        problems: Problems = defaultdict(list)
+        for at, message in enumerate(messages):
+            members: Mapping[Any, Any] = {}
+            try:
+                # Null data, as Kafka's columns have it for a tombstone, has no members.
+                members = {} if message is None else load(message)
+            except Malformed as error:
+                problems[at].append(str(error))
+            # Of a message only the values for columns stay, so that Python's garbage collector has little to look at.
+            for name, column in values.items():
+                column.append(members.get(name))
+        made = {name: self._column(name, column, problems) for name, column in values.items()}
+        for field in self.fields:
+            if field.name == self._problem:
+                texts = {at: "; ".join(found[:PROBLEMS_MAX]) for at, found in problems.items()}
+                made[field.name] = pa.array([texts.get(at) for at in range(len(messages))], field.type)
+            elif field.name == self._corrupt:
+                is_binary = pa.types.is_binary(field.type)
+                kept = {at: messages[at] if is_binary else messages[at].decode(errors="replace") for at in problems}
+                made[field.name] = pa.array([kept.get(at) for at in range(len(messages))], field.type)
+        return [made[field.name] for field in self.fields]
+
+    def _column(self, name: str, values: list[Any], problems: Problems) -> pa.Array:
+        together = converted_together(values, self._types[name])
+        if together is not None:
+            return together
+        given = [None if each is None else self._convert(name, each, problems, at) for at, each in enumerate(values)]
+        return pa.array(given, self._types[name])
+
+    def _convert(self, name: str, value: Any, problems: Problems, at: int) -> Any:
+        """Returns the value that a column gets; None if the value does not fit, and then adds the problem."""
+        try:
+            made = self._converts[name](value)
+        except Unfit as error:
+            made = None
+            problems[at].append(f"{name}: {error}")
+        if self._converters.problems:
+            problems[at] += self._converters.problems
+            self._converters.problems.clear()
+        return made
+
+
+def decoder(
+    kind: str, schema: str | Sequence[pa.Field] | None = None, options: Mapping[str, str] | None = None
+) -> MessageDecoder:
+    """Returns a decoder of messages of one kind. Raises OptionError.
+
+    kind: json, cbor, avro, protobuf, cardinal or block.
+    schema: the columns, as in Spark: `"id INT, amount DECIMAL(10,2), _problem STRING"`; or Arrow fields. `cardinal` and
+        `block` have columns of their own, of which the schema may choose some.
+    options: those that docs/decoding.md explains, such as `avroSchema`, by name; others are ignored.
+    """
+    kind = kind.lower()
+    if kind not in KINDS:
+        raise OptionError(f"decode={kind!r}: it is {', '.join(KINDS)}")
+    checked = decode_options(kind, options or {})
+    fields = parse_ddl(schema) if isinstance(schema, str) else None if schema is None else list(schema)
+    if kind in OWN_COLUMNS:
+        return _own_columns(kind, fields)
+    if fields is None:
+        raise OptionError(f"decode={kind}: say which columns you want by a schema, such as 'index LONG, amount INT'")
+    names = frozenset(field.name for field in fields)
+    made = ObjectDecoder(fields, checked, partial(_open_load, kind, checked, names))
+    made.load()
+    return made
+
+
+def _own_columns(kind: str, fields: Sequence[pa.Field] | None) -> MessageDecoder:
+    from spark_export.decode.block import BLOCK, BlockDecoder
+    from spark_export.decode.cardinal import CARDINAL, CardinalDecoder
+
+    own = BLOCK if kind == "block" else CARDINAL
+    for field in fields or ():
+        if field.name not in own.names:
+            raise OptionError(f"decode={kind} has no column {field.name!r}; there are {', '.join(own.names)}")
+        if field.type != own.field(field.name).type:
+            raise OptionError(f"the column {field.name!r} is {own.field(field.name).type}; ask for it as that")
+    return (BlockDecoder if kind == "block" else CardinalDecoder)(own if fields is None else fields)
+
+
+def _open_load(kind: str, options: DecodeOptions, names: frozenset[str]) -> Load:
+    from spark_export.decode import avro, objects, protobuf
+
+    if kind in ("json", "cbor"):
+        return objects.json_reader() if kind == "json" else objects.cbor_reader()
+    return avro.avro_reader(options) if kind == "avro" else protobuf.protobuf_reader(options, names)

@@ -1,0 +1,345 @@
+"""The exporter as a PySpark application: a streaming query reads a node, and its executors write the table's files.
+
+    spark-submit …/stream_node/__main__.py export daemon LAKE --node HOST:PORT
+
+A run is a query `readStream` with the trigger `availableNow`. Each micro-batch goes to `foreachBatch`: tasks write its
+rows as files (`spark_files`), and this process commits them and the new positions in one transaction of the table. The
+positions in the table decide where the next query begins, so a checkpoint counts for one query only, and a run can
+continue what the small engine has begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from spark_export.exporter.errors import StreamsLeftOut, TaskFailed
+from spark_export.exporter.job import ExportSettings, exporter_parts
+from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, ExportStep, take_step
+from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, add_up
+from spark_export.exporter.spark_files import write_files
+from spark_export.session import EMBEDDED, WORKER_LATE, close_session, find_own_message, is_sparks, open_session
+from spark_export.source.spark_versions import HAS_LIMITS
+from spark_export.tables.address import parse_place
+from spark_export.tables.errors import ExportError, PositionsMoved
+from spark_export.tables.failpoint import failpoint
+from spark_export.tables.files import FilesPlan
+from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TableState, Written
+
+logger = structlog.get_logger(__name__)
+
+CLUSTER_FACTOR = 10
+"""The factor of the default step size on a cluster, which executes many tasks at once."""
+PYTHONS = re.compile(r"^\w*Error: .+", re.MULTILINE)
+"""Finds a Python error that is not of this project, such as that of a full disk, in the traceback of a Spark worker."""
+
+
+@dataclass(frozen=True)
+class SparkChoice:
+    """Where Spark runs; see `spark_export.session.open_session`.
+
+    session: a session to use in place of a new one; the exporter does not stop it.
+    """
+
+    master: str = EMBEDDED
+    remote: str | None = None
+    conf: Mapping[str, str] | None = None
+    aot_cache: Path | None = None
+    session: Any = None
+
+
+class SparkExporter(Exporter):
+    """Executes the exports of one table on Spark, one at a time. The first export with new messages starts the session,
+    which later ones use; a session that has ended is replaced."""
+
+    def __init__(self, settings: ExportSettings, choice: SparkChoice, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._settings = settings
+        self._choice = choice
+        self._session = choice.session
+        self._stopping = threading.Event()
+
+    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
+        """Exports all messages that are on the node at the time of the call; see `Exporter.run`."""
+        started_s, steps, left_out = time.monotonic(), list[ExportStep](), dict[str, LeftOutStream]()
+        overtaken, done = 0, False
+        self._stopping.clear()
+        while not done:
+            state, ranges = await self._plan(None, left_out)
+            if not ranges:
+                break
+            try:
+                done = await self._run_query(state, ranges, steps, left_out, on_step)
+            except PositionsMoved as error:
+                overtaken += 1
+                if overtaken > OVERTAKEN_MAX:
+                    raise
+                logger.warning("run begun anew", reason=str(error))
+        outcome = add_up(steps, left_out.values(), time.monotonic() - started_s)
+        if left_out:
+            raise StreamsLeftOut(outcome)
+        return outcome
+
+    async def close(self) -> None:
+        if self._session is not None and self._choice.session is None:
+            session, self._session = self._session, None
+            await asyncio.to_thread(close_session, session)
+
+    async def _run_query(
+        self,
+        state: TableState,
+        ranges: Iterable[IndexRange],
+        steps: list[ExportStep],
+        left_out: dict[str, LeftOutStream],
+        on_step: Callable[[ExportStep], Awaitable[None]] | None,
+    ) -> bool:
+        """Runs one query. Adds committed steps to `steps`, and streams that cannot be read to `left_out`.
+
+        Returns whether all ranges are exported. After False, the caller plans again, without the streams left out.
+        """
+        loop = asyncio.get_running_loop()
+        planned = {each.of.place: each for each in ranges}
+        # A range without rows only records that messages were lost.
+        empty = [each for each in planned.values() if not each.rows]
+        if empty:
+            plan = await asyncio.to_thread(self._plan_files, state)
+            steps.append(await self._commit(plan, Written((), empty), time.time_ns() // 1000, time.monotonic()))
+        if len(empty) == len(planned):
+            return True
+
+        def take(rows: Any, number: int) -> None:
+            step = self._take(rows, planned, loop)
+            if step is not None:
+                steps.append(step)
+                if on_step is not None:
+                    asyncio.run_coroutine_threadsafe(_await(on_step(step)), loop).result()
+
+        querying = asyncio.create_task(asyncio.to_thread(self._query, planned, take))
+        try:
+            await asyncio.shield(querying)
+        except asyncio.CancelledError:
+            # A commit that has begun is completed; a micro-batch that is being written is abandoned.
+            self._stopping.set()
+            await asyncio.gather(querying, return_exceptions=True)
+            raise
+        except TaskFailed as error:
+            if WORKER_LATE in str(error):
+                # The caller plans what is left, and starts another query.
+                raise PositionsMoved("a process of Spark started too late") from error
+            blamed = blamed_streams(planned, str(error))
+            if not blamed:
+                raise
+            for stream in blamed:
+                left_out[stream] = LeftOutStream(stream, str(error))
+                logger.warning("stream left out", stream=stream, reason=str(error))
+            return False
+        return True
+
+    def _query(self, planned: Mapping[tuple[str, int], IndexRange], take: Callable[[Any, int], None]) -> None:
+        """Runs the query in a thread. Raises ExportErrors of `take`, and TaskFailed."""
+        failed: list[Exception] = []
+
+        def guarded(rows: Any, number: int) -> None:
+            try:
+                take(rows, number)
+            except Exception as error:
+                # Spark reports the error as a text only.
+                failed.append(error)
+                raise
+
+        left = [each for each in planned.values() if each.rows]
+        checkpoint = tempfile.mkdtemp(prefix="stream-node-export-")
+        try:
+            session = self._ensure_session()
+            rows_max, bytes_max = self._step_sizes(session)
+            in_batches = self._choice.remote is not None or not HAS_LIMITS
+            while in_batches and left and not self._stopping.is_set():
+                # A Connect server would run `foreachBatch` itself, and this process has the table. A Spark before 4.2
+                # would make one micro-batch of everything. So each step is a batch query there.
+                part = take_step(left, rows_max, bytes_max)
+                guarded(session.read.format("stream_node").options(**self._options(part), **_ends(part)).load(), 0)
+                left = [each.cut(done.end, each.end) for each, done in zip(left, part, strict=True)]
+                left = [each for each in left if each.rows]
+            if in_batches:
+                return
+            # Spark bounds a micro-batch by its rows.
+            rows_max = sum(each.rows for each in take_step(left, rows_max, bytes_max))
+            options = {"maxOffsetsPerTrigger": str(rows_max), **self._options(left)}
+            rows = session.readStream.format("stream_node").options(**options).load()
+            query = (
+                rows.writeStream.foreachBatch(guarded)
+                .option("checkpointLocation", f"file://{checkpoint}")
+                .trigger(availableNow=True)
+                .start()
+            )
+            while not query.awaitTermination(0.2):
+                if self._stopping.is_set():
+                    query.stop()
+        except Exception as error:
+            cause = failed[0] if failed else error
+            if is_sparks(cause):
+                raise task_error(str(cause)) from error
+            # Spark wraps what `guarded` has raised, such as the ClientError of a node that restarts, in its own error.
+            raise cause from error
+        finally:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def _step_sizes(self, session: Any) -> tuple[int, int]:
+        """Returns the most rows and bytes of a step. A cluster executes many tasks at once, so its steps are larger."""
+        is_embedded = self._choice.remote is None and session.sparkContext.master.startswith("local")
+        factor = 1 if is_embedded else CLUSTER_FACTOR
+        return self._settings.rows_max or STEP_ROWS_MAX * factor, self._settings.bytes_max or STEP_BYTES_MAX * factor
+
+    def _options(self, ranges: Sequence[IndexRange]) -> dict[str, str]:
+        """Returns the options of the source that read these ranges, from their beginnings."""
+        assigned: dict[str, list[int]] = {}
+        for each in ranges:
+            assigned.setdefault(each.of.stream, []).append(each.of.partition)
+        starts = _offsets((each.of.place, each.begin) for each in ranges)
+        return self._settings.source() | {
+            "assign": json.dumps(assigned),
+            "startingOffsets": starts,
+            "columns": "stream",
+            "includeHeaders": "true",
+            "failOnDataLoss": "true",
+        }
+
+    def _take(
+        self, rows: Any, planned: Mapping[tuple[str, int], IndexRange], loop: asyncio.AbstractEventLoop
+    ) -> ExportStep | None:
+        """Exports one micro-batch. Returns None if the table has all of its rows already."""
+        started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
+        state = self._log.load()
+        self._check_incarnations(planned.values())
+        latest = state.latest()
+        starts = {place: _behind(each, latest.get(place)) for place, each in planned.items()}
+        failpoint("planned")
+        plan = self._plan_files(state)
+        try:
+            written = write_files(rows, plan, starts, is_remote=self._choice.remote is not None)
+            failpoint("tasks_done")
+            # A batch query is planned after the first check, so a stream can have been made anew in between.
+            self._check_incarnations(planned.values())
+            _check_there(plan, written)
+            if self._stopping.is_set():
+                raise ExportError("the export was stopped")
+        except BaseException as error:
+            said = self._abandon(plan, written, error, started_us)
+            asyncio.run_coroutine_threadsafe(said, loop).result()
+            raise
+        if not written.ranges:
+            self._log.abandon(plan)
+            return None
+        commit = self._commit(plan, written, started_us, started_s)
+        return asyncio.run_coroutine_threadsafe(commit, loop).result()
+
+    def _check_incarnations(self, planned: Iterable[IndexRange]) -> None:
+        """Raises PositionsMoved if a stream was made anew after the plan. The tasks have not read a row yet, and they
+        read rows of the streams that the micro-batch was planned with, or fail."""
+        now = {(each.stream, each.partition): each.created_us for each in self._node.list_ends(self._selection)}
+        for each in planned:
+            if now.get(each.of.place) != each.of.created_us:
+                raise PositionsMoved(f"{each.of.stream} was deleted or made anew during the export")
+
+    def _ensure_session(self) -> Any:
+        if self._session is not None and self._choice.session is None and not self._is_usable():
+            logger.warning("the Spark session has ended; another one is started")
+            session, self._session = self._session, None
+            close_session(session)
+        if self._session is None:
+            choice = self._choice
+            self._session = open_session(
+                choice.master,
+                remote=choice.remote,
+                name="stream-node export",
+                config=choice.conf,
+                aot_cache=choice.aot_cache,
+            )
+        return self._session
+
+    def _is_usable(self) -> bool:
+        try:
+            return bool(self._session.range(1).count() == 1)
+        except Exception as error:
+            if not is_sparks(error):
+                raise
+            return False
+
+
+def _offsets(indexes: Iterable[tuple[tuple[str, int], int]]) -> str:
+    found: dict[str, dict[str, int]] = {}
+    for (stream, partition), index in indexes:
+        found.setdefault(stream, {})[str(partition)] = index
+    return json.dumps(found)
+
+
+def _ends(ranges: Iterable[IndexRange]) -> dict[str, str]:
+    return {"endingOffsets": _offsets((each.of.place, each.end) for each in ranges)}
+
+
+def _behind(each: IndexRange, known: tuple[Incarnation, Any] | None) -> IndexRange:
+    """Returns the range behind the table's position, which earlier micro-batches of the query have moved."""
+    if known is None or known[0] != each.of or known[1].end <= each.begin:
+        return each
+    return replace(each, begin=known[1].end, lost=0)
+
+
+def blamed_streams(places: Iterable[tuple[str, int]], text: str) -> set[str]:
+    """Returns the streams of which an error names a partition, as STREAM/PARTITION."""
+    blamed = set()
+    # The name of one stream can be the end of another one's, so the longest names are looked for first.
+    for name, stream in sorted(((f"{stream}/{partition}", stream) for stream, partition in places), key=_length):
+        if name in text:
+            blamed.add(stream)
+            text = text.replace(name, "")
+    return blamed
+
+
+def _length(named: tuple[str, str]) -> int:
+    return -len(named[0])
+
+
+def _check_there(plan: FilesPlan, written: Written) -> None:
+    """Raises ExportError if this process does not have the files of the executors: Delta's log would name them."""
+    if (place := parse_place(plan.root)).is_local:
+        missing = [each.path for each in written.files if not (place.folder / each.path).is_file()]
+        if missing:
+            raise ExportError(
+                f"{plan.root} has no {missing[0]}, which an executor wrote: the machines do not share this folder; "
+                "export to a folder that all of them share, or to a store. Nothing of this step is in the table"
+            )
+
+
+async def _await(step: Awaitable[None]) -> None:
+    await step
+
+
+def task_error(text: str) -> TaskFailed:
+    """Returns a one-line error from Spark's error message with the traceback of the worker."""
+    own = find_own_message(text)
+    if own is not None:
+        return TaskFailed(own)
+    python = PYTHONS.findall(text)
+    return TaskFailed(f"Spark could not finish the run: {python[-1] if python else ' '.join(text.split())[:500]}")
+
+
+@asynccontextmanager
+async def open_spark_exporter(settings: ExportSettings, choice: SparkChoice) -> AsyncIterator[SparkExporter]:
+    """Yields an exporter that works on Spark. Creates a missing table. Raises ExportError."""
+    exporter = SparkExporter(settings, choice, **await exporter_parts(settings))
+    try:
+        yield exporter
+    finally:
+        await exporter.close()

@@ -1,0 +1,173 @@
+"""The exporter's daemon: exports all new messages at an interval, until a signal stops the daemon.
+
+Each such export is a run. A run that fails is logged and counted, and the daemon goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from spark_export.errors import SourceError
+from spark_export.exporter.errors import StreamsLeftOut
+from spark_export.exporter.metrics import ExporterStatistics, write_metrics
+from spark_export.exporter.planning import ExportStep
+from spark_export.exporter.run import Exporter, ExportOutcome, log_step
+from spark_export.exporter.upkeep import TableUpkeep
+from spark_export.tables.errors import ExportError
+from stream_client.errors import ClientError
+
+logger = structlog.get_logger(__name__)
+
+JITTER = 0.1
+"""The largest random delay of a start, as a fraction of the interval. It spreads the load of exporters on one node."""
+
+
+async def run_daemon(
+    exporter: Exporter,
+    *,
+    every_s: float,
+    metrics_file: Path | None = None,
+    on_outcome: Callable[[ExportOutcome], None] | None = None,
+    upkeep: TableUpkeep | None = None,
+    chance: Callable[[], float] = random.random,
+) -> ExporterStatistics:
+    """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
+
+    After a signal, a step that is being published is completed; any other step is abandoned, and a later run exports
+    its messages. Raises ExportError if the metrics cannot be written at the beginning. Expected errors of a run are
+    only logged.
+
+    on_outcome: called after each run that did not fail, even if the run left out some streams.
+    chance: returns a random number from 0 to 1, for the random delay of the next start.
+    """
+    statistics = ExporterStatistics()
+    if metrics_file is not None:
+        try:
+            await asyncio.to_thread(write_metrics, metrics_file, statistics)
+        except OSError as error:
+            raise ExportError(f"the metrics {metrics_file} cannot be written: {error.strerror or error}") from error
+
+    async def count(step: ExportStep) -> None:
+        # A first run can take hours, so the metrics are updated after each published step.
+        nonlocal statistics
+        await log_step(step)
+        statistics = statistics.after_step(step)
+        if metrics_file is not None:
+            await _keep_metrics(metrics_file, statistics)
+
+    stop = asyncio.Event()
+    with _stopping(stop):
+        while not stop.is_set():
+            started_s = time.monotonic()
+            outcome = await _run_once(exporter, stop, count)
+            if stop.is_set() and outcome is None:
+                break
+            if outcome is None:
+                statistics = statistics.after_failure()
+            else:
+                statistics = statistics.after_run(outcome, time.time())
+                if on_outcome is not None:
+                    on_outcome(outcome)
+            if upkeep is not None and not stop.is_set():
+                statistics = await _keep_table(upkeep, statistics)
+            following = next_start(started_s, time.monotonic(), every_s, chance())
+            if following.skipped:
+                logger.warning("run took longer than the interval", every_s=every_s, skipped=following.skipped)
+            statistics = statistics.after_skips(following.skipped)
+            if metrics_file is not None:
+                await _keep_metrics(metrics_file, statistics)
+            try:
+                await asyncio.wait_for(stop.wait(), following.delay_s)
+            except TimeoutError:
+                continue
+    failed = {"failed": statistics.failed_runs, "failed_upkeeps": statistics.failed_upkeeps}
+    logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, **failed)
+    return statistics
+
+
+async def _run_once(
+    exporter: Exporter, stop: asyncio.Event, on_step: Callable[[ExportStep], Awaitable[None]]
+) -> ExportOutcome | None:
+    """Exports all new messages once. Returns None after an expected error, or if `stop` was set."""
+    run = asyncio.create_task(exporter.run(on_step=on_step))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((run, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not run.done():
+            run.cancel()
+        try:
+            outcome = await run
+        except asyncio.CancelledError:
+            return None
+        except StreamsLeftOut as error:
+            outcome = error.outcome
+        except (ExportError, SourceError, ClientError, OSError) as error:
+            logger.error("run failed", error=" ".join(str(error).split()))
+            return None
+    finally:
+        stopping.cancel()
+        run.cancel()
+    amounts = {name: getattr(outcome, name) for name in ("rows", "data_bytes", "files", "lost", "steps")}
+    logger.info("run ended", run=outcome.run_id, **amounts, seconds=round(outcome.seconds, 3))
+    return outcome
+
+
+async def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> ExporterStatistics:
+    """Compacts the table or removes old files, if either is due. A failure is only logged and counted."""
+    try:
+        done = await asyncio.to_thread(upkeep.run)
+    except (ExportError, OSError) as error:
+        logger.error("upkeep failed", error=" ".join(str(error).split()))
+        return statistics.after_upkeep(None)
+    if done.merged or done.expired:
+        logger.info("table kept", files_before=done.files_before, files=done.files_after, expired=done.expired)
+    return statistics.after_upkeep(done)
+
+
+async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
+    """Replaces the metrics file. A failure, as on a full disk, is only logged; the next run writes the file again."""
+    try:
+        await asyncio.to_thread(write_metrics, path, statistics)
+    except OSError as error:
+        logger.error("metrics not written", file=str(path), error=str(error))
+
+
+@contextmanager
+def _stopping(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for each in signals:
+        loop.add_signal_handler(each, stop.set)
+    try:
+        yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+
+class Next(NamedTuple):
+    """The delay of the next start of a run, and the number of start times that passed during the last run."""
+
+    delay_s: float
+    skipped: int
+
+
+def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> Next:
+    """Returns the next start, after a run that began at `started_s` and has ended by `now_s`.
+
+    Starts are planned at whole numbers of intervals after `started_s`. The next start is the first of these that has
+    not passed yet, plus the share `chance` of the largest random delay.
+    """
+    passed = max(0, math.ceil((now_s - started_s) / every_s) - 1) if now_s > started_s else 0
+    start_s = started_s + (passed + 1) * every_s
+    return Next(max(0.0, start_s - now_s) + chance * JITTER * every_s, passed)

@@ -1,0 +1,294 @@
+"""The history of an export: its runs, verifications and forgotten keys, in a small SQLite file, for people to see.
+
+Nothing here decides what is exported. If the file is lost or cannot be written, only the history is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    func,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from ockam.files.durable_files import give_to_folder
+from spark_export.tables.address import StoreLocation
+from spark_export.tables.errors import ExportError
+from spark_export.tables.model import Incarnation, IndexRange
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from spark_export.exporter.planning import ExportStep
+
+FILE = "_history.sqlite"
+"""The name of the file in the folder of an export. Names that begin with `_` are no data for readers of tables."""
+BUSY_MS = 5_000
+READ_S_MAX = 2.0
+"""The longest time of one reading, in seconds. It is less than the time for which an exporter waits."""
+
+AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
+"""What each run has of an amount, as fields of `ExportStep` and as columns."""
+
+logger = structlog.get_logger(__name__)
+metadata = MetaData()
+exports = Table(
+    "exports",
+    metadata,
+    Column("table_id", Text, primary_key=True),
+    Column("address", Text, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("client_id", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+)
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run", BigInteger),
+    Column("state", Text, nullable=False),
+    Column("started_us", BigInteger, nullable=False),
+    Column("finished_us", BigInteger, nullable=False),
+    *(Column(name, BigInteger, nullable=False, default=0) for name in AMOUNTS),
+    Column("error", Text),
+)
+ranges = Table(
+    "ranges",
+    metadata,
+    Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
+    Column("stream", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("era", Integer, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    *(Column(name, BigInteger, nullable=False) for name in ("begin_index", "end_index", "lost")),
+)
+records = Table(
+    "records",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("time_us", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("content", Text, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an export. Times are in microseconds since 1970.
+
+    id: its number in the history, which counts failed runs, too. run: its number in the table; None if it failed.
+    state: `done` or `failed`. lost: the messages that retention removed before they could be exported.
+    error: why the run failed; None for other runs.
+    """
+
+    id: int
+    run: int | None
+    state: str
+    started_us: int
+    finished_us: int
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    files: int
+    lost: int
+    error: str | None
+
+
+@dataclass(frozen=True)
+class ExportView:
+    """An export, as its history has it at one moment.
+
+    runs: some of the runs, the latest first. run_count: the number of all runs.
+    rows, data_bytes, file_bytes, lost: the sums of all runs.
+    """
+
+    format: str
+    client_id: str
+    created_us: int
+    runs: list[Run]
+    run_count: int
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class PartitionView:
+    """What is exported of one incarnation of a partition: its runs, and their first and last index (exclusive)."""
+
+    of: Incarnation
+    begin: int
+    end: int
+    rows: int
+    lost: int
+    runs: int
+
+
+class ExportHistory:
+    """The history in one file. The file is made by the first record. A failure to write is logged and not raised."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def begin(self, table_id: str, address: str, table_format: str, client_id: str) -> None:
+        """Notes which export this is. A repeated call changes what was noted."""
+        said = {"address": address, "format": table_format, "client_id": client_id}
+
+        async def work(connection: AsyncConnection) -> None:
+            known = (await connection.execute(select(exports).where(exports.c.table_id == table_id))).one_or_none()
+            if known is None:
+                await connection.execute(insert(exports).values(table_id=table_id, created_us=_now_us(), **said))
+            elif {name: getattr(known, name) for name in said} != said:
+                await connection.execute(exports.update().where(exports.c.table_id == table_id).values(**said))
+
+        await self._write(work)
+
+    async def add_run(self, step: ExportStep, started_us: int) -> None:
+        values = {name: getattr(step, name) for name in ("run", *AMOUNTS)}
+        values |= {"state": "done", "started_us": started_us, "finished_us": _now_us()}
+
+        async def work(connection: AsyncConnection) -> None:
+            added = await connection.execute(insert(runs).values(**values))
+            names = ("run_id", *Incarnation._fields, "begin_index", "end_index", "lost")
+            rows = [(added.lastrowid, *each.of, each.begin, each.end, each.lost) for each in step.ranges]
+            await connection.execute(insert(ranges), [dict(zip(names, row, strict=True)) for row in rows])
+
+        await self._write(work)
+
+    async def add_failure(self, error: str, started_us: int) -> None:
+        values = {"state": "failed", "started_us": started_us, "finished_us": _now_us(), "error": error}
+        await self._write(lambda connection: connection.execute(insert(runs).values(**values)))
+
+    async def add_record(self, kind: str, content: Mapping[str, Any]) -> None:
+        """Adds a record of a verification, of forgotten messages or of a migration."""
+        values = {"time_us": _now_us(), "kind": kind, "content": json.dumps(content, ensure_ascii=False)}
+        await self._write(lambda connection: connection.execute(insert(records).values(**values)))
+
+    def load_runs(self, last: int) -> list[Run]:
+        """Returns the latest runs, newest first; none without a history. Raises ExportError."""
+        if not self.path.exists():
+            return []
+        with self._reading() as connection:
+            found = connection.execute(select(runs).order_by(runs.c.id.desc()).limit(last))
+            return [Run(*row) for row in found]
+
+    def load_view(self, first: int, count: int) -> ExportView:
+        """Returns the export with `count` of its runs, after the `first` latest. Raises ExportError."""
+        with self._reading() as connection:
+            export = connection.execute(select(exports).order_by(exports.c.created_us.desc()).limit(1)).first()
+            if export is None:
+                raise ExportError(f"{self.path} is empty: no export has run yet")
+            chosen = select(runs).order_by(runs.c.id.desc()).limit(count).offset(first)
+            names = (runs.c.rows, runs.c.data_bytes, runs.c.file_bytes, runs.c.lost)
+            sums = [func.coalesce(func.sum(each), 0) for each in names]
+            totals = connection.execute(select(func.count(), *sums).select_from(runs)).one()
+            found = [Run(*row) for row in connection.execute(chosen)]
+            return ExportView(export.format, export.client_id, export.created_us, found, *totals)
+
+    def load_partitions(self) -> list[PartitionView]:
+        names = (ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.created_us)
+        statement = (
+            select(
+                *names,
+                func.min(ranges.c.begin_index),
+                func.max(ranges.c.end_index),
+                func.sum(ranges.c.end_index - ranges.c.begin_index),
+                func.sum(ranges.c.lost),
+                func.count(),
+            )
+            .group_by(*names)
+            .order_by(*names)
+        )
+        with self._reading() as connection:
+            return [PartitionView(Incarnation(*row[:4]), *row[4:]) for row in connection.execute(statement)]
+
+    def load_run(self, number: int, count: int) -> tuple[Run, list[IndexRange]] | None:
+        """Returns a run of the history with at most `count` of its ranges; None if there is no such run."""
+        with self._reading() as connection:
+            run = connection.execute(select(runs).where(runs.c.id == number)).one_or_none()
+            if run is None:
+                return None
+            chosen = select(ranges).where(ranges.c.run_id == number).order_by(ranges.c.stream, ranges.c.partition)
+            found = connection.execute(chosen.limit(count))
+            return Run(*run), [IndexRange(Incarnation(*row[1:5]), row[5], row[6], lost=row[7]) for row in found]
+
+    async def _write(self, work: Any) -> None:
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # In an address that is a text, a question mark of the path would end it.
+            engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(self.path)), poolclass=NullPool)
+            try:
+                async with engine.begin() as connection:
+                    await connection.execute(text(f"PRAGMA busy_timeout = {BUSY_MS}"))
+                    await connection.run_sync(metadata.create_all)
+                    await work(connection)
+            finally:
+                await engine.dispose()
+            give_to_folder(self.path, self.path.parent)
+        except (SQLAlchemyError, OSError) as error:
+            logger.warning("history not written", file=str(self.path), error=" ".join(str(error).split()))
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        # A node reads the history for its dashboard in a thread, and has no aiosqlite.
+        if not self.path.is_file():
+            raise ExportError(f"there is no history of exports at {self.path}, or this user may not see it")
+        engine = create_engine("sqlite://", creator=self._open, poolclass=NullPool)
+        try:
+            with engine.connect() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise ExportError(f"the history {self.path} cannot be read: {' '.join(str(error).split())}") from error
+        finally:
+            engine.dispose()
+
+    def _open(self) -> sqlite3.Connection:
+        # mode=ro: the file is neither created nor changed.
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(address, uri=True, timeout=READ_S_MAX / 2)
+        end_s = time.monotonic() + READ_S_MAX
+        connection.set_progress_handler(lambda: time.monotonic() > end_s, 10_000)
+        return connection
+
+
+def history_of(place: StoreLocation, chosen: Path | None = None) -> ExportHistory:
+    """Returns the history of an export: a file in its folder, or for a store one in this user's state folder."""
+    if chosen is not None:
+        return ExportHistory(chosen)
+    if place.is_local:
+        return ExportHistory(place.folder / FILE)
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
+    return ExportHistory(state / "stream-node" / "exports" / f"{place.name}-{name}.sqlite")
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,100 @@
+"""Executes the tasks of a run in threads of this process, without Spark and Java. Each task is tried once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from spark_export.exporter.node_side import ExportReader
+from spark_export.tables.failpoint import failpoint
+from spark_export.tables.files import FilesPlan, remove_files, write_ranges
+from spark_export.tables.model import IndexRange, Written
+
+GIVE_UP_S = 1.0
+"""How long `TaskThreads.run` waits for its threads after a failure, in seconds. A task that still waits for the node
+delays nobody."""
+
+
+class _Stopped(Exception):
+    """The run has ended without this task, whose files are removed."""
+
+
+class TaskThreads:
+    """The threads of one exporter. rows, data_bytes: what the tasks of the present run have written."""
+
+    def __init__(self, parallelism: int) -> None:
+        self.parallelism = parallelism
+        self._progress: dict[int, tuple[int, int]] = {}
+
+    def progress(self) -> tuple[int, int]:
+        """Returns the rows and the bytes of message data that the tasks of the present run have written."""
+        found = list(self._progress.values())
+        return sum(rows for rows, _ in found), sum(data_bytes for _, data_bytes in found)
+
+    async def run(self, tasks: Sequence[Sequence[IndexRange]], plan: FilesPlan, reader: ExportReader) -> Written:
+        """Executes the tasks, and returns what they have written. Raises the error of the first task that failed.
+
+        After an error or a cancellation, the files of all tasks are removed.
+        """
+        self._progress = progress = {}
+        waiting, done, stop = deque(enumerate(tasks)), list[Written](), threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                try:
+                    number, task = waiting.popleft()
+                except IndexError:
+                    return
+
+                def told(rows: int, data_bytes: int, number: int = number) -> None:
+                    progress[number] = rows, data_bytes
+                    failpoint("writing")
+                    if stop.is_set():
+                        raise _Stopped
+
+                written = write_ranges(task, reader.read, plan, is_of_stream=reader.is_of_stream, on_rows=told)
+                done.append(written)
+                if stop.is_set():
+                    # `run` may have removed the files of the tasks that were done, and does not wait for this one.
+                    remove_files(plan, written.files)
+
+        workers = [_in_thread(work) for _ in range(min(self.parallelism, len(tasks)))]
+        try:
+            await asyncio.shield(asyncio.gather(*workers))
+        except BaseException:
+            stop.set()
+            await asyncio.wait(workers, timeout=GIVE_UP_S)
+            # A task that is still at work removes its files itself.
+            await asyncio.to_thread(remove_files, plan, [each for written in done for each in written.files])
+            raise
+        without = {each.stream: each for written in done for each in written.left_out}
+        return Written(
+            [each for written in done for each in written.files],
+            [each for written in done for each in written.ranges if each.of.stream not in without],
+            list(without.values()),
+        )
+
+
+def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
+    """Starts a function in a new thread. Cancelling the future does not end the thread."""
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def tell(error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result(None) if error is None else future.set_exception(error)
+
+    def main() -> None:
+        error = None
+        try:
+            work()
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # The event loop is closed, so nobody waits for the result.
+            loop.call_soon_threadsafe(tell, error)
+
+    threading.Thread(target=main, name="export-task", daemon=True).start()
+    return future

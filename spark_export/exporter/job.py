@@ -1,0 +1,191 @@
+"""Opens an export: finds the format of its table, and connects the table, the node and the history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from spark_export.exporter.errors import full_disk_told
+from spark_export.exporter.inline import TaskThreads
+from spark_export.exporter.node_side import ExportReader, NodeSide, Selection, source_options
+from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
+from spark_export.exporter.run import Exporter, Progress
+from spark_export.tables.address import StoreLocation, parse_place
+from spark_export.tables.columns import ROWS
+from spark_export.tables.errors import TableRefused
+from spark_export.tables.files import FilesPlan
+from spark_export.tables.log import TableLog
+from spark_export.tables.model import TableState
+from spark_export.tables.open import CatalogChoice, find_format, open_table
+from stream_client import Tls, Token
+
+if TYPE_CHECKING:
+    from spark_export.exporter.history import ExportHistory
+
+SUFFIX_CHARACTERS = 6
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """The settings of an export, for both engines.
+
+    folder: the folder of the export, or its address on a store, or a Delta table of the user's own.
+    node: the address of the node. data_dir: the node's data directory, to read the database in place of the node.
+    client_id: the consumer under whose name the node is told the positions; None: `export-FOLDER-ID`.
+    format: parquet, delta or iceberg; None: that of the existing table, or parquet in a folder and delta on a store.
+    codec: the Parquet compression.
+    accept_lost: whether to export streams that lost messages, or were made anew.
+    rows_max, bytes_max, seconds_max: see `spark_export.exporter.planning.Bounds`.
+    decoder: adds columns to the rows, as `spark_export.decode.decoding.decoder` makes it; None: only the messages.
+    without_data: whether the table has the decoder's columns in place of the column `data`.
+    store_options: the options of the store, see `spark_export.tables.address`.
+    history: the file of the history; None: in the folder, or in this user's state folder for a store.
+    tls, token: how this process and the executors connect to the node; files must be there on each executor, too.
+    """
+
+    folder: Path | str | StoreLocation
+    node: str
+    data_dir: Path | None = None
+    selection: Selection = field(default_factory=Selection)
+    client_id: str | None = None
+    format: str | None = None
+    codec: str = "zstd"
+    accept_lost: bool = False
+    verify_checksums: bool = False
+    rows_max: int | None = None
+    bytes_max: int | None = None
+    seconds_max: float | None = None
+    decoder: Decoding | None = None
+    without_data: bool = False
+    store_options: dict[str, str] = field(default_factory=dict)
+    catalog: CatalogChoice | None = None
+    history: Path | None = None
+    tls: Tls | None = None
+    token: Token | None = None
+
+    def place(self) -> StoreLocation:
+        return self.folder if isinstance(self.folder, StoreLocation) else parse_place(self.folder)
+
+    def node_side(self) -> NodeSide:
+        return NodeSide(self.node, self.tls, self.token)
+
+    def source(self) -> dict[str, str]:
+        """Returns the options of the Spark format `stream_node` that read the node, without a choice of streams."""
+        options = source_options(self.node, self.tls, self.token)
+        if self.verify_checksums:
+            options["verifyChecksums"] = "true"
+        if self.data_dir is not None:
+            options["path"] = str(self.data_dir.absolute())
+        return options
+
+    def columns(self) -> pa.Schema:
+        """Returns the columns of the rows: those of the messages, and those of the decoder."""
+        fields = [each for each in ROWS if not (self.without_data and each.name == "data")]
+        return pa.schema([*fields, *(self.decoder.fields if self.decoder is not None else ())])
+
+    def open_log(self) -> TableLog:
+        """Returns the table, which is created if it does not exist. Raises ExportError."""
+        log = open_log(self.place(), self.format, self.store_options, self.catalog)
+        with full_disk_told(self.place()):
+            log.create(self.columns())
+        return log
+
+    def plan_files(self, log: TableLog, state: TableState) -> FilesPlan:
+        return log.files_plan(state, self.columns(), codec=self.codec, convert=self.decoder)
+
+    def consumer(self, table_id: str) -> str:
+        return self.client_id or f"export-{self.place().name}-{table_id.replace('-', '')[:SUFFIX_CHARACTERS]}"
+
+
+class Decoding(Protocol):
+    """What adds columns to rows: `spark_export.decode.decoding.MessageDecoder`."""
+
+    fields: Sequence[pa.Field]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch: ...
+
+
+def open_log(
+    place: StoreLocation,
+    table_format: str | None = None,
+    store_options: Mapping[str, str] | None = None,
+    catalog: CatalogChoice | None = None,
+) -> TableLog:
+    """Returns the table of an export, which need not exist. Raises TableRefused if its format is another one."""
+    found = find_format(place, store_options or {})
+    if table_format is not None and found not in (None, table_format):
+        raise TableRefused(f"{place} has a table in the format {found}, not {table_format}; leave --format out")
+    chosen = found or table_format or ("iceberg" if catalog else "parquet" if place.is_local else "delta")
+    return open_table(place, chosen, store_options, catalog)
+
+
+def open_existing(
+    folder: Path | str | StoreLocation,
+    store_options: Mapping[str, str] | None = None,
+    catalog: CatalogChoice | None = None,
+) -> TableLog:
+    """Returns the table of an export that exists. Raises TableRefused if there is none."""
+    place = folder if isinstance(folder, StoreLocation) else parse_place(folder)
+    log = open_log(place, None, store_options, catalog)
+    if not log.exists():
+        raise TableRefused(f"{place} holds no export")
+    return log
+
+
+def table_files(address: str | Path, store_options: Mapping[str, str] | None = None) -> list[str]:
+    """Returns the files of an exported table at this moment, as its log names them.
+
+    store_options: options of the store, such as endpoint and region. Raises ExportError if there is no export.
+    """
+    return [each.address for each in open_existing(address, store_options).list_files()]
+
+
+@asynccontextmanager
+async def open_exporter(
+    settings: ExportSettings, *, on_progress: Callable[[Progress], None] | None = None
+) -> AsyncIterator[Exporter]:
+    """Yields an exporter that works in threads of this process. Creates a missing table. Raises ExportError."""
+    yield Exporter(**await exporter_parts(settings), on_progress=on_progress)
+
+
+async def exporter_parts(settings: ExportSettings) -> dict[str, Any]:
+    """Opens what an exporter needs, and returns the arguments of `Exporter`. Creates a missing table.
+
+    Raises ExportError.
+    """
+    # The history is written after the commit. A missing extra is told here, before anything is made.
+    if find_spec("aiosqlite") is None:
+        raise ModuleNotFoundError("No module named 'aiosqlite'", name="aiosqlite")
+    log = settings.open_log()
+    node, table_id = settings.node_side(), log.table_id()
+    client_id = settings.consumer(table_id)
+
+    async def open_history() -> ExportHistory:
+        # A run that finds nothing new does without SQLAlchemy, whose import is a third of its processor time.
+        from spark_export.exporter.history import history_of
+
+        history = history_of(settings.place(), settings.history)
+        await history.begin(table_id, str(settings.place()), log.format, client_id)
+        return history
+
+    return {
+        "log": log,
+        "node": node,
+        "reader": ExportReader(settings.source(), lambda: node.list_ends(settings.selection)),
+        "threads": TaskThreads(os.cpu_count() or 1),
+        "open_history": open_history,
+        "selection": settings.selection,
+        "client_id": client_id,
+        "plan_files": lambda state: settings.plan_files(log, state),
+        "accept_lost": settings.accept_lost,
+        "bounds": Bounds(
+            settings.rows_max or STEP_ROWS_MAX, settings.bytes_max or STEP_BYTES_MAX, settings.seconds_max
+        ),
+    }

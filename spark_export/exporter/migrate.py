@@ -1,0 +1,234 @@
+"""Takes over an export that an earlier version wrote, with its ledger, once. The rows stay where they are.
+
+Earlier versions kept what was exported in a ledger beside the table (an SQLite file of runs, ranges and files), and
+plain Parquet on stores in a format of their own. Afterwards the table's log has the positions. A table of plain Parquet
+on a store becomes a Delta table of the same files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+from sqlalchemy import URL, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from ockam.files.durable_files import rename_durably
+from spark_export.exporter.history import ExportHistory
+from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
+from spark_export.exporter.verify import batch_intervals
+from spark_export.tables.address import StoreLocation
+from spark_export.tables.columns import ROWS
+from spark_export.tables.errors import TableDamaged, TableRefused
+from spark_export.tables.files import Place, split_places
+from spark_export.tables.filesystem import open_filesystem
+from spark_export.tables.log import TableLog
+from spark_export.tables.model import DataFile, Incarnation, IndexRange, TablePosition
+from spark_export.tables.open import CatalogChoice, open_table
+
+LEDGER, STORED_LEDGER = "ledger.sqlite", "_export/ledger.sqlite"
+OLD_CATALOG = "stream_node"
+"""The name under which earlier versions opened a catalog that the user had chosen."""
+
+
+@dataclass(frozen=True)
+class OldExport:
+    """What an earlier version's ledger says. runs: the ranges of each run that is in the table, by its number.
+    files: the data files of the current generation, by the number of their run. losses: rows that a repair gave up."""
+
+    table_id: str
+    format: str
+    client_id: str
+    generation: int
+    states: Mapping[int, str]
+    runs: Mapping[int, list[IndexRange]]
+    files: Mapping[int, list[DataFile]]
+    losses: Mapping[Place, list[Interval]]
+
+
+async def migrate(
+    place: StoreLocation,
+    options: Mapping[str, str],
+    catalog: CatalogChoice | None,
+    history: ExportHistory,
+    ledger: Path | None = None,
+) -> dict[str, Any]:
+    """Takes over the export at an address. Returns what was done, for a report.
+
+    ledger: the ledger's file; None: where earlier versions kept it. Raises TableRefused if there is nothing to take
+    over or if the rows are not those of the ledger; then nothing is changed.
+    """
+    filesystem, root = open_filesystem(str(place), options)
+    with tempfile.TemporaryDirectory() as temporary:
+        path = ledger or place.folder / LEDGER if place.is_local else Path(temporary, LEDGER)
+        if not place.is_local and ledger is None:
+            await asyncio.to_thread(_fetch, filesystem, f"{root}/{STORED_LEDGER}", path)
+        if not await asyncio.to_thread(path.is_file):
+            raise TableRefused(f"{path} is missing: there is no export of an earlier version to take over")
+        old = await _read_ledger(path)
+    log = await asyncio.to_thread(_open_old, place, options, catalog, old, filesystem, root)
+    runs = {number: found for number, found in old.runs.items() if _is_published(log, old, number)}
+    rows = await asyncio.to_thread(_prove, log, old, runs, place)
+    positions: dict[Incarnation, TablePosition] = {}
+    for number in sorted(runs):
+        positions |= {each.of: TablePosition(each.end) for each in runs[number]}
+    adopted = {number: (found, old.files.get(number, ())) for number, found in runs.items()}
+    await asyncio.to_thread(log.adopt, old.table_id, adopted, positions)
+    if place.is_local and ledger is None:
+        rename_durably(path, path.with_name(f"{LEDGER}.migrated"))
+    done = {"rows": rows, "partitions": len({of.place for of in positions}), "runs": len(runs), "format": log.format}
+    await history.begin(log.table_id(), str(place), log.format, old.client_id)
+    await history.add_record("migrate", done)
+    return done
+
+
+def _fetch(filesystem: fs.FileSystem, source: str, target: Path) -> None:
+    try:
+        with filesystem.open_input_stream(source) as file:
+            target.write_bytes(file.read())
+    except FileNotFoundError as error:
+        raise TableRefused(f"{source} is missing: there is no export of an earlier version to take over") from error
+
+
+async def _read_ledger(path: Path) -> OldExport:
+    address = URL.create("sqlite+aiosqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
+    engine = create_async_engine(address, poolclass=NullPool)
+    try:
+        async with engine.connect() as connection:
+
+            async def rows(statement: str) -> list[Any]:
+                return list(await connection.execute(text(statement)))
+
+            table_id, table_format, client_id = (await rows("SELECT table_id, format, client_id FROM export"))[0]
+            generation = (await rows("SELECT max(id) FROM generations WHERE state = 'published'"))[0][0]
+            if await rows("SELECT 1 FROM generations WHERE state IN ('planned', 'written')"):
+                raise TableRefused(
+                    f"{path}: a compaction or repair is unfinished; run `stream-node export compact` of the earlier "
+                    "version once more, and then migrate"
+                )
+            states = {number: state for number, state in await rows("SELECT id, state FROM runs")}
+            runs, files = defaultdict[int, list[IndexRange]](list), defaultdict[int, list[DataFile]](list)
+            names = "run_id, stream, partition, era, made_us, start_index, end_index, lost"
+            for run, *of, begin, end, lost in await rows(f"SELECT {names} FROM ranges ORDER BY run_id"):
+                runs[run].append(IndexRange(Incarnation(*of), begin, end, lost=lost))
+            names = "run_id, path, stream, era, date, rows, data_bytes, file_bytes"
+            for run, name, stream, era, date, *sizes in await rows(
+                f"SELECT {names} FROM files WHERE generation = {generation}"
+            ):
+                files[run].append(DataFile(name, stream, era, {"stream": stream, "date": date}, *sizes))
+            losses = defaultdict[Place, list[Interval]](list)
+            if await rows("SELECT 1 FROM sqlite_master WHERE name = 'losses'"):
+                names = "stream, partition, era, start_index, end_index"
+                for stream, partition, era, begin, end in await rows(f"SELECT {names} FROM losses"):
+                    losses[stream, partition, era].append((begin, end))
+    except SQLAlchemyError as error:
+        raise TableRefused(f"{path} is not the ledger of an export: {' '.join(str(error).split())}") from error
+    finally:
+        await engine.dispose()
+    return OldExport(
+        table_id, table_format, client_id, generation, states=states, runs=runs, files=files, losses=losses
+    )
+
+
+def _open_old(
+    place: StoreLocation,
+    options: Mapping[str, str],
+    catalog: CatalogChoice | None,
+    old: OldExport,
+    filesystem: fs.FileSystem,
+    root: str,
+) -> TableLog:
+    """Returns the table. A table of plain Parquet on a store is made a Delta table, still without files."""
+    if old.format == "parquet" and not place.is_local:
+        from spark_export.tables.delta import DeltaLog
+
+        log: TableLog = DeltaLog(place, options, whole=True)
+        log.create(ROWS)
+        return log
+    if old.format == "iceberg" and catalog is None:
+        for name in ("catalog.json", "_export/catalog.json"):
+            try:
+                with filesystem.open_input_stream(f"{root}/{name}") as file:
+                    found = json.loads(file.read())
+            except FileNotFoundError:
+                continue
+            catalog = CatalogChoice(OLD_CATALOG, {**found["options"], "type": found["kind"]}, found["table"])
+    log = open_table(place, old.format, options, catalog)
+    if not log.exists():
+        raise TableRefused(f"{place} has a ledger, and its table is missing")
+    if old.format == "iceberg":
+        # The choice of the catalog is kept where this version looks for it.
+        log.create(ROWS)
+    return log
+
+
+def _is_published(log: TableLog, old: OldExport, number: int) -> bool:
+    """Returns whether a run is in the table. The ledger does not know that of a run that a crash interrupted."""
+    state = old.states[number]
+    return state in ("published", "saved") or (state == "written" and log.has_old_run(old.table_id, number))
+
+
+def _prove(log: TableLog, old: OldExport, runs: Mapping[int, list[IndexRange]], place: StoreLocation) -> int:
+    """Returns the number of rows in the table. Raises TableRefused if they are not those of the ledger's runs.
+
+    Rows that other programs have deleted from a table of Delta or Iceberg may be missing.
+    """
+    wanted: dict[Place, list[Interval]] = defaultdict(list)
+    for each in (part for found in runs.values() for part in found):
+        wanted[each.of.stream, each.of.partition, each.of.era].append((each.begin, each.end))
+    there: dict[Place, list[Interval]] = defaultdict(list)
+    rows = 0
+    for batch in _old_rows(log, old, place):
+        rows += batch.num_rows
+        for found, part in split_places(batch):
+            there[found] += batch_intervals(part.column("index"))
+    for found in sorted(wanted.keys() | there.keys()):
+        given_up, _ = merge(old.losses.get(found, ()))
+        difference = compare(subtract(merge(wanted[found])[0], given_up), there[found])
+        wrong = [difference.unexpected, difference.repeated]
+        if old.format == "parquet":
+            wrong.append(difference.missing)
+        if any(wrong):
+            raise TableRefused(
+                f"{found[0]}/{found[1]}: the table has not the rows of its ledger ({total(difference.missing)} are "
+                f"missing, {total(difference.unexpected)} too many, {total(difference.repeated)} there twice); put the "
+                "whole folder back, or export into another one"
+            )
+    return rows
+
+
+def _old_rows(log: TableLog, old: OldExport, place: StoreLocation) -> Iterable[pa.RecordBatch]:
+    if old.format != "parquet":
+        yield from log.read(["stream", "partition", "era", "index"])
+        return
+    filesystem, root = open_filesystem(str(place), log.options)
+    data = f"{root}/generations/{old.generation:06d}" if place.is_local else f"{root}/data"
+    files = {
+        f"{data}/run={run:06d}/{each.path}": each
+        for run in old.files
+        if _is_published(log, old, run)
+        for each in old.files[run]
+    }
+    there = filesystem.get_file_info(fs.FileSelector(data, recursive=True)) if place.is_local else ()
+    for path in {*files, *(each.path for each in there if each.path.endswith(".parquet"))}:
+        if path not in files:
+            raise TableRefused(f"{path} is in the table, and no run of the ledger wrote it: take it out")
+        try:
+            with filesystem.open_input_file(path) as opened:
+                rows = pq.ParquetFile(opened).read(columns=["partition", "index"])
+        except (OSError, pa.ArrowException) as error:
+            raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
+        rows = rows.append_column("stream", pa.repeat(pa.scalar(files[path].stream), rows.num_rows))
+        yield from rows.append_column("era", pa.repeat(pa.scalar(files[path].era), rows.num_rows)).to_batches()

@@ -1,0 +1,231 @@
+"""Plans what an export takes: the index ranges behind the table's positions, the steps, and the tasks that export them.
+
+An export of everything new works in steps. Each step is planned, written and published on its own, so a crash loses at
+most one step. Both engines use this module. It does no input or output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TablePosition, TableState
+
+STEP_ROWS_MAX = 5_000_000
+STEP_BYTES_MAX = 2 * 1024 * 1024 * 1024
+"""The default size of a step, which one machine writes in some seconds; publishing it takes a small part of this time.
+"""
+FIRST_STEP_ROWS = 100_000
+"""The largest number of rows in the first step of an export with a time limit: the speed is not known before."""
+TIME_SHARE = 0.5
+"""The largest share of the remaining time that is planned for one step, by the speed of the previous step."""
+WORTH_ROWS = 10_000
+"""In an export with a time limit, a step begins only if there is time for this many rows, or for all remaining rows."""
+TASK_ROWS_MIN = 100_000
+"""The planned size of a task is at least this many rows, because starting a task takes about 0.15 s of one core."""
+TASK_ROWS_MAX = 4_000_000
+TASK_BYTES_MAX = 1024 * 1024 * 1024
+"""The largest estimated size of a task, in bytes of message data. A failed task is repeated as a whole."""
+
+
+@dataclass(frozen=True)
+class PartitionEnd:
+    """A partition of a stream, as the node describes it."""
+
+    stream: str
+    partition: int
+    created_us: int
+    first_index: int
+    next_index: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class RangePlan:
+    """The ranges of new messages to export, one for each partition, and the streams to leave out, without a range."""
+
+    ranges: list[IndexRange]
+    left_out: list[LeftOutStream]
+
+
+@dataclass(frozen=True)
+class ExportStep:
+    """A step of an export, which is one commit of the table.
+
+    run: the number of the run. rows: the number of exported messages, also of those whose key is forgotten.
+    data_bytes, file_bytes: the size of the messages' data, and of the files.
+    """
+
+    run: int
+    ranges: tuple[IndexRange, ...]
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    files: int
+    seconds: float
+
+    @property
+    def lost(self) -> int:
+        return sum(each.lost for each in self.ranges)
+
+
+def plan_ranges(
+    ends: Iterable[PartitionEnd], state: TableState, *, accept_lost: bool, put_back: Mapping[str, str] | None = None
+) -> RangePlan:
+    """Plans an index range for each partition with new or lost messages, ordered by stream and partition.
+
+    The range of a partition that was never exported begins at the earliest message that the node still has.
+
+    accept_lost: whether a stream that lost messages is exported without them, or that was made anew as another era.
+        Otherwise such a stream is left out.
+    put_back: the streams that are left out because the node was restored to an earlier state, with the reason.
+    """
+    ranges: list[IndexRange] = []
+    left_out = {stream: LeftOutStream(stream, reason) for stream, reason in (put_back or {}).items()}
+    latest = state.latest()
+    for end in sorted(ends, key=lambda each: (each.stream, each.partition)):
+        if end.stream in left_out:
+            continue
+        found = _plan_one(end, latest.get((end.stream, end.partition)), accept_lost)
+        if isinstance(found, str):
+            left_out[end.stream] = LeftOutStream(end.stream, found)
+        elif found.rows or found.lost:
+            ranges.append(found)
+    return RangePlan([each for each in ranges if each.of.stream not in left_out], list(left_out.values()))
+
+
+def _plan_one(
+    end: PartitionEnd, known: tuple[Incarnation, TablePosition] | None, accept_lost: bool
+) -> IndexRange | str:
+    """Returns the range of one partition, or why its stream is left out."""
+    of, begin = Incarnation(end.stream, end.partition, 0, end.created_us), end.first_index
+    place = f"{end.stream}/{end.partition}"
+    if known is not None and known[0].created_us != end.created_us:
+        if not accept_lost:
+            return (
+                f"{place} was deleted and made anew since the last run; what it held behind index {known[1].end} may "
+                "be lost. --accept-lost exports the new one beside the old one's rows"
+            )
+        of = of._replace(era=known[0].era + 1)
+    elif known is not None:
+        of, begin = known[0], known[1].end
+        if end.next_index < begin:
+            return (
+                f"{place} ends at {end.next_index}, and was exported up to {begin}: the node was put back to an "
+                "earlier state; export into a new table"
+            )
+    lost = max(0, end.first_index - begin)
+    if lost and not accept_lost:
+        return (
+            f"{place}: retention deleted {lost} messages ({begin} to {end.first_index - 1}) before they were exported; "
+            "--accept-lost goes on behind them and reports them"
+        )
+    begin += lost
+    average = end.size_bytes / max(1, end.next_index - end.first_index)
+    return IndexRange(of, begin, end.next_index, int(average * (end.next_index - begin)), lost)
+
+
+def cut_at(ranges: Iterable[IndexRange], until: Mapping[Incarnation, int]) -> list[IndexRange]:
+    """Cuts each range at the exclusive end that `until` has for its incarnation. Leaves out ranges without an end.
+
+    Also leaves out ranges that become empty, unless they record lost messages.
+    """
+    cut = [each.cut(each.begin, max(each.begin, min(each.end, until[each.of]))) for each in ranges if each.of in until]
+    return [each for each in cut if each.rows or each.lost]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The limits of an export.
+
+    rows_max: the largest number of rows in one step.
+    bytes_max: the largest estimated size of the message data in one step, in bytes.
+    seconds_max: the time limit of the export, in seconds, or None for no limit. After this time no step begins. Steps
+        get smaller towards the limit, so that the last step probably ends before it.
+    """
+
+    rows_max: int = STEP_ROWS_MAX
+    bytes_max: int = STEP_BYTES_MAX
+    seconds_max: float | None = None
+
+
+class Pace:
+    """The sizes of the steps of one export. Times are in seconds of a monotonic clock."""
+
+    def __init__(self, bounds: Bounds, started_s: float) -> None:
+        self._bounds = bounds
+        self._started_s = started_s
+        self._rows_per_s: float | None = None
+
+    def next_rows(self, now_s: float, rows_left: int) -> int | None:
+        """Returns the largest number of rows of the next step, or None if there is no time for a further step."""
+        if self._bounds.seconds_max is None:
+            return self._bounds.rows_max
+        remaining_s = self._started_s + self._bounds.seconds_max - now_s
+        if remaining_s <= 0:
+            return None
+        if self._rows_per_s is None:
+            return min(self._bounds.rows_max, FIRST_STEP_ROWS)
+        rows = min(self._bounds.rows_max, int(self._rows_per_s * remaining_s * TIME_SHARE))
+        return rows if rows >= min(WORTH_ROWS, rows_left, self._bounds.rows_max) else None
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Computes the speed of the export from the step that has just ended."""
+        if rows and seconds > 0:
+            self._rows_per_s = rows / seconds
+
+
+def take_step(ranges: Sequence[IndexRange], rows_max: int, bytes_max: int) -> list[IndexRange]:
+    """Returns the first part of each range, so that together they are one step of an export.
+
+    The step takes one row of each range, so that every partition makes progress. Its other rows come from the ranges in
+    proportion to their sizes. The size in bytes is an estimate.
+    """
+    filled = [each for each in ranges if each.rows]
+    share = min(
+        _share(rows_max, sum(each.rows for each in filled), len(filled)),
+        _share(bytes_max, sum(each.size_bytes for each in filled), sum(each.size_bytes / each.rows for each in filled)),
+    )
+    # A range without rows only records a loss, and does not count for the size of the step.
+    return [
+        each.cut(each.begin, each.begin + 1 + int(share * (each.rows - 1))) if each.rows else each for each in ranges
+    ]
+
+
+def _share(most: float, total: float, first: float) -> float:
+    """Returns the share of each range, from 0 to 1, that a step takes in addition to its first row."""
+    return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
+
+
+def plan_tasks(ranges: Sequence[IndexRange], parallelism: int) -> list[list[IndexRange]]:
+    """Returns tasks, each a list of ranges, that together export each index once. Small ranges share a task.
+
+    A task is large enough to be worth its start, and small enough to be repeated after a failure.
+    """
+    rows, parallelism = sum(each.rows for each in ranges), max(1, parallelism)
+    # The number of tasks is a multiple of `parallelism`, so that no task runs alone at the end.
+    rounds = max(1, -(-rows // (parallelism * TASK_ROWS_MAX)))
+    task_rows = max(TASK_ROWS_MIN, -(-rows // (parallelism * rounds)))
+    tasks: list[list[IndexRange]] = []
+    filled = 1.0
+    for piece, weight in _pieces(ranges, task_rows):
+        if not tasks or filled + weight > 1.0:
+            tasks.append([])
+            filled = 0.0
+        tasks[-1].append(piece)
+        filled += weight
+    return tasks
+
+
+def _pieces(ranges: Iterable[IndexRange], task_rows: int) -> Iterator[tuple[IndexRange, float]]:
+    """Yields pieces that fit into one task, each with the share of a task that it fills, from 0 to 1."""
+    for each in ranges:
+        average = each.size_bytes / max(1, each.rows)
+        rows_max = max(1, min(task_rows, int(TASK_BYTES_MAX / average) if average else task_rows))
+        # A range without rows records a loss, which the run must have, too.
+        count = max(1, -(-each.rows // rows_max))
+        # The pieces of a range have equal sizes, so that no piece is tiny.
+        for number in range(count):
+            begin = each.begin + each.rows * number // count
+            end = each.begin + each.rows * (number + 1) // count
+            yield each.cut(begin, end), (end - begin) / rows_max

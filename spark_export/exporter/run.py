@@ -1,0 +1,356 @@
+"""Exports all new messages in steps of bounded size. Each step is one run, which is one commit of the table.
+
+1. The node says how far each partition goes, and the table's log says how far it has them. Between the two is what is
+   new; a step takes the beginning of it. A stream that has lost messages is left out.
+2. Tasks read their ranges from the node and write files, which no reader sees. They check that they got every index.
+3. One transaction of the table's log adds the files and moves the positions. Only this step decides what is exported:
+   a crash before it changes nothing, and after it nothing is left to do but to tell.
+4. The node is told the positions, and the history gets a line. Both are for people to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from spark_export.exporter.errors import StreamsLeftOut, full_disk_told
+from spark_export.exporter.inline import TaskThreads
+from spark_export.exporter.node_side import ExportReader, NodeSide, Selection
+from spark_export.exporter.planning import Bounds, ExportStep, Pace, cut_at, plan_ranges, plan_tasks, take_step
+from spark_export.tables.errors import ExportError, PositionsMoved
+from spark_export.tables.failpoint import failpoint
+from spark_export.tables.files import FilesPlan, remove_files
+from spark_export.tables.log import TableLog
+from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TableState, Written
+from stream_client.errors import ClientError
+
+if TYPE_CHECKING:
+    from spark_export.exporter.history import ExportHistory
+
+T = TypeVar("T")
+
+logger = structlog.get_logger(__name__)
+
+DEFAULT_BOUNDS = Bounds()
+PROGRESS_INTERVAL_S = 0.2
+OVERTAKEN_MAX = 5
+"""How often in a row another exporter may be faster before an export gives up."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of an export over all its steps; `data_bytes_planned` is an estimate. Steps count from 1."""
+
+    step: int
+    rows: int
+    rows_planned: int
+    data_bytes: int
+    data_bytes_planned: int
+
+
+@dataclass(frozen=True)
+class ExportOutcome:
+    """The result of an export of all new messages.
+
+    run_id: the run of the last step, None if there were no new messages.
+    data_bytes, file_bytes: the size of the messages' data, and of the files.
+    lost: the number of messages that retention removed before they could be exported.
+    steps: the number of committed steps.
+    left_out: the streams that could not be exported.
+    rows_left, data_bytes_left: the number of rows and the estimated bytes of message data that are not exported yet,
+        because the time limit was reached.
+    """
+
+    run_id: int | None
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    files: int
+    partitions: int
+    lost: int
+    seconds: float
+    steps: int = 0
+    left_out: tuple[LeftOutStream, ...] = ()
+    rows_left: int = 0
+    data_bytes_left: int = 0
+
+
+async def log_step(step: ExportStep) -> None:
+    """Logs a committed step. Programs pass this function to `Exporter.run`, which otherwise logs no steps."""
+    logger.info("step published", run=step.run, rows=step.rows, files=step.files, seconds=round(step.seconds, 3))
+
+
+def add_up(
+    steps: Sequence[ExportStep], left_out: Iterable[LeftOutStream], seconds: float, left: Sequence[IndexRange] = ()
+) -> ExportOutcome:
+    """Returns the outcome of an export with these steps. left: the ranges for which there was no time."""
+    return ExportOutcome(
+        run_id=steps[-1].run if steps else None,
+        rows=sum(each.rows for each in steps),
+        data_bytes=sum(each.data_bytes for each in steps),
+        file_bytes=sum(each.file_bytes for each in steps),
+        files=sum(each.files for each in steps),
+        partitions=len({each.of.place for step in steps for each in step.ranges}),
+        lost=sum(each.lost for each in steps),
+        seconds=seconds,
+        steps=len(steps),
+        left_out=tuple(left_out),
+        rows_left=sum(each.rows for each in left),
+        data_bytes_left=sum(each.size_bytes for each in left),
+    )
+
+
+class Exporter:
+    """Executes the exports of one table, one at a time.
+
+    selection: the streams to export.
+    client_id: the consumer under whose name the node is told the positions.
+    plan_files: returns how tasks write files, given the state of the table.
+    accept_lost: whether to go on if messages were removed before they could be exported. If False, the stream of these
+        messages is left out.
+    open_history: opens the history of the export. It is called when there is something to note.
+    on_progress: called about every PROGRESS_INTERVAL_S seconds while tasks write files.
+    """
+
+    def __init__(
+        self,
+        log: TableLog,
+        node: NodeSide,
+        reader: ExportReader,
+        threads: TaskThreads,
+        open_history: Callable[[], Awaitable[ExportHistory]],
+        *,
+        selection: Selection,
+        client_id: str,
+        plan_files: Callable[[TableState], FilesPlan],
+        accept_lost: bool = False,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._log = log
+        self._node = node
+        self._reader = reader
+        self._threads = threads
+        self._open_history = open_history
+        self._selection = selection
+        self._client_id = client_id
+        self._plan_files = plan_files
+        self._accept_lost = accept_lost
+        self._bounds = bounds
+        self._on_progress = on_progress
+        self._is_ending = False
+
+    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
+        """Exports all messages that are on the node at the time of the call, in steps that are committed separately.
+
+        Later messages are left to the next call, so this call ends even if new messages keep coming. If the caller
+        cancels this call during a commit, the commit is completed first. Raises StreamsLeftOut at the end if a stream
+        could not be exported, and other ExportErrors and ClientErrors at once; the committed steps stay in the table.
+        """
+        started_s = time.monotonic()
+        self._is_ending = False
+        pace, steps, left_out = Pace(self._bounds, started_s), list[ExportStep](), dict[str, LeftOutStream]()
+        state, left = await self._plan(None, left_out)
+        # The first plan fixes the end of the export, which would otherwise never end while a producer pushes messages.
+        until, overtaken = {each.of: each.end for each in left}, 0
+        while left:
+            # Take a step of a size that fits into the time that is left.
+            rows_max = pace.next_rows(time.monotonic(), sum(each.rows for each in left))
+            if rows_max is None:
+                break
+            part = take_step(left, rows_max, self._bounds.bytes_max)
+            try:
+                with full_disk_told(self._log.place):
+                    step = await self._step(state, part, left_out, self._progress_reporter(steps, left))
+            except PositionsMoved as error:
+                # Another exporter has committed some of these messages; the plan is made anew from its positions.
+                overtaken += 1
+                if overtaken > OVERTAKEN_MAX:
+                    raise
+                logger.warning("overtaken by another exporter", reason=str(error))
+                state, left = await self._plan(until, left_out)
+                continue
+            overtaken = 0
+            if step is not None:
+                # Learn the speed, which decides the size of the next step, and tell the caller.
+                steps.append(step)
+                pace.took(step.rows, step.seconds)
+                if on_step is not None:
+                    await self._to_its_end(on_step(step))
+            # A cancellation during the commit was put off until here. It counts only if messages are left to export.
+            if self._is_ending and part != left:
+                raise asyncio.CancelledError
+            # Each step is planned again, since retention and deletions may have removed messages during the last step.
+            state, left = (state, []) if part == left else await self._plan(until, left_out)
+        outcome = add_up(steps, left_out.values(), time.monotonic() - started_s, left)
+        # The caller gets the outcome in any case: other streams may have been exported.
+        if left_out:
+            raise StreamsLeftOut(outcome)
+        return outcome
+
+    async def _plan(
+        self, until: Mapping[Incarnation, int] | None, left_out: dict[str, LeftOutStream]
+    ) -> tuple[TableState, list[IndexRange]]:
+        """Returns the state of the table, and the ranges of the new messages up to `until`. Adds streams that cannot be
+        exported to `left_out`."""
+        # The table is read first: a position that another exporter moves meanwhile is then behind the partition's end.
+        state = await asyncio.to_thread(self._log.load)
+        ends = await asyncio.to_thread(self._node.list_ends, self._selection)
+        if not ends and self._selection.pattern is not None:
+            logger.warning("no stream of the node matches", pattern=self._selection.pattern)
+        # A stream that was left out stays so until the next export, so that each one is reported once.
+        ends = [each for each in ends if each.stream not in left_out]
+        # Compare the positions of the table with the node. Without the saved positions, a node that was put back to an
+        # earlier state, and has grown again, could not be told from a healthy one.
+        saved = await asyncio.to_thread(self._node.load_positions, self._client_id)
+        put_back = await asyncio.to_thread(self._node.find_put_back, ends, state, saved)
+        plan = plan_ranges(ends, state, accept_lost=self._accept_lost, put_back=put_back)
+        # The table itself can refuse a stream, because of its name. Leave out each stream with a problem as a whole.
+        refused = {each.of.stream: self._log.refusal_of(each.of.stream) for each in plan.ranges}
+        for each in (*plan.left_out, *(LeftOutStream(stream, reason) for stream, reason in refused.items() if reason)):
+            left_out[each.stream] = each
+            logger.warning("stream left out", stream=each.stream, reason=each.reason)
+        # A run that was killed after its commit could not tell the node. Tell it now, or its lag would be wrong until
+        # new messages come.
+        latest = state.latest()
+        untold = {
+            known[0]: known[1].end
+            for end in ends
+            if end.stream not in left_out
+            and (known := latest.get((end.stream, end.partition))) is not None
+            and known[0].created_us == end.created_us
+            and saved.get(known[0].place, 0) < known[1].end
+        }
+        await self._tell(untold)
+        ranges = [each for each in plan.ranges if each.of.stream not in left_out]
+        return state, ranges if until is None else cut_at(ranges, until)
+
+    async def _step(
+        self,
+        state: TableState,
+        ranges: list[IndexRange],
+        left_out: dict[str, LeftOutStream],
+        on_rows: Callable[[int, int], None],
+    ) -> ExportStep | None:
+        """Exports the ranges as one run. Streams that cannot be read are added to `left_out`.
+
+        Returns None, and commits nothing, if no stream could be read. Raises ExportError, ClientError.
+        """
+        started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
+        failpoint("planned")
+        # Decide where the files go. Nobody else uses their names, so they can be removed after a failure.
+        plan = await asyncio.to_thread(self._plan_files, state)
+        try:
+            # Let the tasks write files, while another task reports how far they are.
+            tasks = plan_tasks(ranges, self._threads.parallelism)
+            watching = asyncio.create_task(self._watch(on_rows))
+            try:
+                written = await self._threads.run(tasks, plan, self._reader)
+            finally:
+                watching.cancel()
+            failpoint("tasks_done")
+            # Leave out the streams that could not be read, with the files that other tasks wrote of them: a later
+            # position would hide the gap.
+            for each in written.left_out:
+                left_out.setdefault(each.stream, each)
+                logger.warning("stream left out", stream=each.stream, reason=each.reason)
+            without = [each for each in written.files if each.stream in left_out]
+            await asyncio.to_thread(remove_files, plan, without)
+            written = Written([each for each in written.files if each.stream not in left_out], written.ranges)
+            if not written.ranges:
+                raise _NothingRead(next(iter(left_out.values())).reason)
+        except BaseException as error:
+            # Nothing was committed, so the files are of no use. The shield lets a second cancellation leave no file.
+            await asyncio.shield(self._abandon(plan, written, error, started_us))
+            if isinstance(error, _NothingRead):
+                return None
+            raise
+        # From here on nobody knows whether the run is in the table, so a cancellation waits for the end of the commit.
+        return await self._to_its_end(self._commit(plan, written, started_us, started_s))
+
+    async def _commit(self, plan: FilesPlan, written: Written, started_us: int, started_s: float) -> ExportStep:
+        failpoint("before_commit")
+        # Add the files and move the positions in one transaction.
+        try:
+            commit = await asyncio.to_thread(self._log.append, plan, written)
+        except PositionsMoved as error:
+            # Another exporter has committed these messages. The files of this run would double them.
+            await self._abandon(plan, written, error, started_us)
+            raise
+        except (ExportError, OSError) as error:
+            # The answer may have got lost, and the table may have the files: they stay.
+            await self._abandon(plan, Written(), error, started_us)
+            raise ExportError(f"the run is written, and was not added to the table: {error}") from error
+        # The messages are in the table; what follows is only told to others.
+        failpoint("committed")
+        step = ExportStep(
+            run=commit.run,
+            ranges=tuple(commit.ranges),
+            rows=sum(each.rows for each in commit.ranges),
+            data_bytes=sum(each.data_bytes for each in written.files),
+            file_bytes=sum(each.file_bytes for each in written.files),
+            files=len(written.files),
+            seconds=time.monotonic() - started_s,
+        )
+        # First the node, which shows the lag to everybody, and then the history of this export.
+        await self._tell({each.of: each.end for each in commit.ranges})
+        failpoint("saved")
+        await (await self._open_history()).add_run(step, started_us)
+        return step
+
+    async def _tell(self, moved: Mapping[Incarnation, int]) -> None:
+        """Tells the node the positions. A failure is only logged, because the next run tells them, too."""
+        if not moved:
+            return
+        try:
+            await asyncio.to_thread(self._node.save_positions, self._client_id, moved)
+        except ClientError as error:
+            logger.warning("positions not told to the node", error=" ".join(str(error).split()))
+
+    async def _abandon(self, plan: FilesPlan, written: Written, error: BaseException, started_us: int) -> None:
+        """Removes the files of a run that is not in the table, and notes in the history why."""
+        # The error is one line in the history, in place of a traceback.
+        said = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
+        text = " ".join(said.split()) or type(error).__name__
+        await asyncio.to_thread(self._log.abandon, plan, written.files)
+        logger.warning("run abandoned", error=text)
+        await (await self._open_history()).add_failure(text, started_us)
+
+    async def _watch(self, on_rows: Callable[[int, int], None]) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
+            on_rows(*self._threads.progress())
+
+    def _progress_reporter(self, steps: Sequence[ExportStep], left: Sequence[IndexRange]) -> Callable[[int, int], None]:
+        """Returns a function that reports the progress of the whole export, given the progress of the current step."""
+        number, rows, data_bytes = len(steps) + 1, sum(e.rows for e in steps), sum(e.data_bytes for e in steps)
+        rows_planned = rows + sum(each.rows for each in left)
+        bytes_planned = data_bytes + sum(each.size_bytes for each in left)
+
+        def tell(step_rows: int, step_bytes: int) -> None:
+            if self._on_progress is not None:
+                self._on_progress(
+                    Progress(number, rows + step_rows, rows_planned, data_bytes + step_bytes, bytes_planned)
+                )
+
+        return tell
+
+    async def _to_its_end(self, work: Awaitable[T]) -> T:
+        """Waits until `work` has ended, even if the caller is cancelled meanwhile. A cancellation only sets
+        `_is_ending`; no CancelledError is raised."""
+        # Without the shield, a cancellation would reach `work` itself.
+        task = asyncio.ensure_future(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._is_ending = True
+            return await task
+
+
+class _NothingRead(Exception):
+    """No stream of a step could be read. The text of this error says why one of the streams could not be read."""

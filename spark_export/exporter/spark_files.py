@@ -1,0 +1,152 @@
+"""Writes rows of messages as the files of an exported table, in Spark's tasks: the format `stream_node_files`.
+
+The tasks only write files, as `spark_export.tables.files` does for the small engine. The program on the driver commits
+them: `write_files` returns what was written. Rows that the table has already are left out, so that a micro-batch which
+Spark repeats, or a checkpoint that is older than the table, changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from spark_export.registration import register_format
+from spark_export.shipping import Shipped
+from spark_export.tables.files import FilesPlan, FilesWriter, check_complete, remove_files
+from spark_export.tables.model import DataFile, Incarnation, IndexRange, Written
+
+FORMAT = "stream_node_files"
+Starts = Mapping[tuple[str, int], IndexRange]
+"""The ranges behind the table's positions, by stream and partition. Rows before the beginning are left out."""
+
+
+def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool = False) -> Written:
+    """Writes rows as files, and returns them when all are complete. Nothing is committed.
+
+    rows: a DataFrame with the columns of `spark_export.tables.columns.ROWS` without `era`. Each task has whole ranges
+        of indexes in order, as the format `stream_node` reads them. Raises errors of Spark.
+    is_remote: whether the session is one of Spark Connect, whose server cannot write a file for this process.
+    """
+    if is_remote:
+        # `mapInArrow` needs pandas, which a client of Spark Connect has anyway.
+        found = rows.mapInArrow(_Mapped(plan, dict(starts)), "part string").collect()
+        return _decoded([row["part"] for row in found])
+    register_format(rows.sparkSession, FilesSink)
+    # To write, Spark looks such a format up in the session that is active in this thread. This call activates one.
+    rows.sparkSession.createDataFrame([], "part string")
+    with tempfile.TemporaryDirectory(prefix="stream-node-export-") as folder:
+        result = Path(folder) / "written"
+        job = base64.b64encode(pickle.dumps((plan, dict(starts)))).decode()
+        rows.write.format(FORMAT).mode("append").option("job", job).option("result", str(result)).save()
+        return _decoded(json.loads(result.read_bytes()))
+
+
+def _encoded(written: Written) -> str:
+    return json.dumps(asdict(written))
+
+
+def _decoded(parts: list[str]) -> Written:
+    """Returns what all tasks have written together."""
+    files, ranges = list[DataFile](), list[IndexRange]()
+    for part in map(json.loads, parts):
+        files += [DataFile(**each) for each in part["files"]]
+        ranges += [IndexRange(**{**each, "of": Incarnation(*each["of"])}) for each in part["ranges"]]
+    return Written(files, ranges)
+
+
+@dataclass
+class _Mapped:
+    """The task for Spark Connect: writes the rows of a task, and yields what was written as one row."""
+
+    plan: FilesPlan
+    starts: Starts
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        part = _encoded(write_rows(batches, self.plan, self.starts))
+        yield pa.RecordBatch.from_arrays([pa.array([part], pa.string())], ["part"])
+
+
+class FilesSink(Shipped):
+    """The data source behind `write_files`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        plan, starts = pickle.loads(base64.b64decode(self.options["job"]))
+        return FilesTaskWriter(plan, starts, self.options["result"])
+
+
+@dataclass
+class _Part(WriterCommitMessage):
+    part: str
+
+
+class FilesTaskWriter(DataSourceArrowWriter):
+    def __init__(self, plan: FilesPlan, starts: Starts, result: str) -> None:
+        self._plan = plan
+        self._starts = starts
+        self._result = result
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _Part(_encoded(write_rows(iterator, self._plan, self._starts)))
+
+    def commit(self, messages: list[Any]) -> None:
+        # Spark calls this method in a process of its own, on the machine of the driver.
+        Path(self._result).write_text(json.dumps([each.part for each in messages if each is not None]))
+
+    def abort(self, messages: list[Any]) -> None:
+        # The tasks that failed have removed their own files.
+        remove_files(self._plan, _decoded([each.part for each in messages if each is not None]).files)
+
+
+def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Starts) -> Written:
+    """Executes one task: writes the rows that the table does not have yet. Raises RangeIncomplete at a gap."""
+    writer, done = FilesWriter(plan), list[IndexRange]()
+    try:
+        for batch in batches:
+            for place, rows in _by_partition(batch):
+                wanted = starts[place]
+                first = rows["index"][0].as_py()
+                rows = rows.slice(min(rows.num_rows, max(0, wanted.begin - first)))
+                if not rows.num_rows:
+                    continue
+                first = rows["index"][0].as_py()
+                end = first + rows.num_rows
+                for _ in check_complete(IndexRange(wanted.of, first, end), [rows]):
+                    # The rows have each index once, in order.
+                    pass
+                is_next = bool(done) and done[-1].of == wanted.of and done[-1].end == first
+                begin = done.pop().begin if is_next else first
+                writer.write(wanted.of.stream, wanted.of.partition, wanted.of.era, rows)
+                lost = wanted.lost if begin == wanted.begin else 0
+                last_us = rows["timestamp"][-1].cast(pa.int64()).as_py()
+                done.append(IndexRange(wanted.of, begin, end, lost=lost, last_us=last_us))
+        return Written(writer.close(), done)
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int], pa.RecordBatch]]:
+    """Yields the rows of each stream and partition. A task has few of them, one after the other."""
+    places = list(zip(batch["stream"].to_pylist(), batch["partition"].to_pylist(), strict=True))
+    if places and places[0] == places[-1] and len(set(places)) == 1:
+        yield places[0], batch
+        return
+    at = 0
+    for place, group in groupby(places):
+        count = sum(1 for _ in group)
+        yield place, batch.slice(at, count)
+        at += count

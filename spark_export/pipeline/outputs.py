@@ -1,0 +1,289 @@
+"""The silver and gold tables of a pipeline: Delta tables in one folder, which Spark computes and `deltalake` commits.
+
+Spark writes the files of new rows. Where rows replace others, `deltalake` writes the rows of the touched files again.
+Either is one commit of the table. The file OUT/pipeline.json names the version of each table that belongs together,
+and the replacement of this file publishes a step of all tables at once. A step that did not come so far left newer
+versions, which `Outputs` restores before it goes on. So neither jars nor the checkpoint of a query decide what is in
+the tables.
+
+The folder must be on a file system that the executors of Spark and this process see under the same path.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.transaction import AddAction
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
+
+from ockam.files.durable_files import write_durably
+from spark_export.tables.errors import ExportError, TableRefused
+from spark_export.tables.failpoint import failpoint
+from spark_export.tables.files import statistics
+
+MANIFEST = "pipeline.json"
+MANIFEST_FORMAT = 3
+RANGES_MAX = 200
+"""The largest number of ranges in the condition of a commit. More ranges are widened until they are so few."""
+SKIPPED_BY = ("number", "minute", "timestamp")
+"""The columns whose minimum and maximum in each file are in the log of a table, if all columns of it have them."""
+SMALL_FILES_MAX = 64
+"""The number of files of a table from which a step merges the small ones."""
+KEEP_HOURS = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of MANIFEST: the state of a pipeline after its last step.
+
+    export: the id of the export's table. settings: those that decide what is in the tables.
+    versions: the version of each table that belongs to this state. schemas: the columns of each, in Spark's JSON.
+    chains: the chains of which the export has messages, each with its settled block (number and hash in hex) or None.
+    rooted: the chains that have a canonical block.
+    """
+
+    export: str
+    settings: Mapping[str, Any]
+    step: int = 0
+    versions: Mapping[str, int] = field(default_factory=dict)
+    schemas: Mapping[str, Any] = field(default_factory=dict)
+    chains: Mapping[str, Sequence[Any] | None] = field(default_factory=dict)
+    rooted: Sequence[str] = ()
+
+
+def load_manifest(out: Path) -> Manifest | None:
+    """Returns the state of the last published step; None if there is none. Raises TableRefused, ExportError."""
+    try:
+        found = json.loads((out / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        if (out / "latest").is_symlink():
+            raise TableRefused(
+                f"{out} has tables of an earlier version of this program: choose another folder, or --rebuild"
+            ) from None
+        return None
+    except ValueError as error:
+        raise ExportError(f"{out / MANIFEST} is damaged: {error}; build the tables anew with --rebuild") from error
+    if found.pop("format") != MANIFEST_FORMAT:
+        raise TableRefused(f"{out} is of another version of this program: build it anew with --rebuild")
+    return Manifest(**found)
+
+
+def table_at(out: Path, name: str) -> DeltaTable:
+    """Returns a table, such as `gold/rates`, at the last published step.
+
+    All tables that are opened while no step is published belong together. Raises TableRefused if there is no such
+    table.
+    """
+    manifest = load_manifest(out)
+    if manifest is None or name not in manifest.versions:
+        raise TableRefused(f"{out} has no table {name}")
+    return DeltaTable(str(out / name), version=manifest.versions[name])
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The rows of a table that a step replaces: those whose `column` is in one of the ranges (both ends included).
+
+    by: the values of the column `chain` with the ranges of each, or one entry with None for a table without chains.
+    Times are in microseconds since 1970.
+    """
+
+    column: str
+    by: Mapping[str | None, Sequence[tuple[int, int]]]
+
+    @classmethod
+    def of(cls, column: str, values: Mapping[str | None, Iterable[int]], unit: int = 1) -> Touched:
+        """Returns the touched rows for single values, which are whole multiples of `unit`."""
+        return cls(column, {chain: ranges_of(sorted(found), unit) for chain, found in values.items() if found})
+
+    def condition(self) -> Any:
+        """Returns the condition for Spark."""
+        column = f.col(self.column) if self.column == "number" else f.unix_micros(self.column)
+        parts = []
+        for chain, ranges in self.by.items():
+            within = reduce(lambda one, other: one | other, (column.between(*each) for each in ranges))
+            parts.append(within if chain is None else (f.col("chain") == chain) & within)
+        return reduce(lambda one, other: one | other, parts, f.lit(False))
+
+    def predicate(self) -> str:
+        """Returns the condition for `deltalake`."""
+        parts = []
+        for chain, ranges in self.by.items():
+            name = "" if chain is None else "chain = '" + chain.replace("'", "''") + "' AND "
+            parts += [
+                f"({name}{self.column} >= {self._value(a)} AND {self.column} <= {self._value(b)})" for a, b in ranges
+            ]
+        return " OR ".join(parts) or "false"
+
+    def overlaps(self, least: Any, greatest: Any) -> bool:
+        """Returns whether a file can have touched rows. least, greatest: of the column in the file, None if unknown."""
+        if least is None or greatest is None:
+            return True
+        ends = [int(each.timestamp()) * 1_000_000 if isinstance(each, datetime) else each for each in (least, greatest)]
+        slack = 1_000_000 if isinstance(least, datetime) else 0
+        ranges = (each for found in self.by.values() for each in found)
+        return any(first <= ends[1] + slack and ends[0] - slack <= last for first, last in ranges)
+
+    def _value(self, value: int) -> str:
+        if self.column == "number":
+            return str(value)
+        time = datetime.fromtimestamp(value // 1_000_000, UTC)
+        return f"'{time:%Y-%m-%dT%H:%M:%S}.{value % 1_000_000:06d}Z'"
+
+
+def ranges_of(values: Sequence[int], unit: int) -> list[tuple[int, int]]:
+    """Returns at most RANGES_MAX ranges that have all values, which are sorted multiples of `unit`."""
+    gap = unit
+    while True:
+        ranges: list[tuple[int, int]] = []
+        for value in values:
+            if ranges and value - ranges[-1][1] <= gap:
+                ranges[-1] = ranges[-1][0], value
+            else:
+                ranges.append((value, value))
+        if len(ranges) <= RANGES_MAX:
+            return ranges
+        gap *= 4
+
+
+def _spark_path(path: Path) -> str:
+    """Returns a path for Spark, whose default file system can be another one than this process has, such as HDFS."""
+    return f"file://{path.absolute()}"
+
+
+@lru_cache(maxsize=100_000)
+def _ends_of(path: str, column: str) -> tuple[Any, ...]:
+    """Returns the least and the greatest value of a column, as the footer of a file has it; None twice if it has none.
+
+    A file never changes, and its name is never used again.
+    """
+    metadata = pq.read_metadata(path)
+    place = next(each for each in range(metadata.num_columns) if metadata.schema.column(each).path == column)
+    found = [metadata.row_group(group).column(place).statistics for group in range(metadata.num_row_groups)]
+    if not found or not all(each is not None and each.has_min_max for each in found):
+        return None, None
+    ends = min(each.min for each in found), max(each.max for each in found)
+    return tuple(
+        each.replace(tzinfo=UTC) if isinstance(each, datetime) and each.tzinfo is None else each for each in ends
+    )
+
+
+class Outputs:
+    """The tables during one step. What `read` returns includes what the step has written.
+
+    before: the state after the last step; None if all tables are built anew, which replaces what is there.
+    """
+
+    def __init__(self, spark: Any, out: Path, before: Manifest | None) -> None:
+        self._spark = spark
+        self._out = out
+        self._versions = dict(before.versions) if before else {}
+        self._schemas = dict(before.schemas) if before else {}
+        # Spark's default for times in Parquet is a type that Delta does not have.
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        for name, version in self._versions.items():
+            table = self._open(name, None)
+            if table.version() != version:
+                table.restore(version)
+                self._versions[name] = table.version()
+
+    def read(self, name: str, schema: str, touched: Touched | None = None) -> Any:
+        """Returns the rows of a table. schema: the columns of a table that does not exist yet."""
+        if name not in self._versions:
+            return self._spark.createDataFrame([], schema)
+        columns, paths = StructType.fromJson(self._schemas[name]), self._files(name, touched)
+        frame = self._spark.read.schema(columns).parquet(*paths) if paths else self._spark.createDataFrame([], columns)
+        return frame if touched is None else frame.where(touched.condition())
+
+    def append(self, name: str, rows: Any) -> None:
+        """Adds rows. If the table is built anew, they replace what is there. Spark's tasks write the files."""
+        self._commit_files(name, rows, "append" if name in self._versions else "overwrite")
+
+    def replace(self, name: str, rows: Any, touched: Touched | None = None) -> None:
+        """Replaces the touched rows, or all rows. All rows that are given must be touched ones, or the step fails."""
+        if touched is None or name not in self._versions:
+            self._commit_files(name, rows, "overwrite")
+        elif not self._files(name, touched):
+            self._commit_files(name, rows, "append")
+        else:
+            table = self._open(name, self._versions[name])
+            write_deltalake(table, rows.toArrow(), mode="overwrite", predicate=touched.predicate())
+            self._note(name, rows)
+
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Publishes the step. Afterwards merges small files, and removes files that were replaced an hour ago."""
+        published = replace(
+            manifest, step=manifest.step + 1, versions=dict(self._versions), schemas=dict(self._schemas)
+        )
+        failpoint("pipeline_written")
+        write_durably(self._out / MANIFEST, json.dumps({"format": MANIFEST_FORMAT, **vars(published)}).encode())
+        failpoint("pipeline_published")
+        if published.step % SMALL_FILES_MAX:
+            return published
+        for name in self._versions:
+            table = self._open(name, None)
+            table.optimize.compact()
+            # `full` also finds the files of killed steps, which no version of the table names.
+            table.vacuum(KEEP_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+            self._versions[name] = table.version()
+        return self.publish(published)
+
+    def _files(self, name: str, touched: Touched | None) -> list[str]:
+        """Returns the paths of the files that can have touched rows."""
+        actions = pa.table(self._open(name, self._versions[name]).get_add_actions(flatten=True)).to_pylist()
+        least, greatest = ("", "") if touched is None else (f"min.{touched.column}", f"max.{touched.column}")
+        chosen = []
+        for each in actions:
+            ends, path = (each.get(least), each.get(greatest)), self._out / name / each["path"]
+            if touched is not None and None in ends:
+                # The log has no statistics of a file with columns without them, see `tables.files.statistics`.
+                ends = _ends_of(str(path), touched.column)
+            if touched is None or touched.overlaps(*ends):
+                chosen.append(_spark_path(path))
+        return chosen
+
+    def _commit_files(self, name: str, rows: Any, mode: str) -> None:
+        place, schema = self._out / name, Schema.from_json(rows.schema.json())
+        folder = f"rows-{uuid.uuid4().hex}"
+        counted = Observation()
+        observed = rows.observe(counted, f.count(f.lit(1)).alias("rows"))
+        observed.write.mode("error").option("compression", "zstd").parquet(_spark_path(place / folder))
+        if not DeltaTable.is_deltatable(str(place)):
+            DeltaTable.create(str(place), schema, mode="ignore")
+        actions, found = [], 0
+        for path in sorted((place / folder).glob("*.parquet")):
+            metadata = pq.read_metadata(path)
+            found += metadata.num_rows
+            if metadata.num_rows:
+                stats = statistics(metadata, SKIPPED_BY, frozenset(SKIPPED_BY))
+                time_ms = int(path.stat().st_mtime * 1000)
+                actions.append(AddAction(f"{folder}/{path.name}", path.stat().st_size, {}, time_ms, True, stats))
+        if found != (wanted := counted.get["rows"]):
+            raise ExportError(
+                f"Spark wrote {wanted} rows of {name}, and {place / folder} has {found} of them: the folder is not the "
+                "same for the executors and this process; choose one that all machines share. Nothing is published"
+            )
+        if actions or mode == "overwrite":
+            table = self._open(name, self._versions.get(name))
+            table.create_write_transaction(actions, mode, schema)
+        self._note(name, rows)
+
+    def _open(self, name: str, version: int | None) -> DeltaTable:
+        return DeltaTable(str(self._out / name), version=version)
+
+    def _note(self, name: str, rows: Any) -> None:
+        self._versions[name] = self._open(name, None).version()
+        self._schemas[name] = json.loads(rows.schema.json())
+        failpoint("pipeline_taken")

@@ -1,0 +1,244 @@
+"""Runs a pipeline: builds its tables from the table of an export, and keeps them up to date by a streaming query.
+
+The tables say what they have: `state/index_spans` has the indexes that were taken. So a query begins where they end,
+with a new checkpoint, which only counts the micro-batches of this process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from deltalake import QueryBuilder
+
+from ockam.files.durable_files import make_folder
+from spark_export.errors import SourceError
+from spark_export.pipeline.bronze import FORMAT, BronzeTable, Ends, TableSource, read_bronze
+from spark_export.pipeline.outputs import Manifest, load_manifest, table_at
+from spark_export.pipeline.step import TAKEN, Settings, Step
+from spark_export.registration import register_format
+from spark_export.session import WORKER_LATE, close_session, find_own_message, first_line, is_sparks
+from spark_export.tables.errors import ExportError, TableRefused
+
+STEP_ROWS = 1_000_000
+"""The number of new messages that one step takes at most. A rebuild is one step."""
+RETRY_S = 10.0
+ATTEMPTS_MAX = 4
+STOP_POLL_S = 0.5
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a run.
+
+    rows: the number of new messages. steps: the number of published steps. rebuilt: whether all tables were built anew.
+    notes: a line for each setting that has had no effect yet.
+    """
+
+    rows: int
+    steps: int
+    rebuilt: bool
+    notes: tuple[str, ...] = ()
+
+
+def run_pipeline(
+    spark: Any, bronze: BronzeTable, out: Path, settings: Settings, *, rebuild: bool = False, step_rows: int = STEP_ROWS
+) -> Report:
+    """Updates the tables with the new messages of an export. If there are no tables yet, builds all of them.
+
+    Raises TableRefused if another run is active in the output folder, or the tables were built from another export or
+    with other settings, and other ExportErrors. A rebuild can have other settings.
+    """
+    with _alone(out):
+        state, export = find_state(bronze, out, settings, rebuild=rebuild)
+        rows = steps = 0
+        if state is None:
+            state = Manifest(export, settings.named())
+            try:
+                state, rows = Step(spark, out, state, settings, anew=True).take(read_bronze(spark, bronze))
+            except Exception as error:
+                if not is_sparks(error):
+                    raise
+                raise _told(error) from error
+            return Report(rows, 1, True, tuple(settings.notes(state)))
+
+        def count(published: Manifest, new: int) -> None:
+            nonlocal rows, steps
+            rows, steps = rows + new, steps + 1
+
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                with _query(spark, bronze, out, settings, step_rows, {"availableNow": True}, count) as query:
+                    query.awaitTermination()
+                break
+            except ExportError as error:
+                # Nothing is lost: another query begins where the tables end.
+                if WORKER_LATE not in str(error) or attempt + 1 == ATTEMPTS_MAX:
+                    raise
+        state = load_manifest(out)
+        assert state is not None
+        return Report(rows, steps, False, tuple(settings.notes(state)))
+
+
+def run_daemon(
+    open_session: Callable[[], Any],
+    bronze: BronzeTable,
+    out: Path,
+    settings: Settings,
+    *,
+    every_s: float,
+    stop: threading.Event,
+    step_rows: int = STEP_ROWS,
+    on_report: Callable[[Report], None] = lambda report: None,
+) -> int:
+    """Updates the tables every `every_s` seconds until `stop` is set. Returns the number of failures.
+
+    A failure is logged, and a query of another session goes on where the tables end. open_session: starts a Spark
+    session, which is closed here. on_report: called after the first run and after each later step. Raises TableRefused
+    at the beginning, as `run_pipeline`.
+    """
+    find_state(bronze, out, settings)
+    failures, session = 0, open_session()
+
+    def told(published: Manifest, new: int) -> None:
+        on_report(Report(new, 1, False, tuple(settings.notes(published))))
+
+    try:
+        first = run_pipeline(session, bronze, out, settings, step_rows=step_rows)
+        for note in first.notes:
+            logger.warning("setting without effect", note=note)
+        on_report(first)
+        with _alone(out):
+            while not stop.is_set():
+                try:
+                    session = session or open_session()
+                    trigger = {"processingTime": f"{every_s} seconds"}
+                    with _query(session, bronze, out, settings, step_rows, trigger, told) as query:
+                        while not stop.is_set() and not query.awaitTermination(STOP_POLL_S):
+                            pass
+                except (ExportError, SourceError, OSError) as error:
+                    failures += 1
+                    logger.error("pipeline failed", error=" ".join(str(error).split()))
+                    # The session's Java may have died, and PySpark would go on asking it.
+                    if session is not None:
+                        close_session(session)
+                    session = None
+                    stop.wait(RETRY_S)
+    finally:
+        if session is not None:
+            close_session(session)
+    return failures
+
+
+def find_state(
+    bronze: BronzeTable, out: Path, settings: Settings, *, rebuild: bool = False
+) -> tuple[Manifest | None, str]:
+    """Returns the state of the tables, or None if they must be built anew, and the id of the export. Needs no Spark.
+
+    Raises TableRefused if there is no export, or the tables were built from another one or with other settings.
+    """
+    log = bronze.open()
+    if not log.exists():
+        raise TableRefused(f"{bronze.path} holds no table of the format {bronze.table_format}")
+    export, state = log.table_id(), None if rebuild else load_manifest(out)
+    if state is None:
+        return None, export
+    if state.export != export:
+        raise TableRefused(
+            f"the tables in {out} were built from the export {state.export}, and this is the export {export}: "
+            "choose another folder for its tables, or build the tables anew with --rebuild"
+        )
+    for name, value in settings.named().items():
+        if state.settings[name] != value:
+            raise TableRefused(
+                f"the tables in {out} were built with {name}={state.settings[name]}, and now {name}={value} is given: "
+                "give the same value, or build the tables anew with --rebuild"
+            )
+    return state, export
+
+
+@contextmanager
+def _query(
+    spark: Any,
+    bronze: BronzeTable,
+    out: Path,
+    settings: Settings,
+    step_rows: int,
+    trigger: dict[str, Any],
+    on_step: Callable[[Manifest, int], None],
+) -> Iterator[Any]:
+    """Starts the streaming query that updates the tables, and stops it at the end. Raises ExportError if it failed."""
+    failed: list[Exception] = []
+
+    def take(rows: Any, number: int) -> None:
+        try:
+            state = load_manifest(out)
+            assert state is not None
+            published, new = Step(rows.sparkSession, out, state, settings, anew=False).take(rows)
+        except Exception as error:
+            # Spark reports the error as a text only.
+            failed.append(error)
+            raise
+        if new:
+            on_step(published, new)
+
+    register_format(spark, TableSource)
+    start = json.dumps([[*key, end] for key, end in sorted(_taken(out).items())])
+    options = {**bronze.options(), "startingEnds": start, "maxRowsPerTrigger": str(step_rows)}
+    checkpoint = tempfile.mkdtemp(prefix="stream-node-pipeline-")
+    try:
+        stream = spark.readStream.format(FORMAT).options(**options).load().writeStream
+        query = (
+            stream.foreachBatch(take).option("checkpointLocation", f"file://{checkpoint}").trigger(**trigger).start()
+        )
+        try:
+            yield query
+        finally:
+            query.stop()
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        cause = failed[0] if failed else error
+        if isinstance(cause, ExportError):
+            raise cause from error
+        raise _told(cause) from error
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _told(error: Exception) -> ExportError:
+    return ExportError(f"the pipeline failed: {find_own_message(str(error)) or first_line(error)}")
+
+
+def _taken(out: Path) -> Ends:
+    """Returns where the rows end that the tables have."""
+    query = 'SELECT stream, "partition", era, max(last) + 1 AS "end" FROM t GROUP BY stream, "partition", era'
+    rows = pa.table(QueryBuilder().register("t", table_at(out, TAKEN)).execute(query).read_all()).to_pylist()
+    return {(each["stream"], each["partition"], each["era"]): each["end"] for each in rows}
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Holds the lock of the output folder. Raises TableRefused if another run has it."""
+    make_folder(out.absolute())
+    descriptor = os.open(out / "pipeline.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise TableRefused(f"another pipeline works in {out}") from error
+    finally:
+        os.close(descriptor)

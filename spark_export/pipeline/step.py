@@ -1,0 +1,290 @@
+"""Brings the silver and gold tables up to date with new rows of bronze: one micro-batch of a streaming query.
+
+A step computes the rows that the new messages touch with the DataFrame functions of `silver_messages`, `silver_blocks`,
+`silver_cardinal` and `gold`, which also make the tables of a rebuild. What it needs of earlier messages is in the
+tables: the messages of incomplete blocks, corrected root hashes, and the spans of the indexes that were taken.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as f
+
+from spark_export.pipeline import gold, silver_blocks, silver_cardinal
+from spark_export.pipeline.canon import (
+    CANONICAL,
+    REORGED,
+    BlockLink,
+    CanonState,
+    find_settled,
+    mark_chain,
+    mark_descendants,
+)
+from spark_export.pipeline.outputs import Manifest, Outputs, Touched
+from spark_export.pipeline.silver_cardinal import BLOCK, Topics, block_link
+from spark_export.pipeline.silver_messages import silver_messages
+
+MESSAGES, RATES, LATENCY, INDEX_GAPS = "silver/messages", "gold/rates", "gold/latency", "gold/index_gaps"
+BLOCKS, ITEMS, BLOCK_GAPS = "silver/blocks", "silver/items", "gold/block_gaps"
+BATCHES, UPDATES, REORGS = "silver/batches", "silver/updates", "gold/reorgs"
+TAKEN, BLOCK_SPANS = "state/index_spans", "state/block_spans"
+OPEN_PARTS, ROOTS, OPEN_MESSAGES = "state/open_parts", "state/corrected_roots", "state/open_messages"
+
+SOURCE, CHAIN = ["stream", "era", "partition"], ["chain"]
+SPANS = "first bigint, last bigint, began timestamp, ended timestamp"
+TAKEN_SCHEMA, BLOCK_SPANS_SCHEMA = f"stream string, era int, partition int, {SPANS}", f"chain string, {SPANS}"
+MINUTE_US = 60_000_000
+CHAINS_REPORTED = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that decide what is in the tables of a pipeline.
+
+    topics: the streams that contain Cardinal Streams; None if no tables of Cardinal Streams are to be built.
+    starts: for each chain, by its name, the hash of a block on the canonical chain (see `canon`); a chain without a
+        known hash is left out.
+    """
+
+    topics: Topics | None = None
+    starts: Mapping[str, bytes] = field(default_factory=dict)
+
+    def named(self) -> dict[str, str | None]:
+        """Returns the settings by the names of the command's options."""
+        return {
+            "cardinal": None if self.topics is None else self.topics.pattern,
+            "start": " ".join(f"{chain}={hash_.hex()}" for chain, hash_ in sorted(self.starts.items())) or None,
+        }
+
+    def notes(self, state: Manifest) -> list[str]:
+        """Returns a line for each setting that has had no effect yet, as with a misspelt name."""
+        if self.topics is None:
+            return []
+        if not state.chains:
+            yet = "no stream of the export that matches has a message of Cardinal Streams yet"
+            return [f"--cardinal {self.topics.pattern}: {yet}"]
+        notes = []
+        for chain, hash_ in sorted(self.starts.items()):
+            option = f"--start {chain}={hash_.hex()}" if self.topics.has_group else f"--start {hash_.hex()}"
+            if chain not in state.chains:
+                known = ", ".join(sorted(state.chains)[:CHAINS_REPORTED])
+                notes.append(f"{option}: the export has no block of the chain {chain} yet, but of {known}")
+            elif chain not in state.rooted:
+                notes.append(
+                    f"{option}: no complete block of the chain has this hash or this parent yet, so all its blocks wait"
+                )
+        return notes
+
+
+@dataclass
+class _Chain:
+    """The blocks of a chain that a step knows, with their states before the step, and the blocks that it changed."""
+
+    links: dict[bytes, BlockLink] = field(default_factory=dict)
+    known: dict[bytes, CanonState] = field(default_factory=dict)
+    changed: set[bytes] = field(default_factory=set)
+
+
+class Step:
+    """One step of a pipeline. state: what the last step has left, or of a rebuild, the export and the settings only."""
+
+    def __init__(self, spark: Any, out: Path, state: Manifest, settings: Settings, *, anew: bool) -> None:
+        self._spark = spark
+        self._state = state
+        self._settings = settings
+        self._anew = anew
+        self._tables = Outputs(spark, out, None if anew else state)
+
+    def take(self, rows: Any) -> tuple[Manifest, int]:
+        """Adds rows of bronze to all tables, and publishes these. Returns the new state, and the number of new rows.
+
+        Rows that an earlier step has taken change nothing.
+        """
+        taken = self._tables.read(TAKEN, TAKEN_SCHEMA)
+        ends = f.broadcast(taken.groupBy(*SOURCE).agg((f.max("last") + 1).alias("end")))
+        fresh = rows.join(ends, SOURCE, "left").where(f.col("index") >= f.coalesce("end", f.lit(0))).drop("end")
+        with _kept(fresh) as new:
+            minute = f.unix_micros("timestamp") - f.pmod(f.unix_micros("timestamp"), f.lit(MINUTE_US))
+            # A rebuild touches every minute.
+            place = [f.col("stream"), f.lit(0) if self._anew else minute]
+            found = new.groupBy(place[0], place[1].alias("minute")).count().collect()
+            if not found and not self._anew:
+                return self._state, 0
+            streams, minutes = {row["stream"] for row in found}, {row["minute"] for row in found}
+            self._tables.append(MESSAGES, silver_messages(new))
+            spans = gold.spans(taken.unionByName(gold.points(new, SOURCE, "index")), SOURCE)
+            self._tables.replace(TAKEN, spans)
+            self._tables.replace(INDEX_GAPS, gold.gaps(self._tables.read(TAKEN, TAKEN_SCHEMA), SOURCE))
+            if self._anew or any(stream.startswith(silver_blocks.STREAM_PREFIX) for stream in streams):
+                minutes |= self._take_blocks(silver_blocks.block_parts(new))
+            topics = self._settings.topics
+            if topics is not None and (self._anew or any(map(topics.has, streams))):
+                self._take_batches(silver_cardinal.cardinal_messages(new, topics))
+            self._summarise(None if self._anew else minutes)
+            return self._tables.publish(self._state), sum(row["count"] for row in found)
+
+    def _take_blocks(self, new_parts: Any) -> set[int]:
+        """Updates the tables of blocks. Returns the minutes whose latencies have changed."""
+        tables = self._tables
+        before = tables.read(OPEN_PARTS, silver_blocks.PARTS)
+        with _kept(new_parts) as new:
+            corrected = new.where("root_before IS NOT NULL")
+            numbers = new.select("chain", "number").union(corrected.select("chain", f.col("number") - 1))
+            touched = _touched(numbers.distinct())
+            roots = silver_blocks.corrected_roots(new, tables.read(ROOTS, silver_blocks.ROOTS))
+            known = tables.read(BLOCKS, silver_blocks.BLOCKS, touched)
+            parts = before.unionByName(new)
+            with _kept(silver_blocks.silver_blocks(parts.where(touched.condition()), known, roots)) as blocks:
+                times = [each.select(*CHAIN, "number", "root", "timestamp") for each in (known, blocks)]
+                changed = times[0].exceptAll(times[1]).unionByName(times[1].exceptAll(times[0]))
+                moved = [] if self._anew else changed.select(f.unix_micros("timestamp").alias("us")).collect()
+                tables.replace(BLOCKS, blocks, touched)
+                tables.replace(ITEMS, silver_blocks.silver_items(blocks), touched)
+                spans = tables.read(BLOCK_SPANS, BLOCK_SPANS_SCHEMA).unionByName(gold.points(blocks, CHAIN, "number"))
+                tables.replace(BLOCK_SPANS, gold.spans(spans, CHAIN))
+                tables.replace(BLOCK_GAPS, gold.gaps(tables.read(BLOCK_SPANS, BLOCK_SPANS_SCHEMA), CHAIN))
+                tables.replace(OPEN_PARTS, silver_blocks.open_parts(parts, blocks, roots))
+                tables.replace(ROOTS, roots)
+        return {row["us"] - row["us"] % MINUTE_US for row in moved}
+
+    def _take_batches(self, messages: Any) -> None:
+        """Updates the tables of Cardinal Streams."""
+        tables = self._tables
+        stored = tables.read(BATCHES, silver_cardinal.BATCHES)
+        waiting = tables.read(OPEN_MESSAGES, silver_cardinal.MESSAGES)
+        with _kept(messages) as new, _kept(new.select(*BLOCK).distinct()) as hashes:
+            touched = stored.join(hashes, BLOCK, "left_semi")
+            with _kept(touched.select(*BLOCK, "number", "timestamp", "missing")) as before:
+                done = before.where("missing IS NULL").select(*BLOCK, "number", f.col("timestamp").alias("known"))
+                work = waiting.join(hashes, BLOCK, "left_semi").unionByName(new).join(done, BLOCK, "left_anti")
+                with _kept(silver_cardinal.assembled_blocks(work)) as blocks:
+                    # A copy of the Batch message of a complete block can have been stored earlier.
+                    times = silver_cardinal.batch_times(new).join(done, BLOCK).where("timestamp < known").drop("known")
+                    self._replace_batches(stored, before, blocks, times, hashes)
+                    finished = blocks.where("missing IS NULL")
+                    rest = waiting.join(hashes, BLOCK, "left_anti").unionByName(work.join(finished, BLOCK, "left_anti"))
+                    tables.replace(OPEN_MESSAGES, rest)
+
+    def _replace_batches(self, stored: Any, before: Any, blocks: Any, times: Any, hashes: Any) -> None:
+        tables, stored_us = self._tables, f.unix_micros("timestamp").alias("stored_us")
+        found = blocks.select(*BLOCK, "parent", "number", "weight", stored_us, "missing").collect()
+        moved = times.select(*BLOCK, "number", stored_us).collect()
+        numbers: dict[str | None, set[int]] = defaultdict(set)
+        for row in [*found, *moved, *before.where("missing IS NOT NULL").collect()]:
+            numbers[row["chain"]].add(row["number"])
+        names = {row["chain"] for row in hashes.select("chain").distinct().collect()}
+        marks, reorgs_change = self._mark(stored, found, moved, names)
+        for row in marks:
+            numbers[row[0]].add(row[4])
+        touched = Touched.of("number", numbers)
+        new_marks = self._spark.createDataFrame([row[:4] for row in marks], silver_cardinal.MARKS)
+        kept = tables.read(BATCHES, silver_cardinal.BATCHES, touched).join(blocks, BLOCK, "left_anti")
+        earlier = times.select(*BLOCK, f.col("timestamp").alias("earlier"))
+        kept = kept.join(earlier, BLOCK, "left").withColumn("timestamp", f.coalesce("earlier", "timestamp"))
+        old_marks = kept.where("missing IS NULL").select(*new_marks.columns).join(new_marks, BLOCK, "left_anti")
+        rows = silver_cardinal.marked(kept, old_marks.unionByName(new_marks)).unionByName(
+            silver_cardinal.silver_batches(blocks, new_marks)
+        )
+        with _kept(rows) as batches:
+            updates = tables.read(UPDATES, silver_cardinal.UPDATES, touched)
+            tables.replace(BATCHES, batches, touched)
+            tables.replace(
+                UPDATES,
+                silver_cardinal.flagged(updates, batches).unionByName(silver_cardinal.silver_updates(blocks, batches)),
+                touched,
+            )
+        if self._anew or reorgs_change:
+            tables.replace(REORGS, gold.reorgs(tables.read(BATCHES, silver_cardinal.BATCHES)))
+
+    def _mark(self, stored: Any, found: Any, moved: Any, names: set[str]) -> tuple[list[tuple[Any, ...]], bool]:
+        """Finds the canonical chains. Returns the rows of MARKS that are new, each with the number of its block, and
+        whether a reorged block is among the changed ones."""
+        changes: dict[str, _Chain] = defaultdict(_Chain)
+        for row in found:
+            if row["missing"] is None:
+                chain = changes[row["chain"]]
+                chain.links[bytes(row["hash"])] = block_link(row)
+                chain.changed.add(bytes(row["hash"]))
+        for row in moved:
+            changes[row["chain"]].changed.add(bytes(row["hash"]))
+        times = {(row["chain"], bytes(row["hash"])): row["stored_us"] for row in moved}
+        settled = {name: each for name, each in self._state.chains.items() if each is not None and name in changes}
+        rows, all_marks, reorgs_change = [], dict[str, dict[bytes, CanonState]](), False
+        for chosen in (settled, {name: None for name in changes}):
+            left = [name for name in chosen if name not in all_marks]
+            self._load(stored, {name: chosen[name] for name in left}, changes, times)
+            for name in left:
+                chain, place = changes[name], chosen[name]
+                links = chain.links.values()
+                if place is None:
+                    all_marks[name] = mark_chain(links, self._settings.starts.get(name))
+                else:
+                    marks = mark_descendants(links, chain.known, chain.changed, bytes.fromhex(place[1]))
+                    if marks is not None:
+                        all_marks[name] = marks
+        chains, rooted = {**dict.fromkeys(names), **self._state.chains}, set(self._state.rooted)
+        for name, marks in all_marks.items():
+            chain = changes[name]
+            block = find_settled(chain.links.values(), marks)
+            chains[name] = None if block is None else [block.number, block.hash.hex()]
+            rooted = rooted | {name} if any(mark.state == CANONICAL for mark in marks.values()) else rooted - {name}
+            for hash_, mark in marks.items():
+                known = chain.known.get(hash_)
+                if known != mark:
+                    rows.append((name, hash_, mark.state, mark.fork_number, chain.links[hash_].number))
+                if (known != mark or (name, hash_) in times) and REORGED in (mark.state, known and known.state):
+                    reorgs_change = True
+        self._state = replace(self._state, chains=chains, rooted=sorted(rooted))
+        return rows, reorgs_change
+
+    def _load(
+        self, stored: Any, settled: Mapping[str, Any], changes: Mapping[str, _Chain], times: Mapping[Any, int]
+    ) -> None:
+        """Adds the complete blocks in silver/batches to `changes`: of each chain, all of them, or the reorged ones and
+        those from the settled block."""
+        for name, place in settled.items():
+            rows = stored.where((f.col("chain") == name) & f.col("missing").isNull())
+            if place is not None:
+                rows = rows.where(f.col("reorged") | (f.col("number") >= place[0]))
+            columns = (*BLOCK, "parent", "number", "weight", f.unix_micros("timestamp").alias("stored_us"))
+            for row in rows.select(*columns, "state", "fork_number").toLocalIterator():
+                hash_ = bytes(row["hash"])
+                link = block_link(row)
+                changes[name].links[hash_] = replace(link, stored_us=times.get((name, hash_), link.stored_us))
+                changes[name].known[hash_] = CanonState(row["state"], row["fork_number"])
+
+    def _summarise(self, minutes: set[int] | None) -> None:
+        """Computes the rows of gold/rates and gold/latency for these minutes, or all."""
+        tables = self._tables
+        touched = None if minutes is None else Touched.of("minute", {None: minutes}, MINUTE_US)
+        times = touched
+        if touched is not None:
+            found = {name: [(a, b + MINUTE_US - 1) for a, b in each] for name, each in touched.by.items()}
+            times = Touched("timestamp", found)
+        messages = tables.read(MESSAGES, "", times)
+        tables.replace(RATES, gold.rates(messages), touched)
+        blocks = tables.read(BLOCKS, "", times)
+        tables.replace(LATENCY, gold.latency(gold.events(messages, blocks)), touched)
+
+
+def _touched(numbers: Any) -> Touched:
+    found: dict[str | None, set[int]] = defaultdict(set)
+    for row in numbers.collect():
+        found[row["chain"]].add(row["number"])
+    return Touched.of("number", found)
+
+
+@contextmanager
+def _kept(frame: Any) -> Iterator[Any]:
+    """Keeps the rows of a frame that several queries of a step use, so that Spark computes them once."""
+    frame.persist()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()

@@ -1,0 +1,127 @@
+"""Makes the packages of this project importable in Spark's Python processes, which need not have them installed.
+
+`ship` gives a session a zip with the bytecode of the packages. Spark's workers then import classes and functions that
+are pickled by reference. They need pyarrow and msgspec, and nothing else.
+
+The process that plans a streaming query sees no such zip (Spark 4.3). So a data source (`Shipped`) is pickled together
+with the path of the zip on its machine. The functions of this module are always pickled by value, for the same reason.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import marshal
+import os
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER, find_spec
+from pathlib import Path
+from typing import Any
+
+from pyspark.cloudpickle import register_pickle_by_value
+from pyspark.sql.datasource import DataSource
+
+from spark_export.errors import SourceError
+from spark_export.java import cache_dir
+
+PACKAGES = (
+    *("bare", "block_node", "cardinal_streams", "index_service", "mypy_extensions", "ockam", "pyspark_stream_node"),
+    *("spark_export", "stream_client", "stream_service", "stream_storage"),
+)
+"""The packages in the zip. `mypy_extensions` is a single module of another project that the client imports."""
+PYC_HEADER = MAGIC_NUMBER + bytes(12)
+
+
+def ship(spark: Any) -> None:
+    """Gives a session, also one of Spark Connect, the packages of this project. A repeated call has no effect."""
+    from pyspark.sql import SparkSession
+
+    archive = own_archive() or make_archive()
+    if not isinstance(spark, SparkSession) or hasattr(spark, "_client"):
+        spark.addArtifacts(archive, pyfile=True)
+    elif Path(archive).name not in spark.sparkContext._python_includes:
+        spark.sparkContext.addPyFile(archive)
+
+
+class Shipped(DataSource):
+    """The base of a data source that is found in each of Spark's Python processes. It has no state but its options."""
+
+    def __reduce__(self) -> Any:
+        kind, options = type(self), dict(self.options)
+        if getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
+            # This class is not found by its name, such as one made in a function. Spark's pickler sends it by value.
+            return copyreg.__newobj__, (kind,), vars(self)  # type: ignore[attr-defined]
+        return restore, (own_archive(), kind.__module__, kind.__qualname__, options)
+
+
+def shipped(source: type[Shipped]) -> type[DataSource]:
+    """Returns a substitute for a data source to register: Spark can unpickle it before it can import this project."""
+    where = own_archive() or make_archive(), source.__module__, source.__qualname__
+    known = source.name()
+
+    def new(cls: type, options: Any) -> Any:
+        return restore(*where, options)
+
+    members = {"__module__": __name__, "__new__": new, "name": classmethod(lambda cls: known)}
+    return type(source.__name__, (DataSource,), members)
+
+
+def restore(archive: str | None, module: str, name: str, options: Mapping[str, str]) -> Any:
+    """Returns a data source. archive: the zip with its packages, if there is one on this machine."""
+    import importlib
+    import sys
+
+    if archive is not None and module.partition(".")[0] not in sys.modules and archive not in sys.path:
+        sys.path.insert(0, archive)
+    return getattr(importlib.import_module(module), name)(options=options)
+
+
+def own_archive() -> str | None:
+    """Returns the path of the zip from which this process has imported this project; None if it is installed."""
+    spec = find_spec("spark_export")
+    found = getattr(spec.loader, "archive", None) if spec is not None else None
+    return None if found is None else str(found)
+
+
+@cache
+def make_archive() -> str:
+    """Returns the path of a zip with all packages. Raises SourceError if the code of a package cannot be found."""
+    sources = {name: path for package in PACKAGES for name, path in _modules(package)}
+    digest = sha256(MAGIC_NUMBER + b"".join(name.encode() + path.read_bytes() for name, path in sources.items()))
+    folder = cache_dir()
+    made = folder / f"stream_node_{digest.hexdigest()[:16]}.zip"
+    if not made.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = made.with_suffix(f".{os.getpid()}")
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, path in sources.items():
+                code = SourceFileLoader(name, str(path)).get_code(name)
+                suffix = "/__init__.pyc" if path.stem == "__init__" else ".pyc"
+                archive.writestr(name.replace(".", "/") + suffix, PYC_HEADER + marshal.dumps(code))
+        partial.replace(made)
+    return str(made)
+
+
+def _modules(package: str) -> Iterator[tuple[str, Path]]:
+    """Yields the name and the file of each module of a package."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise SourceError(f"the code of {package} cannot be found, so Spark does not get it; install stream-node")
+    origin = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        yield package, origin
+        return
+    for path in sorted(origin.parent.rglob("*.py")):
+        parts = path.relative_to(origin.parent.parent).with_suffix("").parts
+        yield ".".join(parts[:-1] if path.stem == "__init__" else parts), path
+
+
+register_pickle_by_value(sys.modules[__name__])
+
+if __name__ == "__main__":
+    # This module is `__main__` here, and its path goes to the standard output for a shell.
+    sys.stdout.write(make_archive() + "\n")

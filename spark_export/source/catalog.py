@@ -1,0 +1,184 @@
+"""Finds the existing streams and their first and last indexes, for the Spark driver.
+
+`NodeCatalog` asks a node. `FileCatalog` reads the database file in the node's data directory, without a request; the
+node can run at the same time. The file is opened read-only: it does not change, and its write-ahead log (WAL) is not
+copied into it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from spark_export.errors import OptionError, SourceError, StreamMissing
+from spark_export.source.node import asked, list_streams
+from spark_export.source.option_values import LATEST, compile_pattern
+from spark_export.source.options import ReadOptions
+from spark_export.source.plan import Place, StreamEnds, by_place, for_each, resolve
+from stream_client import FromTime
+
+FILE_NAME = "streams.sqlite"
+BUSY_TIMEOUT_S = 5.0
+
+
+class NodeCatalog:
+    """A catalog that asks a node. Each request opens its own client, because the driver sends few requests."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def list_streams(self, prefix: str = "") -> list[StreamEnds]:
+        """Returns the partitions of all streams whose name begins with `prefix`."""
+        return asked(self._options, lambda client: list(list_streams(client, prefix)))
+
+    def index_at(self, end: StreamEnds, time_us: int) -> int:
+        """Returns the index of the first message stored at `time_us` or later, else that after the last message."""
+        return asked(
+            self._options,
+            lambda client: (
+                client.get_stream(end.stream).get_partition(end.partition).find_index(FromTime(max(0, time_us)))
+            ),
+        )
+
+
+class FileCatalog:
+    """A catalog that reads a data directory. Raises OptionError if the directory has no database."""
+
+    def __init__(self, path: str) -> None:
+        self._path = database_path(path)
+
+    def list_streams(self, prefix: str = "") -> list[StreamEnds]:
+        rows = self._rows(
+            "SELECT name, partition, first_index, next_index, size_bytes, created_us FROM streams "
+            "WHERE substr(name, 1, ?) = ? ORDER BY name, partition",
+            (len(prefix), prefix),
+        )
+        return [StreamEnds(*row) for row in rows]
+
+    def index_at(self, end: StreamEnds, time_us: int) -> int:
+        """Returns the index as `NodeCatalog.index_at` does, by a binary search, since times never decrease."""
+        low, high = end.first_index, end.next_index
+        while low < high:
+            middle = (low + high) // 2
+            rows = self._rows(
+                "SELECT time_us FROM messages WHERE idx = ? AND stream_id = "
+                "(SELECT id FROM streams WHERE name = ? AND partition = ?)",
+                (middle, end.stream, end.partition),
+            )
+            if not rows or rows[0][0] < time_us:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _rows(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        try:
+            address = f"file:{quote(self._path)}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_S)) as connection:
+                return connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise SourceError(
+                f"{self._path} cannot be read: {error}; is it a data directory of this version?"
+            ) from error
+
+
+Catalog: TypeAlias = NodeCatalog | FileCatalog
+
+
+def find_catalog(options: ReadOptions) -> Catalog:
+    return NodeCatalog(options) if options.path is None else FileCatalog(options.path)
+
+
+def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True) -> dict[Place, StreamEnds]:
+    """Returns the existing partitions of the chosen streams. With `must_exist`, raises StreamMissing if the options
+    name a missing one."""
+    if options.pattern is not None:
+        pattern = compile_pattern(options.pattern)
+        return by_place(each for each in catalog.list_streams() if pattern.fullmatch(each.stream))
+    found: list[StreamEnds] = []
+    for stream in options.subscribe or options.assign or ():
+        partitions = [each for each in catalog.list_streams(stream) if each.stream == stream]
+        if must_exist and not partitions:
+            raise StreamMissing(f"the node has no stream {stream!r}; create it, or subscribe to another")
+        if options.assign is not None:
+            wanted = set(options.assign[stream])
+            partitions = [each for each in partitions if each.partition in wanted]
+            missing = wanted - {each.partition for each in partitions}
+            if missing and must_exist:
+                raise StreamMissing(f"assign: {stream!r} has no partition {', '.join(map(str, sorted(missing)))}")
+        found += partitions
+    return by_place(found)
+
+
+def is_chosen(options: ReadOptions, place: Place) -> bool:
+    """Returns whether the options choose this partition, whether it exists or not."""
+    stream, partition = place
+    if options.pattern is not None:
+        return compile_pattern(options.pattern).fullmatch(stream) is not None
+    if options.assign is not None:
+        return partition in options.assign.get(stream, ())
+    return stream in options.subscribe
+
+
+def starting_indexes(
+    options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
+) -> dict[Place, int]:
+    """Returns the index where a new read of each partition begins. default: EARLIEST or LATEST. Raises OptionError."""
+    if options.starting_time_us is None:
+        return resolve(default if options.starting is None else options.starting, ends, "startingOffsets")
+    times = for_each(options.starting_time_us, ends, "startingOffsetsByTimestamp")
+    found = {place: catalog.index_at(end, times[place]) for place, end in ends.items()}
+    late = [place for place, index in found.items() if index >= ends[place].next_index]
+    if late and options.late_start_is_error:
+        stream, partition = late[0]
+        name = "startingTimestamp" if isinstance(options.starting_time_us, int) else "startingOffsetsByTimestamp"
+        raise OptionError(
+            f"{name}: {stream}/{partition} has no message as late as that; "
+            "set startingOffsetsByTimestampStrategy=latest to start such partitions at their end"
+        )
+    # A message that came after the listing may be found. It is read after the end that was listed.
+    return {place: min(index, ends[place].next_index) for place, index in found.items()}
+
+
+def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds]) -> dict[Place, int]:
+    """Returns the exclusive index where a batch read ends, for each partition."""
+    if options.ending_time_us is None:
+        return resolve(options.ending, ends, "endingOffsets")
+    times = for_each(options.ending_time_us, ends, "endingOffsetsByTimestamp")
+    return {place: min(catalog.index_at(end, times[place]), end.next_index) for place, end in ends.items()}
+
+
+def is_latest(options: ReadOptions) -> bool:
+    """Returns whether the option `startingOffsets` is `latest` for at least one partition."""
+    starting = options.starting
+    if isinstance(starting, dict):
+        return any(LATEST in each.values() for each in starting.values())
+    return starting == LATEST
+
+
+def database_path(path: str) -> str:
+    """Returns the path of the database file in the data directory `path`. Raises OptionError, SourceError."""
+    found = Path(path) / FILE_NAME
+    if not found.is_file():
+        raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")
+    _refuse_damaged(found)
+    return str(found.absolute())
+
+
+def _refuse_damaged(database: Path) -> None:
+    """Raises SourceError if the write-ahead log (WAL) is damaged, so that confirmed messages are perhaps lost.
+
+    Nothing is checked where the packages of the node (structlog) are not installed, as on executors.
+    """
+    try:
+        from stream_storage.errors import StorageError
+        from stream_storage.sqlite.wal.check import refuse_damaged
+    except ModuleNotFoundError:
+        return
+    try:
+        refuse_damaged(database)
+    except StorageError as error:
+        raise SourceError(str(error)) from error

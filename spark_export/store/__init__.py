@@ -1,1 +1,0 @@
-"""Reads and writes the files of tables, in local folders, on object stores and on HDFS, through one interface."""

@@ -1,0 +1,409 @@
+"""A Delta table as the ledger of an export. `deltalake` writes the log, the tasks write the files; no jar is needed.
+
+Positions are the log's `txn` actions, which checkpoints keep and which DELETE, MERGE, OPTIMIZE, RESTORE and the
+cleaning of the log do not touch. The application `stream-node/STREAM/PARTITION/ERA/CREATED` has as its version the next
+index to export, and as its time that of the last exported message. `stream-node` has the number of the latest run,
+and `stream-node.forgotten/STREAM/SHA256` until when the messages of a key are forgotten, in microseconds.
+Delta refuses one of two transactions that set the same application at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ockam.files.durable_files import make_folder
+from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
+from spark_export.tables.columns import DATE, fitting, without
+from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableDamaged, TableRefused
+from spark_export.tables.failpoint import failpoint
+from spark_export.tables.files import FilesPlan, PartitionField, count_only, statistics
+from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
+from spark_export.tables.log import CommitConflict, OldRuns, TableFile, TableLog, commit_of, said_of
+from spark_export.tables.model import (
+    Commit,
+    DataFile,
+    Incarnation,
+    IndexRange,
+    Positions,
+    TablePosition,
+    TableState,
+    Written,
+)
+
+try:
+    from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
+    from deltalake.exceptions import DeltaError
+    from deltalake.transaction import AddAction
+except ModuleNotFoundError as error:
+    raise ExtraMissing(f"the format delta needs the library `deltalake` ({error.name} is missing)") from error
+
+RUN, FORGOTTEN = "stream-node", "stream-node.forgotten"
+EARLIER = "stream-node-export-"
+"""The beginning of the application ids of earlier versions, which kept the positions in a ledger beside the table."""
+PARTITIONS = ("stream", "date")
+SOURCES = {"stream": ("stream", ""), "partition": ("partition", ""), "era": ("era", ""), "date": ("timestamp", "day")}
+"""The columns by which a table can be partitioned, each with the column and the unit of time it is made from."""
+REFUSED = {
+    "delta.setTransactionRetentionDuration": "the table would forget what was exported; remove the property",
+    "delta.columnMapping": "deltalake cannot write the files of a table whose columns have other names in the files",
+    "delta.constraints": "an export does not check constraints of others; remove them, or export into another table",
+}
+"""The beginnings of the names of table properties with which an export cannot write into a table, and why."""
+SMALL_BYTES = 64 * 1024 * 1024
+VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+ORPHANS_S = 24 * 3600
+"""The age in seconds from which files in no transaction are removed. A younger one can be of a run that goes on."""
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(?:(\d{10})\.(\d{10})|[0-9a-f-]{36}))?\.(parquet|json)")
+_COMMIT = re.compile(r"(\d{20})\.json")
+
+
+class DeltaLog(TableLog):
+    """The Delta table of an export: its own one at PLACE/messages, or PLACE itself if a Delta table is there."""
+
+    format = "delta"
+
+    def __init__(self, place: StoreLocation, options: Mapping[str, str], *, whole: bool = False) -> None:
+        """whole: whether a new table is at PLACE itself."""
+        super().__init__(place, options)
+        self._storage = delta_options(place, complete_options(place, options))
+        is_whole = whole or DeltaTable.is_deltatable(str(place), self._storage)
+        self.address = str(place if is_whole else place / "messages")
+        self._filesystem, root = open_filesystem(self.address, options)
+        self._root = root
+        self._log = f"{root}/_delta_log"
+        self._table: DeltaTable | None = None
+        self._known = -1
+        self._applications: dict[str, tuple[int, int]] = {}
+
+    def exists(self) -> bool:
+        with _delta_errors(f"the Delta table {self.address} cannot be read"):
+            return bool(DeltaTable.is_deltatable(self.address, self._storage))
+
+    def create(self, columns: pa.Schema) -> None:
+        if self.exists():
+            return
+        if self.place.scheme == FILE:
+            make_folder(Path(self.address))
+        with _delta_errors(f"the Delta table {self.address} cannot be made"):
+            DeltaTable.create(
+                self.address,
+                columns.append(DATE),
+                mode="ignore",
+                partition_by=list(PARTITIONS),
+                name="messages",
+                description="Messages of stream-node, one row each: stream, partition, era and index name one message.",
+                storage_options=self._storage,
+            )
+        self._sync(self._log, 0)
+
+    def table_id(self) -> str:
+        return str(self._open().metadata().id)
+
+    def load(self) -> TableState:
+        self._table = self._open()
+        return self._state_of(self._table)
+
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
+        table = self._table or self._open()
+        names = list(table.metadata().partition_columns)
+        if unknown := [name for name in names if name not in SOURCES]:
+            raise TableRefused(
+                f"the table {self.address} is partitioned by {', '.join(unknown)}, which a message does not have; an "
+                f"export writes into tables that are partitioned by {', '.join(SOURCES)}, or not at all"
+            )
+        schema = fitting(pa.schema(table.schema().to_arrow()), columns.append(DATE), self.address)
+        return self.address, without(schema, names), [PartitionField(name, *SOURCES[name]) for name in names]
+
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
+        # Delta compares the application ids with those of the commits after the version that `load` has read.
+        table = self._table
+        assert table is not None
+        assert table.version() == state.version
+        run, now_ms = state.run + 1, time.time_ns() // 1_000_000
+        applications = [Transaction(RUN, run, now_ms)]
+        applications += [Transaction(_application(each.of), each.end, each.last_us // 1000) for each in ranges]
+        known = {*plan.schema.names, *table.metadata().partition_columns}
+        # A column that the files lack has no minimum either, see `statistics`.
+        lacks = any(field.name not in known for field in table.schema().fields)
+        files = [replace(each, stats=count_only(each.rows)) if lacks else each for each in written.files]
+        actions = [_add(each, now_ms) for each in files]
+        self._transact(table, actions, applications, said_of(run, ranges))
+
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        return (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run
+
+    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
+        table, actions = self._open(), []
+        if RUN in self._load_applications(table.version()):
+            return
+        if self.address == str(self.place):
+            # The table is new, and gets the files of a table of plain Parquet.
+            for run, (_, files) in runs.items():
+                for each in files:
+                    path = f"data/run={run:06d}/{each.path}"
+                    with self._filesystem.open_input_file(f"{self._root}/{path}") as opened:
+                        stats = statistics(pq.ParquetFile(opened).metadata)
+                    actions.append(_add(replace(each, path=path, stats=stats), time.time_ns() // 1_000_000))
+        applications = [Transaction(_application(of), position.end) for of, position in positions.items()]
+        self._transact(
+            table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {"stream-node": "migrate"}
+        )
+
+    def commits(self) -> list[Commit | str]:
+        with _delta_errors(f"the log of {self.address} cannot be read"):
+            return [commit_of(each, str(each.get("operation", "?"))) for each in self._open().history()]
+
+    def list_files(self) -> list[TableFile]:
+        table = self._open()
+        has_removed_rows = "deletionVectors" in (table.protocol().reader_features or ())
+        found = []
+        for each in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+            least, greatest = each.get("min.index"), each.get("max.index")
+            marked = ((name.partition("."), value) for name, value in each.items())
+            found.append(
+                TableFile(
+                    f"{self.address}/{unquote(each['path'])}",
+                    each["size_bytes"],
+                    each["num_records"],
+                    {name: _plain(value) for (kind, _, name), value in marked if kind == "partition"},
+                    None if least is None or greatest is None else (least, greatest),
+                    has_removed_rows,
+                )
+            )
+        return found
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        table = self._open()
+        there = {each.name for each in table.schema().fields}
+        names = ", ".join(f'"{name}"' for name in columns if name in there)
+        try:
+            for batch in QueryBuilder().register("t", table).execute(f"SELECT {names} FROM t"):
+                # Arrow has no kernels for views of texts.
+                rows = pa.record_batch(batch)
+                plain = [pa.field(each.name, VIEWS.get(each.type, each.type)) for each in rows.schema]
+                yield rows.cast(pa.schema(plain))
+        except Exception as error:
+            # deltalake has no class of its own for the errors of files.
+            raise TableDamaged(f"the table {self.address} cannot be read: {one_line(error)}") from error
+
+    def compact(self, *, files_min: int = 2) -> int:
+        table = self._open()
+        actions = pa.table(table.get_add_actions(flatten=True))
+        names = [name for name in actions.column_names if name.startswith("partition.")]
+        small = actions.filter(pc.less(actions.column("size_bytes"), SMALL_BYTES))
+        counts = small.group_by(names).aggregate([("path", "count")]).column("path_count").to_pylist()
+        if max(counts, default=0) < files_min:
+            return 0
+        failpoint("rewrite_written")
+        with _delta_errors(f"the table {self.address} cannot be compacted"):
+            started_s = time.time()
+            metrics = table.optimize.compact()
+            self._sync(self._root, started_s)
+        failpoint("rewritten")
+        return int(metrics["numFilesRemoved"])
+
+    def expire(self, keep_s: float) -> int:
+        started_s = time.time()
+        with _delta_errors(f"old files of {self.address} cannot be removed"):
+            removed = self._open().vacuum(
+                # deltalake takes whole hours. Rounded down, half an hour would remove files at once.
+                retention_hours=math.ceil(keep_s / 3600),
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=keep_s >= ORPHANS_S,
+            )
+        self._sync(self._log, started_s)
+        return len(removed)
+
+    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
+        digest = "" if key is None else sha256(key).hexdigest()
+        application = f"{FORGOTTEN}/{quote(stream, safe='')}/{digest}"
+
+        def note() -> None:
+            # The record comes first. It sets the number of the latest run, too, so that the commit of a run that does
+            # not know the record fails.
+            table = self._open()
+            numbers = [Transaction(RUN, self._state_of(table).run), Transaction(application, until_us)]
+            self._transact(table, [], numbers, {"stream-node.forget": application})
+
+        self._repeat("nothing is forgotten", note)
+        table, text = self._open(), stream.replace("'", "''")
+        predicate = (
+            f"stream = '{text}' AND timestamp <= arrow_cast({until_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
+        )
+        if key is not None:
+            predicate += f" AND key = X'{key.hex()}'"
+        failpoint("rewrite_written")
+        with _delta_errors(f"rows of {self.address} could not be deleted"):
+            started_s = time.time()
+            metrics = table.delete(predicate)
+            self._sync(self._root, started_s)
+        failpoint("rewritten")
+        return int(metrics["num_deleted_rows"] or 0)
+
+    def _transact(
+        self, table: DeltaTable, actions: list[AddAction], applications: list[Transaction], said: Mapping[str, str]
+    ) -> None:
+        started_s = time.time()
+        try:
+            table.create_write_transaction(
+                actions,
+                mode="append",
+                schema=table.schema(),
+                partition_by=list(table.metadata().partition_columns),
+                commit_properties=CommitProperties(app_transactions=applications, custom_metadata=dict(said)),
+            )
+        except (DeltaError, OSError) as error:
+            raise CommitConflict(one_line(error)) from error
+        self._sync(self._log, started_s)
+
+    def _sync(self, folder: str, since_s: float) -> None:
+        if self.place.scheme == FILE:
+            # A file system may have coarse times.
+            sync_new(Path(folder), since_s - 2)
+            self._give()
+
+    def _open(self) -> DeltaTable:
+        with _delta_errors(f"the Delta table {self.address} cannot be read"):
+            return DeltaTable(self.address, storage_options=self._storage)
+
+    def _state_of(self, table: DeltaTable) -> TableState:
+        for name in table.metadata().configuration:
+            if reason := next((said for start, said in REFUSED.items() if name.startswith(start)), None):
+                raise TableRefused(f"the table {self.address} has the property {name}: {reason}")
+        positions, forgotten = {}, dict[str, dict[str, int]]()
+        applications = self._load_applications(table.version())
+        if RUN not in applications and any(name.startswith(EARLIER) for name in applications):
+            raise EarlierVersion(self.address)
+        for name, (number, time_ms) in applications.items():
+            kind, *parts = name.split("/")
+            if kind == RUN and len(parts) == 4:
+                of = Incarnation(unquote(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]))
+                positions[of] = TablePosition(number, time_ms * 1000)
+            elif kind == FORGOTTEN and len(parts) == 2:
+                forgotten.setdefault(unquote(parts[0]), {})[parts[1]] = number
+        run = applications.get(RUN, (0, 0))[0]
+        return TableState(table.version(), run, positions, forgotten)
+
+    def _load_applications(self, version: int) -> Mapping[str, tuple[int, int]]:
+        """Returns the version and the time (milliseconds) of each application id in the log.
+
+        deltalake only looks up one id, which takes 20 ms, and an export can have thousands. A repeated call reads the
+        commits since the last one.
+        """
+        with store_errors(self._log):
+            infos = self._filesystem.get_file_info(_selector(self._log))
+            names = [each.base_name for each in infos]
+            commits = {int(found[1]): name for name in names if (found := _COMMIT.fullmatch(name))}
+            if self._known > version or any(number not in commits for number in range(self._known + 1, version + 1)):
+                self._known, self._applications = self._read_checkpoint(names, version)
+            for number in range(self._known + 1, version + 1):
+                if number not in commits:
+                    raise ExportError(f"the log of {self.address} lacks version {number}, which no checkpoint has")
+                self._applications |= self._read_commit(commits[number])
+            self._known = version
+        return self._applications
+
+    def _read_checkpoint(self, names: Sequence[str], version: int) -> tuple[int, dict[str, tuple[int, int]]]:
+        """Returns the version of the newest complete checkpoint and its application ids; -1 without a checkpoint."""
+        parts: dict[tuple[int, int], list[str]] = {}
+        for name in names:
+            found = _CHECKPOINT.fullmatch(name)
+            if found is not None and int(found[1]) <= version:
+                parts.setdefault((int(found[1]), int(found[3] or 1)), []).append(name)
+        whole = {place: files for place, files in parts.items() if len(files) >= place[1]}
+        if not whole:
+            return -1, {}
+        newest = max(whole)
+        applications: dict[str, tuple[int, int]] = {}
+        for name in whole[newest]:
+            if name.endswith(".json"):
+                applications |= self._read_commit(name)
+                continue
+            with self._filesystem.open_input_file(f"{self._log}/{name}") as file:
+                for each in pq.read_table(file, columns=["txn"]).column("txn").to_pylist():
+                    if each is not None and each["appId"] is not None:
+                        applications[each["appId"]] = each["version"], each["lastUpdated"] or 0
+        return newest[0], applications
+
+    def _read_commit(self, name: str) -> dict[str, tuple[int, int]]:
+        with self._filesystem.open_input_stream(f"{self._log}/{name}") as file:
+            lines = file.read().splitlines()
+        found: dict[str, tuple[int, int]] = {}
+        for line in lines:
+            if b'"txn"' in line and (action := json.loads(line).get("txn")) is not None:
+                found[action["appId"]] = action["version"], action.get("lastUpdated") or 0
+        return found
+
+
+def _add(file: DataFile, now_ms: int) -> AddAction:
+    return AddAction(
+        path=file.path,
+        size=file.file_bytes,
+        partition_values=dict(file.partition),
+        modification_time=now_ms,
+        data_change=True,
+        stats=file.stats,
+    )
+
+
+def _application(of: Incarnation) -> str:
+    return f"{RUN}/{quote(of.stream, safe='')}/{of.partition}/{of.era}/{of.created_us}"
+
+
+def _selector(folder: str) -> Any:
+    from pyarrow.fs import FileSelector
+
+    return FileSelector(folder, allow_not_found=True)
+
+
+def delta_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str] | None:
+    """Returns the options of a store by the names that deltalake has for them; None for a folder."""
+    if place.scheme == FILE:
+        return None
+    endpoint = given.get("endpoint", "")
+    found = {"timeout": f"{given['timeout_s']}s", "max_retries": given["tries"]}
+    if endpoint.startswith("http://"):
+        found["allow_http"] = "true"
+    if place.scheme == "s3":
+        names = {"endpoint": "aws_endpoint_url", "region": "aws_region"}
+        found |= {name: given[option] for option, name in names.items() if option in given}
+        if endpoint:
+            found.setdefault("aws_region", "us-east-1")
+        found["aws_skip_signature"] = "true" if is_set(given, "anonymous") else "false"
+        found["aws_virtual_hosted_style_request"] = "true" if is_set(given, "virtual_hosted") else "false"
+    elif place.scheme == "gs" and endpoint:
+        found["google_base_url"] = endpoint
+    elif place.scheme == "abfs":
+        found["azure_storage_account_name"] = azure_names(place, given)[0]
+        if endpoint:
+            found["azure_storage_endpoint"] = endpoint
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Returns the value of a partition as JSON has it; a date as a text."""
+    return value if value is None or isinstance(value, int) else str(value)
+
+
+@contextmanager
+def _delta_errors(what: str) -> Iterator[None]:
+    """Turns errors of deltalake into ExportErrors. `what` is the beginning of the message."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise ExportError(f"{what}: {one_line(error)}") from error

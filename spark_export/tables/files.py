@@ -1,0 +1,447 @@
+"""Writes the rows of a run as Parquet files, in a thread of the exporter or on a Spark executor.
+
+The files are complete and durable before they are reported, and no reader sees them before a commit names them. A file
+has rows of one stream and era, and of one partition of the table. Each attempt at a task writes under names of its own,
+so that a repeated task overwrites nothing; the files of other attempts belong to no table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from ockam.files.durable_files import sync
+from spark_export.tables.errors import RangeIncomplete
+from spark_export.tables.filesystem import open_filesystem, store_errors
+from spark_export.tables.model import DataFile, IndexRange, LeftOutStream, Written
+
+FILE_BYTES_MAX = 128 * 1024 * 1024
+"""The size in bytes at which a Parquet file is closed. Spark reads this size in one task
+(`spark.sql.files.maxPartitionBytes`)."""
+GROUP_ROWS_MAX = 256 * 1024
+GROUP_BYTES_MAX = 32 * 1024 * 1024
+"""The size of Arrow data, in bytes, at which a row group of a Parquet file is written."""
+OPEN_FILES_MAX = 16
+"""How many files a writer keeps open. The least recently used one is closed for another."""
+DICTIONARIES = frozenset({"stream", "partition", "key", "era", "date"})
+ENCODINGS = {"index": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
+"""The Parquet encodings of columns whose values grow by small steps from row to row."""
+BOUNDED = ("partition", "index", "timestamp", "era")
+"""The columns with minimum and maximum in the statistics of a file. For `data` they would help no query."""
+COUNTED = frozenset({*BOUNDED, "key", "stream"})
+UNITS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
+"""The parts of a time by which a table can be partitioned, the longest first, and the texts of their values."""
+MILLISECOND = timedelta(milliseconds=1)
+NO_NAME = "__HIVE_DEFAULT_PARTITION__"
+"""The value that Hive writes in a folder's name for a value that is null or empty."""
+
+Place = tuple[str, int, int]
+"""A stream, a partition and an era."""
+
+
+@dataclass(frozen=True)
+class PartitionField:
+    """A column or transform by which a table is partitioned.
+
+    name: its name in the table's log and in the names of folders.
+    source: one of `stream`, `partition`, `era` and `timestamp`.
+    unit: for `timestamp`, one of UNITS; otherwise empty.
+    """
+
+    name: str
+    source: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class FilesPlan:
+    """How the tasks of a run write files. Spark sends it to executors.
+
+    root: the folder of the files: a path that each executor has, or an address on a store.
+    options: the options of the store, without secrets; see `spark_export.tables.filesystem`.
+    schema: the columns in the files.
+    partition_by: how the table is partitioned. folders: whether a file is in folders `NAME=VALUE/…` of these.
+    convert: a function that adds columns to a batch of rows, such as decoded ones, or None.
+    forgotten: the messages that must not be written; see `TableState`.
+    """
+
+    root: str
+    schema: pa.Schema
+    partition_by: Sequence[PartitionField]
+    options: Mapping[str, str] = field(default_factory=dict)
+    codec: str = "zstd"
+    convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    forgotten: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    folders: bool = True
+
+
+class FilesWriter:
+    """Writes the rows of one attempt at a task. The caller writes the rows of each partition in the order of their
+    indexes, and then calls `close`; `abort` removes everything that `close` has not returned."""
+
+    def __init__(self, plan: FilesPlan) -> None:
+        self.plan = plan
+        self.rows = 0
+        self.data_bytes = 0
+        self.done: list[DataFile] = []
+        self._filesystem, self._root = open_filesystem(plan.root, plan.options)
+        self._attempt = uuid.uuid4().hex
+        self._count = 0
+        self._open: dict[tuple[str, int, tuple[str, ...]], _OpenFile] = {}
+
+    def write(self, stream: str, partition: int, era: int, batch: pa.RecordBatch) -> None:
+        """Writes rows of one partition of a stream. Adds the columns `stream`, `partition` and `era`."""
+        batch = forget(batch, self.plan.forgotten.get(stream, {}))
+        if not batch.num_rows:
+            return
+        self.rows += batch.num_rows
+        self.data_bytes += _data_bytes(batch)
+        if self.plan.convert is not None:
+            batch = self.plan.convert(batch)
+        fixed = {"stream": stream, "partition": partition, "era": era}
+        units = [each.unit for each in self.plan.partition_by if each.unit]
+        for time, part in split_times(batch, max(units, key=[*UNITS].index) if units else ""):
+            values = tuple(_value(each, fixed, time) for each in self.plan.partition_by)
+            place = (stream, era, values)
+            file = self._open.pop(place, None) or self._new_file(place)
+            self._open[place] = file
+            file.write(self._arranged(part, fixed))
+            if file.bytes_written >= FILE_BYTES_MAX:
+                self.done.append(self._open.pop(place).close())
+
+    def close(self) -> list[DataFile]:
+        """Closes the open files. Returns all written files, complete and durable."""
+        while self._open:
+            place = next(iter(self._open))
+            self.done.append(self._open[place].close())
+            del self._open[place]
+        return self.done
+
+    def discard(self, stream: str) -> None:
+        """Removes all files of a stream, which could not be read to its end."""
+        for place in [each for each in self._open if each[0] == stream]:
+            self._open.pop(place).abort()
+        remove_files(self.plan, [each for each in self.done if each.stream == stream])
+        self.done = [each for each in self.done if each.stream != stream]
+
+    def abort(self) -> None:
+        """Removes all files that this attempt has written."""
+        for file in self._open.values():
+            file.abort()
+        self._open.clear()
+        remove_files(self.plan, self.done)
+        self.done = []
+
+    def _new_file(self, place: tuple[str, int, tuple[str, ...]]) -> _OpenFile:
+        while len(self._open) >= OPEN_FILES_MAX:
+            # Each use moves a file to the end, so the file that was used longest ago comes first.
+            oldest = next(iter(self._open))
+            self.done.append(self._open[oldest].close())
+            del self._open[oldest]
+        self._count += 1
+        stream, era, values = place
+        partition = {each.name: value for each, value in zip(self.plan.partition_by, values, strict=True)}
+        name = f"{hive_folder(partition) if self.plan.folders else ''}part-{self._attempt}-{self._count:05d}.parquet"
+        file = DataFile(name, stream, era, partition, 0, 0, 0)
+        return _OpenFile(self._filesystem, self._root, file, self.plan)
+
+    def _arranged(self, batch: pa.RecordBatch, fixed: Mapping[str, Any]) -> pa.Table:
+        """Returns the rows with exactly the columns of the files, in their order and with their types."""
+        columns = []
+        for each in self.plan.schema:
+            if each.name in fixed:
+                columns.append(pa.repeat(pa.scalar(fixed[each.name], each.type), batch.num_rows))
+            elif each.name in batch.schema.names:
+                columns.append(batch.column(each.name).cast(each.type))
+            elif each.name == "date":
+                # The rows of a table that is rewritten have their own column of this name, if it is not a partition.
+                columns.append(pc.cast(batch.column("timestamp"), pa.date32(), safe=False))
+            else:
+                columns.append(pa.nulls(len(batch), each.type))
+        return pa.Table.from_arrays(columns, schema=self.plan.schema)
+
+
+class _OpenFile:
+    """A file that is being written. On a store, it exists only after `close`."""
+
+    def __init__(self, filesystem: fs.FileSystem, root: str, file: DataFile, plan: FilesPlan) -> None:
+        self._filesystem = filesystem
+        self._root = Path(root)
+        self._path = path = f"{root}/{file.path}"
+        self._file = file
+        with store_errors(path):
+            if isinstance(filesystem, fs.LocalFileSystem):
+                filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+            self._stream = filesystem.open_output_stream(path)
+        self._metadata: list[pq.FileMetaData] = []
+        self._writer = pq.ParquetWriter(
+            self._stream,
+            plan.schema,
+            compression=plan.codec,
+            use_dictionary=[name for name in plan.schema.names if name in DICTIONARIES],
+            column_encoding={name: code for name, code in ENCODINGS.items() if name in plan.schema.names},
+            write_statistics=[name for name in plan.schema.names if name in COUNTED],
+            # `export verify` finds a damaged page by its checksum, in whatever table the file is.
+            write_page_checksum=True,
+            metadata_collector=self._metadata,
+        )
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = self._waiting_bytes = 0
+
+    @property
+    def bytes_written(self) -> int:
+        return int(self._stream.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        self._file = replace(
+            self._file, rows=self._file.rows + rows.num_rows, data_bytes=self._file.data_bytes + _data_bytes(rows)
+        )
+        if self._waiting_rows >= GROUP_ROWS_MAX or self._waiting_bytes >= GROUP_BYTES_MAX:
+            self._flush()
+
+    def close(self) -> DataFile:
+        with store_errors(self._path):
+            self._flush()
+            self._writer.close()
+            size = self.bytes_written
+            self._close_stream(size)
+        return replace(self._file, file_bytes=size, stats=statistics(self._metadata[0]))
+
+    def abort(self) -> None:
+        # A file without footer would be left if the writer was not closed; closed, it is a file of no table. After a
+        # failed write, pyarrow's writer raises RuntimeError, because it has no footer.
+        with suppress(OSError, pa.ArrowException, RuntimeError):
+            self._writer.close()
+        with suppress(OSError, pa.ArrowException):
+            self._stream.close()
+        with suppress(OSError):
+            self._filesystem.delete_file(self._path)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            rows = pa.concat_tables(self._waiting)
+            with store_errors(self._path):
+                self._writer.write_table(rows, row_group_size=rows.num_rows)
+            self._waiting.clear()
+            self._waiting_rows = self._waiting_bytes = 0
+
+    def _close_stream(self, size: int) -> None:
+        """Completes the file. On a store, a file of this size is complete even if the answer to the upload was lost:
+        its name is unique, so no other writer has made it."""
+        try:
+            self._stream.close()
+        except OSError:
+            if self._filesystem.get_file_info(self._path).size != size:
+                raise
+        if isinstance(self._filesystem, fs.LocalFileSystem):
+            path = Path(self._path)
+            sync(path)
+            for folder in path.parents:
+                sync(folder)
+                if folder == self._root:
+                    break
+
+
+def write_ranges(
+    ranges: Sequence[IndexRange],
+    read: Callable[[IndexRange], Iterable[pa.RecordBatch]],
+    plan: FilesPlan,
+    *,
+    is_of_stream: Callable[[Exception], bool] = lambda error: isinstance(error, RangeIncomplete),
+    on_rows: Callable[[int, int], None] = lambda rows, data_bytes: None,
+) -> Written:
+    """Executes a task once: reads ranges and writes their rows. Removes the files after an error.
+
+    read: yields the rows of a range in order, with the columns of `spark_export.tables.columns.ROWS` without `stream`,
+        `partition` and `era`.
+    is_of_stream: whether an error of `read` concerns only the stream that was being read. The task then leaves that
+        stream out and goes on with the others.
+    on_rows: called after each batch with the number of rows, and of bytes of message data, written so far.
+    """
+    writer, done, left_out = FilesWriter(plan), list[IndexRange](), dict[str, LeftOutStream]()
+    try:
+        for each in ranges:
+            of = each.of
+            if of.stream in left_out:
+                continue
+            last_us = 0
+            try:
+                for batch in check_complete(each, read(each)):
+                    writer.write(of.stream, of.partition, of.era, batch)
+                    last_us = batch.column("timestamp")[-1].value
+                    on_rows(writer.rows, writer.data_bytes)
+            except Exception as error:
+                if not is_of_stream(error):
+                    raise
+                # The rows that were read before the error must not be published without the rows after them.
+                writer.discard(of.stream)
+                left_out[of.stream] = LeftOutStream(of.stream, f"{of.stream}/{of.partition}: {error}")
+            else:
+                done.append(replace(each, last_us=last_us))
+        return Written(writer.close(), [each for each in done if each.of.stream not in left_out], [*left_out.values()])
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def rewrite_rows(writer: FilesWriter, batches: Iterable[pa.RecordBatch]) -> tuple[int, list[DataFile]]:
+    """Writes rows of a table again, except forgotten ones. Returns the number of rows read, and the new files."""
+    rows = 0
+    try:
+        for batch in batches:
+            rows += batch.num_rows
+            for (stream, partition, era), part in split_places(batch):
+                writer.write(stream, partition, era, part)
+        return rows, writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def split_places(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """Yields the rows of each stream, partition and era of a batch."""
+    # A table of the user's own, and files of earlier versions, can lack the era.
+    names = [name for name in ("stream", "partition", "era") if name in batch.schema.names]
+    places = pa.table(batch).select(names).group_by(names).aggregate([]).to_pylist()
+    for each in places:
+        part = batch
+        if len(places) > 1:
+            masks = [
+                pc.is_null(batch.column(name)) if value is None else pc.equal(batch.column(name), value)
+                for name, value in each.items()
+            ]
+            part = batch.filter(reduce(pc.and_, (pc.fill_null(mask, False) for mask in masks)))
+        yield (each["stream"], each["partition"], each.get("era") or 0), part
+
+
+def check_complete(wanted: IndexRange, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields the batches unchanged. Raises RangeIncomplete unless they have each index of the range once, in order."""
+    expected, where = wanted.begin, f"{wanted.of.stream}/{wanted.of.partition}"
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        index = batch.column("index")
+        first, last = index[0].as_py(), index[-1].as_py()
+        whole = first == expected and last == expected + batch.num_rows - 1
+        if whole and batch.num_rows > 2:
+            whole = pc.min_max(pc.pairwise_diff(index).slice(1)).as_py() == {"min": 1, "max": 1}
+        if not whole:
+            raise RangeIncomplete(
+                f"{where}: read {batch.num_rows} messages, {first} to {last}, where {expected} comes next"
+            )
+        expected = last + 1
+        yield batch
+    if expected != wanted.end:
+        raise RangeIncomplete(f"{where}: the messages end at {expected}, {wanted.end} was asked for")
+
+
+def forget(batch: pa.RecordBatch, until_us: Mapping[str, int]) -> pa.RecordBatch:
+    """Returns the rows that need not be forgotten. until_us: by SHA-256 of the key; see `TableState.forgotten`."""
+    if not until_us:
+        return batch
+    whole = until_us.get("", -1)
+    times, keys = batch.column("timestamp").cast(pa.int64()).to_pylist(), batch.column("key").to_pylist()
+    kept = [
+        time > whole and (key is None or time > until_us.get(hashlib.sha256(key).hexdigest(), -1))
+        for time, key in zip(times, keys, strict=True)
+    ]
+    return batch.filter(pa.array(kept, pa.bool_()))
+
+
+def split_times(batch: pa.RecordBatch, unit: str) -> Iterator[tuple[datetime | None, pa.RecordBatch]]:
+    """Yields the rows of each hour, day, month or year, in order, with its beginning; without a unit, all rows."""
+    if not unit:
+        yield None, batch
+        return
+    starts = pc.floor_temporal(batch.column("timestamp"), unit=unit)
+    ends = pc.min_max(starts).as_py()
+    if ends["min"] == ends["max"]:
+        yield ends["min"], batch
+        return
+    for start in pc.unique(starts):
+        yield start.as_py(), batch.filter(pc.equal(starts, start))
+
+
+def remove_files(plan: FilesPlan, files: Iterable[DataFile]) -> None:
+    """Removes files that are in no table. What cannot be removed now is removed with the table's old files."""
+    filesystem, root = open_filesystem(plan.root, plan.options)
+    for each in files:
+        with suppress(OSError):
+            filesystem.delete_file(f"{root}/{each.path}")
+
+
+def _data_bytes(rows: pa.RecordBatch | pa.Table) -> int:
+    return int(pc.sum(pc.binary_length(rows.column("data"))).as_py() or 0) if "data" in rows.schema.names else 0
+
+
+def hive_folder(partition: Mapping[str, str]) -> str:
+    """Returns the folders `stream=…/date=…/`, escaped as in Hive and Spark. Only ASCII is escaped, because Spark
+    decodes each escaped byte as one character."""
+    return "".join(f"{name}={_escaped(value)}/" for name, value in partition.items())
+
+
+def _escaped(value: str) -> str:
+    return "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in value) or NO_NAME
+
+
+def _value(each: PartitionField, fixed: Mapping[str, Any], time: datetime | None) -> str:
+    return str(fixed[each.source]) if time is None or not each.unit else time.strftime(UNITS[each.unit])
+
+
+def statistics(
+    metadata: pq.FileMetaData, bounded: Collection[str] = BOUNDED, counted: Collection[str] = COUNTED
+) -> str:
+    """Returns the row count, minima, maxima and numbers of nulls of a file, as the JSON text of Delta's log.
+
+    If a column other than bytes has no minimum, such as a decoded one, only the row count is returned: deltalake's
+    datasets compare the missing minimum of such a column as null, and a filter on the column then finds no row.
+
+    bounded, counted: the columns with minimum and maximum, and those with the number of nulls.
+    """
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for number in range(metadata.num_columns):
+        name = metadata.schema.column(number).path
+        found = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
+        if name in counted and all(each is not None and each.has_null_count for each in found):
+            nulls[name] = sum(each.null_count for each in found)
+        if name in bounded and found and all(each is not None and each.has_min_max for each in found):
+            least[name] = _bound(min(each.min for each in found), up=False)
+            greatest[name] = _bound(max(each.max for each in found), up=True)
+        column = metadata.schema.column(number)
+        is_bytes = column.physical_type == "BYTE_ARRAY" and column.logical_type.type == "NONE"
+        if name not in least and "." not in name and not is_bytes:
+            return count_only(metadata.num_rows)
+    return json.dumps({"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+
+
+def count_only(rows: int) -> str:
+    return json.dumps({"numRecords": rows})
+
+
+def _bound(value: int | datetime, *, up: bool) -> int | str:
+    """Returns a bound of a column for the log. Times have milliseconds there; a maximum is rounded up."""
+    if isinstance(value, int):
+        return value
+    value = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    if up and value.microsecond % 1000:
+        value += MILLISECOND
+    return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"

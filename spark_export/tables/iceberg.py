@@ -1,0 +1,434 @@
+"""An Iceberg table as the ledger of an export. `pyiceberg` writes the snapshots, the tasks write the files.
+
+The positions are one property of the table, set in the same transaction as a snapshot, so that they stay when snapshots
+expire or are rolled back. Each commit here has a snapshot, and Iceberg refuses it if another snapshot came first.
+Iceberg keeps absolute paths, so a folder with an Iceberg table cannot be moved.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from ockam.files.durable_files import make_folder
+from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place
+from spark_export.tables.columns import fitting
+from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableRefused
+from spark_export.tables.failpoint import failpoint
+from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, rewrite_rows
+from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
+from spark_export.tables.log import (
+    RUN_KEY,
+    CommitConflict,
+    OldRuns,
+    TableFile,
+    TableLog,
+    commit_of,
+    positions_from_json,
+    positions_to_json,
+    said_of,
+)
+from spark_export.tables.model import Commit, IndexRange, Positions, TableState, Written
+from spark_export.tables.open import CATALOG_FILE, CatalogChoice
+
+try:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.conversions import from_bytes
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        CommitStateUnknownException,
+        NoSuchNamespaceError,
+        NoSuchTableError,
+        NotInstalledError,
+        RESTError,
+        TableAlreadyExistsError,
+        ValidationException,
+    )
+    from pyiceberg.expressions import AlwaysTrue, EqualTo
+    from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files, schema_to_pyarrow
+    from pyiceberg.transforms import DayTransform, IdentityTransform
+except ModuleNotFoundError as error:
+    raise ExtraMissing(f"the format iceberg needs the library `pyiceberg` ({error.name} is missing)") from error
+
+# pyiceberg warns of each column without minimum and maximum, which are left out on purpose.
+logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
+
+POSITIONS_KEY, FORGOTTEN_KEY = "stream-node.positions", "stream-node.forgotten"
+CATALOG, TABLE_NAME = "stream-node", "export.messages"
+"""The names of the catalog and the table in the SQLite file that a folder has if the user names no catalog."""
+CHOICE = "_export.json"
+"""The file at the export's address with the catalog that the user has chosen. It has no secrets."""
+SECRETS = ("token", "credential", "secret", "password", "access-key")
+TRANSFORMS = {"identity": "", "year": "year", "month": "month", "day": "day", "hour": "hour"}
+ORPHANS_S = 24 * 3600
+"""The age in seconds from which files that no snapshot ever had are removed."""
+SMALL_BYTES = FILE_BYTES_MAX // 2
+"""Compaction merges files smaller than this size, in bytes."""
+PROPERTIES = {
+    "comment": "Messages of stream-node, one row each: stream, partition, era and index name one message.",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+class IcebergLog(TableLog):
+    """The Iceberg table of an export. chosen: its catalog; None: the one that was chosen before, or an SQLite file in
+    the folder."""
+
+    format = "iceberg"
+
+    def __init__(self, place: StoreLocation, options: Mapping[str, str], chosen: CatalogChoice | None = None) -> None:
+        super().__init__(place, options)
+        for name, option in ((chosen.name, option) for option in chosen.options) if chosen is not None else ():
+            if any(part in option.lower() for part in SECRETS):
+                raise TableRefused(
+                    f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set "
+                    f"PYICEBERG_CATALOG__{name.upper()}__{option.upper().replace('-', '_')}"
+                )
+        self._chosen = chosen
+        self._choice = chosen or self._read_choice()
+        table = (self._choice and self._choice.table) or TABLE_NAME
+        self._name = tuple(table.split("."))
+        if len(self._name) < 2:
+            raise TableRefused(f"--catalog-table {table}: it is NAMESPACE.NAME")
+        self._catalog = self._open_catalog()
+        self._table: Any = None
+        self.address = ".".join(self._name)
+
+    def exists(self) -> bool:
+        with iceberg_errors("the catalog cannot be read"):
+            try:
+                self._open()
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return False
+        return True
+
+    def create(self, columns: pa.Schema) -> None:
+        with iceberg_errors(f"the table {self.address} cannot be made"):
+            self._catalog.create_namespace_if_not_exists(self._name[:-1])
+            if not self.exists():
+                try:
+                    self._create(columns)
+                except (TableAlreadyExistsError, CommitFailedException):
+                    # Another exporter has made the table meanwhile.
+                    self._open()
+        if self._chosen is not None:
+            filesystem, root = open_filesystem(str(self.place), self.options)
+            if isinstance(filesystem, fs.LocalFileSystem):
+                filesystem.create_dir(root, recursive=True)
+            with filesystem.open_output_stream(f"{root}/{CHOICE}") as file:
+                file.write(json.dumps(asdict(self._chosen), sort_keys=True).encode())
+        self._give()
+
+    def _create(self, columns: pa.Schema) -> None:
+        location = f"file://{self.place}" if self.place.scheme == FILE else str(self.place)
+        change = self._catalog.create_table_transaction(
+            self._name, columns, location=f"{location}/messages", properties=PROPERTIES
+        )
+        with change.update_spec() as spec:
+            spec.add_field("stream", IdentityTransform(), "stream_value")
+            spec.add_field("timestamp", DayTransform(), "day")
+        with change.update_sort_order() as order:
+            order.asc("partition", IdentityTransform()).asc("index", IdentityTransform())
+        change.commit_transaction()
+        if self.place.scheme == FILE:
+            make_folder(self.place.folder / "messages" / "data")
+            sync_new(self.place.folder / "messages" / "metadata", 0)
+
+    def table_id(self) -> str:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            return str(self._open().metadata.table_uuid)
+
+    def load(self) -> TableState:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            self._table = self._open()
+        properties = self._table.properties
+        if RUN_KEY not in properties and any(_is_earlier(each) for each in self._table.snapshots()):
+            raise EarlierVersion(self.address)
+        positions = positions_from_json(json.loads(properties.get(POSITIONS_KEY, "[]")))
+        run, forgotten = int(properties.get(RUN_KEY, "0")), json.loads(properties.get(FORGOTTEN_KEY, "{}"))
+        return TableState(self._table.metadata.last_sequence_number, run, positions, forgotten)
+
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
+        table = self._table
+        schema, partition_by = table.schema(), []
+        for field in table.spec().fields:
+            source, unit = schema.find_column_name(field.source_id), str(field.transform)
+            is_time = unit in TRANSFORMS and bool(TRANSFORMS[unit]) and source == "timestamp"
+            if not is_time and not (unit == "identity" and source in ("stream", "partition", "era")):
+                raise TableRefused(
+                    f"the table {self.address} is partitioned by {unit}({source}); an export writes into tables that "
+                    "are partitioned by stream, partition, era and the year, month, day or hour of timestamp"
+                )
+            partition_by.append(PartitionField(field.name, source, TRANSFORMS[unit]))
+        return f"{_address_of(table)}/data", fitting(schema.as_arrow(), columns, self.address), partition_by
+
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
+        table, after, said = self._table, state.after(ranges), said_of(state.run + 1, ranges)
+        files = [f"{table.location().rstrip('/')}/data/{each.path}" for each in written.files]
+        with self._changing(table) as change:
+            change.set_properties({POSITIONS_KEY: _text(after.positions), RUN_KEY: str(after.run)})
+            if files:
+                change.add_files(files, snapshot_properties=said, check_duplicate_files=False)
+            else:
+                # The snapshot makes the commit fail if another one came first.
+                with change.update_snapshot(snapshot_properties=said).fast_append():
+                    pass
+
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
+            found = [each.summary for each in self._open().snapshots() if each.summary is not None]
+        return any(each.additional_properties.get(RUN_KEY) == f"{old_id}/{run}" for each in found)
+
+    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            table = self._open()
+        if RUN_KEY in table.properties:
+            return
+        with self._changing(table) as change:
+            change.set_properties({POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))})
+            with change.update_snapshot().fast_append():
+                pass
+
+    def commits(self) -> list[Commit | str]:
+        with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
+            snapshots = sorted(self._open().snapshots(), key=lambda each: (each.sequence_number, each.timestamp_ms))
+        said = [each.summary for each in reversed(snapshots)]
+        return ["?" if each is None else commit_of(each.additional_properties, each.operation.value) for each in said]
+
+    def list_files(self) -> list[TableFile]:
+        with iceberg_errors(f"the manifests of {self.address} cannot be read"):
+            tasks = [*self._open().scan().plan_files()]
+            index = self._open().schema().find_field("index")
+        found = []
+        for task in tasks:
+            file = task.file
+            bounds = [each.get(index.field_id) for each in (file.lower_bounds or {}, file.upper_bounds or {})]
+            indexes = [from_bytes(index.field_type, each) for each in bounds if each is not None]
+            found.append(
+                TableFile(
+                    file.file_path,
+                    file.file_size_in_bytes,
+                    file.record_count,
+                    indexes=(indexes[0], indexes[1]) if len(indexes) == 2 else None,
+                    has_removed_rows=bool(task.delete_files),
+                )
+            )
+        return found
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            table = self._open()
+            there = set(table.schema().column_names)
+            chosen = tuple(name for name in columns if name in there)
+            yield from table.scan(selected_fields=chosen).to_arrow_batch_reader()
+
+    def compact(self, *, files_min: int = 2) -> int:
+        def work() -> int:
+            groups: dict[Any, list[Any]] = defaultdict(list)
+            state = self.load()
+            with iceberg_errors(f"the manifests of {self.address} cannot be read"):
+                for task in self._table.scan().plan_files():
+                    if task.file.file_size_in_bytes < SMALL_BYTES:
+                        groups[str(task.file.partition)].append(task)
+            small = [task for tasks in groups.values() if len(tasks) >= files_min for task in tasks]
+            return self._rewrite(state, small, {})[0] if small else 0
+
+        return self._repeat("nothing is merged", work)
+
+    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
+        def work() -> int:
+            state = self.load()
+            forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
+            forgotten.setdefault(stream, {})["" if key is None else sha256(key).hexdigest()] = until_us
+            with iceberg_errors(f"the manifests of {self.address} cannot be read"):
+                tasks = [*self._table.scan(row_filter=EqualTo("stream", stream)).plan_files()]
+            return self._rewrite(replace(state, forgotten=forgotten), tasks, forgotten)[1]
+
+        return self._repeat("nothing is forgotten", work)
+
+    def _rewrite(self, state: TableState, tasks: Sequence[Any], forgotten: Mapping[str, Any]) -> tuple[int, int]:
+        """Replaces files by others with the same rows, except forgotten ones. Returns the numbers of files and rows."""
+        table = self._table
+        plan = self.files_plan(state, schema_to_pyarrow(table.schema(), include_field_ids=False))
+        with iceberg_errors(f"files of {self.address} cannot be read"):
+            rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_record_batches(tasks)
+            before, made = rewrite_rows(FilesWriter(plan), rows)
+        failpoint("rewrite_written")
+        # If this fails, the new files stay, because nobody knows whether the catalog has the commit.
+        with self._changing(table) as change:
+            if forgotten:
+                change.set_properties({FORGOTTEN_KEY: json.dumps(forgotten, ensure_ascii=False)})
+            with change.update_snapshot().overwrite() as snapshot:
+                for task in tasks:
+                    snapshot.delete_data_file(task.file)
+                paths = (f"{_address_of(table)}/data/{each.path}" for each in made)
+                for each in parquet_files_to_data_files(table.io, change.table_metadata, paths):
+                    snapshot.append_data_file(each)
+        failpoint("rewritten")
+        return len(tasks), before - sum(each.rows for each in made)
+
+    def expire(self, keep_s: float) -> int:
+        """Expires snapshots, and removes the data and manifest files that only they had, and what killed runs left.
+
+        pyiceberg removes no files. Spark's procedure for orphans also removes those of other programs.
+        """
+        now_s = time.time()
+        with iceberg_errors(f"old snapshots of {self.address} cannot be expired"):
+            table = self._open()
+            # The files are listed before the snapshots are read again: a file of a later commit is not in the list.
+            listed = [
+                each
+                for folder in ("data", "metadata")
+                for each in self._list(f"{_address_of(table)}/{folder}")
+                if each.base_name.startswith("part-") or each.base_name.endswith(".avro")
+            ]
+            before = _files_of_snapshots(table)
+            # A snapshot is the current one from its own time to the time of the next snapshot.
+            times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
+            old = [number for (_, number), (end_ms, _) in pairwise(times) if end_ms <= (now_s - keep_s) * 1000]
+            protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
+            if expired := [number for number in old if number not in protected]:
+                table.maintenance.expire_snapshots().by_ids(expired).commit()
+                self._sync(table, now_s)
+            needed = _files_of_snapshots(self._open())
+            # A file that no snapshot ever had can be of a run that goes on.
+            orphans_s = now_s - max(keep_s, ORPHANS_S)
+            removed = [
+                each
+                for each in listed
+                if each.base_name not in needed and (each.base_name in before or each.mtime.timestamp() <= orphans_s)
+            ]
+            filesystem, _ = open_filesystem(_address_of(table), self.options)
+            for each in removed:
+                filesystem.delete_file(each.path)
+        return len(expired) + len(removed)
+
+    def _list(self, address: str) -> list[fs.FileInfo]:
+        filesystem, path = open_filesystem(address, self.options)
+        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+        return [each for each in found if each.type == fs.FileType.File]
+
+    @contextmanager
+    def _changing(self, table: Any) -> Iterator[Any]:
+        # pyiceberg would repeat a commit with positions that another exporter has moved meanwhile.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        started_s = time.time()
+        try:
+            with table.transaction() as change:
+                yield change
+            self._sync(table, started_s)
+        except (CommitFailedException, CommitStateUnknownException, ValidationException, RESTError, OSError) as error:
+            raise CommitConflict(one_line(error)) from error
+        except SQLAlchemyError as error:
+            raise CommitConflict(one_line(error)) from error
+
+    def _sync(self, table: Any, since_s: float) -> None:
+        """Makes the metadata of a commit durable. The data files are durable already."""
+        if (place := parse_place(_address_of(table))).is_local:
+            # A file system may have coarse times.
+            sync_new(place.folder / "metadata", since_s - 2)
+        self._give()
+
+    def _open(self) -> Any:
+        return self._catalog.load_table(self._name)
+
+    def _open_catalog(self) -> Any:
+        if self._choice is not None:
+            name, given = self._choice.name, dict(self._choice.options)
+        else:
+            if self.place.scheme != FILE:
+                raise TableRefused(
+                    "an Iceberg table on a store needs a catalog: --catalog NAME, with its properties in pyiceberg's "
+                    "configuration or by --catalog-option uri=https://…"
+                )
+            name = CATALOG
+            self.place.folder.mkdir(parents=True, exist_ok=True)
+            given = {
+                "type": "sql",
+                "uri": f"sqlite:///{self.place}/{CATALOG_FILE}",
+                "warehouse": f"file://{self.place}",
+            }
+        with iceberg_errors("the catalog cannot be opened"):
+            try:
+                return load_catalog(name, **{**_file_options(self.place, self.options), **given})
+            except (NotInstalledError, ModuleNotFoundError) as error:
+                raise ExtraMissing(f"the catalog {name} needs more of pyiceberg: {error}") from error
+
+    def _read_choice(self) -> CatalogChoice | None:
+        filesystem, root = open_filesystem(str(self.place), self.options)
+        try:
+            with filesystem.open_input_stream(f"{root}/{CHOICE}") as file:
+                return CatalogChoice(**json.loads(file.read()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise TableRefused(f"{self.place}/{CHOICE} cannot be read: {one_line(error)}") from error
+
+
+def _text(positions: Positions) -> str:
+    return json.dumps(positions_to_json(positions), ensure_ascii=False, separators=(",", ":"))
+
+
+def _address_of(table: Any) -> str:
+    return str(table.location()).rstrip("/")
+
+
+def _is_earlier(snapshot: Any) -> bool:
+    """Returns whether an earlier version made a snapshot. It named its runs ID/NUMBER."""
+    return snapshot.summary is not None and "/" in snapshot.summary.additional_properties.get(RUN_KEY, "")
+
+
+def _files_of_snapshots(table: Any) -> set[str]:
+    """Returns the names of the manifest lists, manifests and data files of all snapshots."""
+    found, manifests = set[str](), dict[str, Any]()
+    for snapshot in table.snapshots():
+        found.add(snapshot.manifest_list)
+        manifests |= {each.manifest_path: each for each in snapshot.manifests(table.io)}
+    for path, manifest in manifests.items():
+        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        found |= {path, *(entry.data_file.file_path for entry in entries)}
+    return {each.rpartition("/")[2] for each in found}
+
+
+def _file_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options of a store by the names that pyiceberg has for them."""
+    if place.scheme == FILE:
+        return {}
+    options = complete_options(place, given)
+    names = {
+        "s3": {"endpoint": "s3.endpoint", "region": "s3.region", "anonymous": "s3.anonymous"},
+        "gs": {"endpoint": "gcs.service.host", "project": "gcs.project-id"},
+        "abfs": {"account": "adls.account-name", "endpoint": "adls.blob-storage-authority"},
+        "hdfs": {"user": "hdfs.user"},
+    }[place.scheme]
+    found = {name: options[option] for option, name in names.items() if option in options}
+    if place.scheme == "s3":
+        found |= {"s3.connect-timeout": str(CONNECT_S), "s3.request-timeout": options["timeout_s"]}
+    return found
+
+
+@contextmanager
+def iceberg_errors(what: str) -> Iterator[None]:
+    """Turns errors of `pyiceberg` and of the catalog into ExportErrors. `what` is the failed step."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        raise ExportError(f"{what}: {reason}") from error
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        raise TableRefused(f"{what}: {one_line(error)}") from error
+    except (ValueError, OSError, RESTError, CommitFailedException, CommitStateUnknownException) as error:
+        raise ExportError(f"{what}: {one_line(error)}") from error

@@ -1,0 +1,237 @@
+"""The log of an exported table, which decides what is exported: the interface of the formats, and what they share.
+
+A commit of an export adds files and moves the positions of the partitions in one transaction of the table's own log.
+Positions only grow. A commit of another program, such as DELETE, MERGE, OPTIMIZE or RESTORE, changes rows and leaves
+the positions alone, so that no row comes back that somebody removed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from ockam.files.durable_files import give_tree
+from spark_export.tables.address import StoreLocation
+from spark_export.tables.errors import ExportError, PositionsMoved
+from spark_export.tables.files import FilesPlan, PartitionField, remove_files
+from spark_export.tables.model import (
+    Commit,
+    DataFile,
+    Incarnation,
+    IndexRange,
+    Positions,
+    TablePosition,
+    TableState,
+    Written,
+    is_committed,
+    join,
+)
+
+T = TypeVar("T")
+OldRuns = Mapping[int, tuple[Sequence[IndexRange], Sequence[DataFile]]]
+"""The ranges and the data files of each run of an earlier version's export, by its number."""
+
+COMMIT_ATTEMPTS_MAX = 10
+"""How often a commit is tried when other programs change the table at the same time."""
+RUN_KEY, RANGES_KEY = "stream-node.run", "stream-node.ranges"
+"""The keys of what a commit of an export says in the log: the number of the run, and its index ranges."""
+
+
+class CommitConflict(Exception):
+    """Another program changed the table during a commit, or the answer of the store or catalog was lost."""
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A data file of the table at one moment. address: as the table's log names it. rows: None if that is unknown.
+
+    partition: the values of the columns that are in the log only. indexes: the lowest and the highest index of the
+        rows; None if the log does not have them.
+    has_removed_rows: whether rows of the file may be marked as removed, which only the table's library can tell.
+    """
+
+    address: str
+    file_bytes: int
+    rows: int | None
+    partition: Mapping[str, Any] = field(default_factory=dict)
+    indexes: tuple[int, int] | None = None
+    has_removed_rows: bool = False
+
+
+class TableLog(ABC):
+    """The table of one export and its log. A method opens what it needs, so that nothing stays open between two runs.
+
+    place: the address of the export; options: the options of its store. address: the address of the table itself.
+    """
+
+    format: str
+    address: str
+
+    def __init__(self, place: StoreLocation, options: Mapping[str, str]) -> None:
+        self.place = place
+        self.options = dict(options)
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Returns whether the table exists. Raises ExportError if that cannot be found out."""
+
+    @abstractmethod
+    def create(self, columns: pa.Schema) -> None:
+        """Creates the table if it does not exist. columns: those of the rows, with `stream`, `partition` and `era`."""
+
+    @abstractmethod
+    def table_id(self) -> str:
+        """Returns the id of the table, which no other table has, also if it is renamed or moved."""
+
+    def refusal_of(self, stream: str) -> str | None:
+        """Returns why the table cannot have messages of this stream, or None."""
+        return None
+
+    @abstractmethod
+    def load(self) -> TableState:
+        """Returns the present state. Raises TableRefused if the table cannot be used, and ExportError."""
+
+    def files_plan(
+        self,
+        state: TableState,
+        columns: pa.Schema,
+        *,
+        codec: str = "zstd",
+        convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    ) -> FilesPlan:
+        """Returns how the tasks of a run write files for this table. Raises TableRefused if the columns do not fit."""
+        root, schema, partition_by = self._shape(columns)
+        return FilesPlan(
+            root,
+            schema,
+            partition_by,
+            self.options,
+            codec=codec,
+            convert=convert,
+            forgotten=state.forgotten,
+            folders=self.format == "parquet",
+        )
+
+    @abstractmethod
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
+        """Returns the folder of new files, the columns in them, and the partitioning, for rows with these columns."""
+
+    def append(self, plan: FilesPlan, written: Written) -> Commit:
+        """Adds the files of a run and moves its positions, in one transaction.
+
+        The call can be repeated: a run that is in the table already changes nothing. Raises PositionsMoved if another
+        exporter was faster (nothing is changed), and ExportError if the commit failed.
+        """
+        ranges = join(written.ranges)
+        if not ranges:
+            raise ExportError("nothing was written, so there is nothing to add to the table")
+
+        def commit() -> Commit:
+            state = self.load()
+            if is_committed(state, ranges):
+                # If the answer to the commit was lost, the table has these files, so they stay.
+                self.abandon(plan)
+                return Commit(state.run, ranges, already=True)
+            if state.forgotten != plan.forgotten:
+                raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")
+            self._commit(plan, state, written, ranges)
+            return Commit(state.run + 1, ranges)
+
+        return self._repeat("the run was not added", commit)
+
+    def _repeat(self, failure: str, work: Callable[[], T]) -> T:
+        """Does work that ends with a commit, again after each CommitConflict. Raises ExportError in the end."""
+        for attempt in range(COMMIT_ATTEMPTS_MAX):
+            try:
+                return work()
+            except CommitConflict as error:
+                conflict = error
+            finally:
+                self._give()
+            threading.Event().wait(random.uniform(0, 0.02 * 2**attempt))
+        raise ExportError(f"{self.address}: {failure}: {conflict}; try again")
+
+    def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
+        """Removes the files of a run that is not in the table. What remains is removed with the table's old files."""
+        remove_files(plan, files)
+
+    def _give(self) -> None:
+        """Gives what the superuser has made in the folder of another user to that user, whose exporter goes on here."""
+        if self.place.is_local:
+            give_tree(self.place.folder)
+
+    @abstractmethod
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
+        """Commits if the table is still in `state`, or was only changed by other programs. Raises CommitConflict."""
+
+    @abstractmethod
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        """Returns whether the table has a run of an earlier version's export, whose id was `old_id`."""
+
+    @abstractmethod
+    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
+        """Takes over an earlier version's export, whose rows are in the table: sets the positions. Can be repeated."""
+
+    @abstractmethod
+    def commits(self) -> list[Commit | str]:
+        """Returns the commits that the log still has, newest first. A text is the operation of another program."""
+
+    @abstractmethod
+    def list_files(self) -> list[TableFile]:
+        """Returns the data files of the table at this moment."""
+
+    @abstractmethod
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of the table as a reader of the format sees them, without columns that the table lacks.
+
+        Raises TableDamaged, ExportError.
+        """
+
+    @abstractmethod
+    def compact(self, *, files_min: int = 2) -> int:
+        """Merges small files of the table; its rows stay the same. Returns the number of merged files."""
+
+    @abstractmethod
+    def expire(self, keep_s: float) -> int:
+        """Removes files and old versions that were replaced `keep_s` seconds ago. Returns their number."""
+
+    @abstractmethod
+    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
+        """Erases the rows of a stream, or those with one key, and records that they must never be exported again.
+
+        until_us: messages that the node stored later are exported. Returns the number of erased rows. Older versions of
+        the table still have them until `expire`.
+        """
+
+
+def said_of(run: int, ranges: Iterable[IndexRange]) -> dict[str, str]:
+    """Returns what a commit of an export says in the log."""
+    return {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)}
+
+
+def commit_of(said: Mapping[str, Any], operation: str) -> Commit | str:
+    """Returns a commit of an export, or the operation of a commit that has no ranges."""
+    return Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY])) if RANGES_KEY in said else operation
+
+
+def ranges_to_json(ranges: Iterable[IndexRange]) -> str:
+    return json.dumps([[*each.of, each.begin, each.end, each.lost] for each in ranges], ensure_ascii=False)
+
+
+def positions_to_json(positions: Positions) -> list[list[Any]]:
+    return [[*of, position.end, position.last_us] for of, position in sorted(positions.items())]
+
+
+def positions_from_json(rows: Iterable[Sequence[Any]]) -> dict[Incarnation, TablePosition]:
+    return {Incarnation(*of): TablePosition(end, last_us) for *of, end, last_us in rows}
+
+
+def ranges_from_json(text: str) -> list[IndexRange]:
+    return [IndexRange(Incarnation(*of), begin, end, lost=lost) for *of, begin, end, lost in json.loads(text)]

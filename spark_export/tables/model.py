@@ -1,0 +1,193 @@
+"""What moves between the plan of an export, its tasks and the log of its table: index ranges, positions and files.
+
+The data classes need only the standard library, because Spark sends them to executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from spark_export.tables.errors import PositionsMoved, RangeIncomplete
+
+
+class Incarnation(NamedTuple):
+    """One partition of one stream, from its creation to its deletion. A stream of the same name that is created later
+    is another incarnation, whose indexes begin at 0 again.
+
+    era: the number of earlier incarnations of this partition that the table knows; 0 for the first one.
+    created_us: when the stream was created, in microseconds since 1970.
+    """
+
+    stream: str
+    partition: int
+    era: int
+    created_us: int
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.stream, self.partition
+
+
+@dataclass(frozen=True)
+class TablePosition:
+    """How far the table has one incarnation: `end` is the next index to export.
+
+    last_us: when the node stored the last exported message, in microseconds since 1970; 0 if unknown. It shows whether
+        a node that was restored from a backup has another message at this index.
+    """
+
+    end: int
+    last_us: int = 0
+
+
+Positions = Mapping[Incarnation, TablePosition]
+
+
+@dataclass(frozen=True)
+class IndexRange:
+    """The indexes from `begin` to `end` (exclusive) of one incarnation, which a run or a task exports.
+
+    size_bytes: the estimated size of the messages.
+    lost: the number of messages directly before `begin` that retention removed before they could be exported.
+    last_us: when the node stored the last message of the range; 0 before the range was read.
+    """
+
+    of: Incarnation
+    begin: int
+    end: int
+    size_bytes: int = 0
+    lost: int = 0
+    last_us: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin
+
+    def cut(self, begin: int, end: int) -> IndexRange:
+        """Returns the part of the range from `begin` to `end`. Only the part at its beginning records the loss."""
+        size = self.size_bytes * (end - begin) // max(1, self.rows)
+        return replace(self, begin=begin, end=end, size_bytes=size, lost=self.lost if begin == self.begin else 0)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A complete Parquet file that a task has written, and that no reader sees before it is in the table's log.
+
+    path: relative to `FilesPlan.root`.
+    partition: the values of the columns by which the table is partitioned.
+    data_bytes, file_bytes: the sizes of the messages' data and of the file.
+    stats: the statistics in the JSON of Delta's log.
+    """
+
+    path: str
+    stream: str
+    era: int
+    partition: Mapping[str, str]
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    stats: str = ""
+
+
+@dataclass(frozen=True)
+class LeftOutStream:
+    """A stream that an export leaves out. `reason` says what happened and what the user can do."""
+
+    stream: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one task, or all tasks of a run, have written. Pickling gives the same value, so executors can return it.
+
+    ranges: the index ranges whose rows are in the files, each with `last_us`.
+    left_out: the streams of which a part could not be read. No file and no range here is of these streams.
+    """
+
+    files: Sequence[DataFile] = ()
+    ranges: Sequence[IndexRange] = ()
+    left_out: Sequence[LeftOutStream] = ()
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of an export in a table.
+
+    run: the number of the run, counted from 1 in each table.
+    already: whether the table had all of these rows before the call, so that the call changed nothing.
+    """
+
+    run: int
+    ranges: Sequence[IndexRange]
+    already: bool = False
+
+
+@dataclass(frozen=True)
+class TableState:
+    """What the table's log says about an export at one moment.
+
+    version: the table's own name of its latest commit, of whatever program.
+    run: the number of the latest run, 0 before the first one.
+    forgotten: the messages that must not be in the table any more: for each stream, the SHA-256 of the key in hex (an
+        empty text stands for every message), and the time in microseconds until which they are forgotten.
+    """
+
+    version: int
+    run: int = 0
+    positions: Positions = field(default_factory=dict)
+    forgotten: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def latest(self) -> dict[tuple[str, int], tuple[Incarnation, TablePosition]]:
+        """Returns the latest incarnation of each partition, and its position."""
+        found: dict[tuple[str, int], tuple[Incarnation, TablePosition]] = {}
+        for of, position in sorted(self.positions.items()):
+            found[of.place] = of, position
+        return found
+
+    def after(self, ranges: Iterable[IndexRange]) -> TableState:
+        """Returns the state after a run that has exported these ranges."""
+        moved = {each.of: TablePosition(each.end, each.last_us) for each in ranges}
+        return replace(self, version=self.version + 1, run=self.run + 1, positions={**self.positions, **moved})
+
+
+def join(ranges: Iterable[IndexRange]) -> list[IndexRange]:
+    """Returns one range for each incarnation. Raises RangeIncomplete if ranges overlap or leave a gap between them."""
+    joined: dict[Incarnation, IndexRange] = {}
+    for each in sorted(ranges, key=lambda one: (one.of, one.begin)):
+        before = joined.get(each.of)
+        if before is None:
+            joined[each.of] = each
+            continue
+        if before.end != each.begin - each.lost:
+            raise RangeIncomplete(
+                f"{each.of.stream}/{each.of.partition}: the tasks exported up to {before.end}, and then from "
+                f"{each.begin}; nothing is published"
+            )
+        size_bytes, lost = before.size_bytes + each.size_bytes, before.lost + each.lost
+        joined[each.of] = replace(before, end=each.end, size_bytes=size_bytes, lost=lost, last_us=each.last_us)
+    return list(joined.values())
+
+
+def is_committed(state: TableState, ranges: Sequence[IndexRange]) -> bool:
+    """Returns whether the table has all of the ranges; False if it has none of them and they follow its positions.
+
+    Raises PositionsMoved in every other case: then another exporter has exported a part of them, or other ranges.
+    """
+    latest, answers = state.latest(), set()
+    for each in ranges:
+        of, position = latest.get(each.of.place, (None, TablePosition(0)))
+        if of == each.of:
+            is_next, is_done = position.end == each.begin - each.lost, position.end >= each.end
+        else:
+            is_next, is_done = each.of.era == (0 if of is None else of.era + 1), False
+        answers.add(is_done and not is_next)
+        if len(answers) > 1 or not (is_next or is_done):
+            raise PositionsMoved(
+                f"another exporter has exported messages of {each.of.stream}/{each.of.partition} meanwhile, and the "
+                f"table has them up to {position.end}; nothing of this run ({each.begin} to {each.end}) is in the "
+                "table, and the next run continues behind the table's position"
+            )
+    return answers == {True}

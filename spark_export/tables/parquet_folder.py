@@ -1,0 +1,439 @@
+"""A folder of plain Parquet files as a table with a log: each run is one folder, which one rename puts into the table.
+
+    FOLDER/messages -> generations/000001                   what readers open
+    FOLDER/generations/000001/run=000007/stream=orders/date=2026-11-21/part-….parquet
+    FOLDER/generations/000001/run=000007/_run.json          the run's files and ranges, and the positions after it
+    FOLDER/staging/…                                        what no reader sees
+    FOLDER/_export.json                                     the id of the table
+
+A compaction makes another generation, whose only run has all files, and turns the link `messages` by one rename. Names
+that begin with `_` are no data for readers of Parquet. An object store has no such rename, so it has no such tables.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ockam.files.durable_files import give_to_folder, make_folder, rename_durably, sync, write_durably
+from spark_export.tables.address import StoreLocation
+from spark_export.tables.columns import ROWS, without
+from spark_export.tables.errors import TableDamaged, TableRefused
+from spark_export.tables.failpoint import failpoint
+from spark_export.tables.files import (
+    FILE_BYTES_MAX,
+    NO_NAME,
+    FilesPlan,
+    FilesWriter,
+    PartitionField,
+    hive_folder,
+    rewrite_rows,
+)
+from spark_export.tables.log import (
+    CommitConflict,
+    OldRuns,
+    TableFile,
+    TableLog,
+    positions_from_json,
+    positions_to_json,
+    ranges_from_json,
+    ranges_to_json,
+)
+from spark_export.tables.model import Commit, DataFile, IndexRange, Positions, TableState, Written, join
+
+TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
+PARTITION_BY = (PartitionField("stream", "stream"), PartitionField("date", "timestamp", "day"))
+SMALL_BYTES = FILE_BYTES_MAX // 2
+"""Compaction merges files smaller than this size, in bytes."""
+NAME_BYTES_MAX = 255
+
+
+class ParquetFolderLog(TableLog):
+    format = "parquet"
+
+    def __init__(self, place: StoreLocation, options: Mapping[str, str]) -> None:
+        super().__init__(place, options)
+        if not place.is_local:
+            raise TableRefused(
+                f"{place}: plain Parquet files are exported into folders only, because a store cannot publish a run by "
+                "one rename; on a store, export with --format delta or --format iceberg"
+            )
+        self.folder = place.folder
+        self.link = self.folder / TABLE
+        self.address = str(self.link)
+        self._staged: dict[str, int] = {}
+
+    def exists(self) -> bool:
+        # Tables of other formats have a folder of the link's name, also after their log was lost.
+        generations = self.folder / GENERATIONS
+        return generations.is_dir() and (os.path.lexists(self.link) or any(generations.glob("*/run=*")))
+
+    def create(self, columns: pa.Schema) -> None:
+        for folder in (self.folder, self.folder / STAGING, self.folder / GENERATIONS):
+            make_folder(folder)
+        with self._locked():
+            if not (self.folder / IDENTITY).exists():
+                write_durably(
+                    self.folder / IDENTITY, json.dumps({"format": "parquet", "id": str(uuid.uuid4())}).encode()
+                )
+            if not self.exists():
+                make_folder(self.folder / GENERATIONS / f"{1:06d}")
+                self._turn(1)
+        self._sweep()
+        self._give()
+
+    def table_id(self) -> str:
+        try:
+            return str(json.loads((self.folder / IDENTITY).read_bytes())["id"])
+        except FileNotFoundError as error:
+            raise TableRefused(
+                f"{self.folder} has no {IDENTITY}: it is no export, or `stream-node export migrate` it"
+            ) from error
+
+    def refusal_of(self, stream: str) -> str | None:
+        instead = "leave it out by --stream or --pattern, or export with --format delta or iceberg"
+        size_bytes = len(hive_folder({"stream": stream}).encode()) - 1
+        if size_bytes > NAME_BYTES_MAX:
+            return (
+                f"the name of the stream {stream[:40]!r}… makes a folder's name of {size_bytes} bytes, and file "
+                f"systems take {NAME_BYTES_MAX}: {instead}"
+            )
+        if stream == NO_NAME:
+            return f"readers of folders take the name of the stream {stream!r} for NULL: {instead}"
+        return None
+
+    def load(self) -> TableState:
+        return _state_of(self._runs(self._generation()))
+
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
+        staged = self.folder / STAGING / uuid.uuid4().hex
+        with self._locked():
+            make_folder(staged)
+            # The lock shows that the run is alive. Without it, another exporter removes the folder.
+            self._staged[str(staged)] = _lock(staged / "lock")
+        return str(staged), without(columns, [each.name for each in PARTITION_BY]), PARTITION_BY
+
+    def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
+        shutil.rmtree(plan.root, ignore_errors=True)
+        if (held := self._staged.pop(plan.root, None)) is not None:
+            os.close(held)
+
+    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
+        tree = Path(plan.root) / "tree"
+        for each in written.files:
+            target = tree / each.path
+            # After a conflict, the files of the first attempt are there already.
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.rename(Path(plan.root) / each.path, target)
+        after = state.after(ranges)
+        self._write_run(tree, written.files, ranges, after)
+        with self._locked():
+            generation = self._generation()
+            if self.load() != state:
+                raise CommitConflict("another exporter has published a run meanwhile")
+            rename_durably(tree, generation / f"run={after.run:06d}")
+        self.abandon(plan)
+
+    def has_old_run(self, old_id: str, run: int) -> bool:
+        return (self._generation() / f"run={run:06d}").is_dir()
+
+    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
+        if not (self.folder / IDENTITY).exists():
+            write_durably(self.folder / IDENTITY, json.dumps({"format": "parquet", "id": old_id}).encode())
+        latest = max(runs, default=0)
+        # The latest run comes last: its positions are those of the table.
+        for run in sorted(runs):
+            after = TableState(run, run, positions if run == latest else {})
+            folder = self._generation() / f"run={run:06d}"
+            ranges, files = runs[run]
+            # A run whose files were all merged into those of later runs has no folder any more.
+            time_us = folder.stat().st_mtime_ns // 1000 if folder.is_dir() else None
+            self._write_run(folder, files, ranges, after, time_us)
+
+    def commits(self) -> list[Commit | str]:
+        runs = [_run_file(folder) for folder in reversed(self._runs(self._generation()))]
+        return [Commit(each["run"], _ranges_of(each)) for each in runs]
+
+    def list_files(self) -> list[TableFile]:
+        found = []
+        for folder in self._runs(self._generation()):
+            run = _run_file(folder)
+            indexes: dict[str, tuple[int, int]] = {}
+            for each in _ranges_of(run):
+                first, last = indexes.get(each.of.stream, (each.begin, each.begin))
+                indexes[each.of.stream] = min(first, each.begin), max(last, each.end - 1)
+            for file in run["files"]:
+                path, bounds = str(folder / file["path"]), indexes.get(file["stream"])
+                found.append(TableFile(path, file["file_bytes"], file["rows"], file["partition"], bounds))
+        return found
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        # A reader of Parquet takes every file that it finds, also one that somebody has copied into the table.
+        for folder in self._runs(self._generation()):
+            known = {each.path: each.stream for each in _files_of(folder)}
+            there = {str(each.relative_to(folder)) for each in folder.glob("stream=*/**/*.parquet")}
+            for name in sorted(there | known.keys()):
+                stream = known.get(name, unquote(name.partition("/")[0].removeprefix("stream=")))
+                yield from read_file(folder / name, {"stream": stream}, columns)
+
+    def compact(self, *, files_min: int = 2) -> int:
+        def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
+            small = [each for each in files if each[1].file_bytes < SMALL_BYTES]
+            return small if len(small) >= files_min else []
+
+        return self._repeat("nothing is merged", lambda: self._rewrite(chosen, None)[0])
+
+    def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
+        digest = "" if key is None else sha256(key).hexdigest()
+
+        def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
+            return [each for each in files if each[1].stream == stream]
+
+        return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, digest, until_us))[1])
+
+    def expire(self, keep_s: float) -> int:
+        """Removes generations that the link has left `keep_s` seconds ago, and what killed runs have left."""
+        removed = self._sweep()
+        # Without the lock, a generation to which another process is just turning the link would seem to be an old one.
+        with self._locked():
+            current = self._generation()
+            for folder in self._generations():
+                # The folder of a generation is touched when the link leaves it.
+                if folder != current and folder.stat().st_mtime <= time.time() - keep_s:
+                    removed += sum(1 for _ in folder.rglob("*.parquet"))
+                    shutil.rmtree(folder)
+        return removed
+
+    def _rewrite(
+        self,
+        chosen: Callable[[Sequence[tuple[Path, DataFile]]], Sequence[tuple[Path, DataFile]]],
+        record: tuple[str, str, int] | None,
+    ) -> tuple[int, int]:
+        """Makes another generation, in which the chosen files of each stream, era and date are merged.
+
+        record: what is forgotten (a stream, the SHA-256 of a key, and a time), or None. Returns the number of rewritten
+        files and of rows that are gone.
+        """
+        generation = self._generation()
+        folders = self._runs(generation)
+        state = _state_of(folders)
+        forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
+        if record is not None:
+            forgotten.setdefault(record[0], {})[record[1]] = record[2]
+        groups: dict[tuple[str, int, str], list[tuple[Path, DataFile]]] = defaultdict(list)
+        for folder in folders:
+            for each in _files_of(folder):
+                groups[each.stream, each.era, each.partition["date"]].append((folder, each))
+        merges = {place: found for place, files in groups.items() if (found := chosen(files))}
+        if not merges and record is None:
+            return 0, 0
+        plan = self.files_plan(TableState(0, forgotten=forgotten), _columns_of(merges.values()))
+        tree = Path(plan.root) / "generation" / f"run={state.run:06d}"
+        try:
+            made = self._merge(plan, tree, merges)
+            gone = sum(each.rows for files in merges.values() for _, each in files) - sum(each.rows for each in made)
+            for files in groups.values():
+                for folder, each in files:
+                    if (folder, each) not in merges.get((each.stream, each.era, each.partition["date"]), ()):
+                        target = tree / each.path
+                        if target.exists():
+                            # Earlier versions gave the files of each run the same names.
+                            target = target.with_name(f"{folder.name.removeprefix('run=')}-{target.name}")
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        os.link(folder / each.path, target)
+                        made.append(replace(each, path=str(target.relative_to(tree))))
+            ranges = join(part for folder in folders for part in _ranges_of(_run_file(folder)))
+            self._write_run(tree, made, ranges, replace(state, forgotten=forgotten))
+            with self._locked():
+                if self._generation() != generation:
+                    raise CommitConflict("another program has compacted the table meanwhile")
+                later = [folder for folder in self._runs(generation) if folder not in folders]
+                if later and record is not None:
+                    raise CommitConflict("another exporter has published a run meanwhile")
+                for folder in later:
+                    shutil.copytree(folder, tree.parent / folder.name, copy_function=os.link)
+                # A killed compaction can have left a generation to which the link never led.
+                number = max(int(each.name) for each in self._generations()) + 1
+                # The new generation must have the name of its run before the link leads to it.
+                sync(tree.parent)
+                rename_durably(tree.parent, self.folder / GENERATIONS / f"{number:06d}")
+                failpoint("rewrite_written")
+                self._turn(number)
+                os.utime(generation)
+            failpoint("rewritten")
+        finally:
+            self.abandon(plan)
+        return sum(len(files) for files in merges.values()), gone
+
+    def _merge(
+        self, plan: FilesPlan, tree: Path, merges: Mapping[tuple[str, int, str], Sequence[tuple[Path, DataFile]]]
+    ) -> list[DataFile]:
+        made: list[DataFile] = []
+        for files in merges.values():
+            names = ["stream", *plan.schema.names]
+            rows = (part for folder, each in files for part in read_file(folder / each.path, each.partition, names))
+            for done in rewrite_rows(FilesWriter(plan), rows)[1]:
+                (tree / done.path).parent.mkdir(parents=True, exist_ok=True)
+                os.rename(Path(plan.root) / done.path, tree / done.path)
+                made.append(done)
+        return made
+
+    def _write_run(
+        self,
+        tree: Path,
+        files: Sequence[DataFile],
+        ranges: Sequence[IndexRange],
+        after: TableState,
+        time_us: int | None = None,
+    ) -> None:
+        tree.mkdir(parents=True, exist_ok=True)
+        content = {
+            "run": after.run,
+            "time_us": time.time_ns() // 1000 if time_us is None else time_us,
+            "files": [
+                {
+                    name: getattr(each, name)
+                    for name in ("path", "stream", "era", "partition", "rows", "data_bytes", "file_bytes")
+                }
+                for each in files
+            ],
+            "ranges": json.loads(ranges_to_json(ranges)),
+            "positions": positions_to_json(after.positions),
+            "forgotten": after.forgotten,
+        }
+        write_durably(tree / RUN_FILE, json.dumps(content, ensure_ascii=False).encode())
+        for root, _, _ in os.walk(tree):
+            sync(Path(root))
+
+    def _generation(self) -> Path:
+        """Returns the folder to which the link leads. Raises TableRefused if the link is lost or leads elsewhere."""
+        generations = self.folder / GENERATIONS
+        try:
+            found = generations / Path(os.readlink(self.link)).name
+        except OSError as error:
+            # A copy that follows links makes a folder of the link.
+            said = "is not a link" if os.path.lexists(self.link) else "is missing"
+            newest = max((each.name for each in self._generations()), default="")
+            raise TableRefused(
+                f"{self.link} {said}: rename what is there, and `ln -s {GENERATIONS}/{newest} {self.link}`"
+            ) from error
+        if os.readlink(self.link) != f"{GENERATIONS}/{found.name}" or not found.is_dir():
+            raise TableRefused(f"{self.link} leads to {os.readlink(self.link)}, which is no generation of this table")
+        return found
+
+    def _generations(self) -> list[Path]:
+        return sorted(each for each in (self.folder / GENERATIONS).iterdir() if each.name.isdigit() and each.is_dir())
+
+    def _runs(self, generation: Path) -> list[Path]:
+        # By number: the millionth run has one digit more than those before it.
+        return sorted((each for each in generation.glob("run=*") if each.is_dir()), key=lambda each: int(each.name[4:]))
+
+    def _turn(self, number: int) -> None:
+        new = self.folder / f".{TABLE}.new"
+        new.unlink(missing_ok=True)
+        new.symlink_to(f"{GENERATIONS}/{number:06d}")
+        rename_durably(new, self.link)
+
+    def _sweep(self) -> int:
+        """Removes the staging folders of runs that no longer live. Returns the number of their data files."""
+        removed = 0
+        with self._locked():
+            for folder in (self.folder / STAGING).iterdir():
+                held = None
+                with suppress(FileNotFoundError):
+                    try:
+                        held = _lock(folder / "lock", os.O_RDWR)
+                    except BlockingIOError:
+                        continue
+                removed += sum(1 for _ in folder.rglob("*.parquet"))
+                shutil.rmtree(folder, ignore_errors=True)
+                if held is not None:
+                    os.close(held)
+        return removed
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Only one process at a time publishes in the folder."""
+        held = _lock(self.folder / "exporter.lock", wait=True)
+        try:
+            yield
+        finally:
+            os.close(held)
+
+
+def read_file(path: Path, partition: Mapping[str, str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a file, with the column `stream`. Raises TableDamaged, also for a wrong checksum of a page."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(columns=[name for name in columns if name in file.schema_arrow.names]):
+                if "stream" in columns:
+                    batch = batch.append_column("stream", pa.repeat(pa.scalar(partition["stream"]), batch.num_rows))
+                yield batch
+    except (pa.ArrowException, OSError) as error:
+        raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
+
+
+def _columns_of(merges: Iterable[Sequence[tuple[Path, DataFile]]]) -> pa.Schema:
+    """Returns the columns of all files that are merged. Files of earlier versions lack the column `era`."""
+    found = []
+    for path in (folder / each.path for files in merges for folder, each in files):
+        try:
+            found.append(pq.read_schema(path))
+        except (pa.ArrowException, OSError) as error:
+            raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
+    return pa.unify_schemas([*(each.remove_metadata() for each in found), pa.schema([ROWS.field("era")])])
+
+
+def _state_of(folders: Sequence[Path]) -> TableState:
+    """Returns the state after the last of these runs."""
+    if not folders:
+        return TableState(0)
+    run = _run_file(folders[-1])
+    return TableState(run["run"], run["run"], positions_from_json(run["positions"]), run["forgotten"])
+
+
+def _ranges_of(run: Mapping[str, Any]) -> list[IndexRange]:
+    return ranges_from_json(json.dumps(run["ranges"]))
+
+
+def _files_of(folder: Path) -> list[DataFile]:
+    return [DataFile(**each) for each in _run_file(folder)["files"]]
+
+
+def _run_file(folder: Path) -> Any:
+    try:
+        return json.loads((folder / RUN_FILE).read_bytes())
+    except FileNotFoundError as error:
+        raise TableRefused(
+            f"{folder} lacks {RUN_FILE}: an earlier version wrote it, and `stream-node export migrate` takes it over"
+        ) from error
+    except ValueError as error:
+        raise TableDamaged(f"{folder / RUN_FILE} cannot be read: {error}") from error
+
+
+def _lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = False) -> int:
+    """Takes a lock until the descriptor is closed or the process ends. Raises BlockingIOError if it is taken."""
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        give_to_folder(descriptor, path.parent)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,80 @@
+"""Goal: the upkeep and the verification of a table of the user's own keep what is not the exporter's.
+
+Method: tables of Delta and Iceberg with other columns than an export's, without a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+
+import pyarrow as pa
+
+from spark_export.exporter.verify import verify
+from spark_export.tables.address import parse_place
+from spark_export.tables.columns import ROWS
+from spark_export.tables.files import write_ranges
+from spark_export.tables.log import TableLog
+from spark_export.tables.model import Incarnation, IndexRange
+from spark_export.tables.open import CatalogChoice, open_table
+
+LEAST = [pa.field("stream", pa.string()), pa.field("partition", pa.int32()), pa.field("index", pa.int64())]
+AT = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def messages(wanted: IndexRange) -> Iterator[Any]:
+    indexes = range(wanted.begin, wanted.end)
+    times = pa.array([AT for _ in indexes], pa.timestamp("us", "UTC"))
+    keys, data = pa.array([b"k" for _ in indexes]), pa.array([b"d" for _ in indexes])
+    headers = pa.array([[] for _ in indexes], ROWS.field("headers").type)
+    columns = [pa.array(indexes, pa.int64()), times, keys, headers, data]
+    yield pa.record_batch(columns, ["index", "timestamp", "key", "headers", "data"])
+
+
+def export(log: TableLog, begin: int, end: int) -> None:
+    plan = log.files_plan(log.load(), ROWS)
+    log.append(plan, write_ranges([IndexRange(Incarnation("s", 0, 0, 5), begin, end)], messages, plan))
+
+
+def own_iceberg(folder: Path, columns: Any) -> tuple[TableLog, Any]:
+    catalogs = pytest.importorskip("pyiceberg.catalog", reason="the extra `iceberg` is not installed")
+    options = {"type": "sql", "uri": f"sqlite:///{folder}/own.sqlite", "warehouse": f"file://{folder}"}
+    catalog = catalogs.load_catalog("own", **options)
+    catalog.create_namespace("lake")
+    catalog.create_table("lake.rows", columns)
+    log = open_table(parse_place(folder), "iceberg", {}, CatalogChoice("own", options, "lake.rows"))
+    log.create(ROWS)
+    return log, catalog
+
+
+def test_a_compaction_keeps_the_users_own_columns(tmp_path: Path) -> None:
+    """Goal: also those with the name of a column of other formats, or with types that no message has."""
+    own = [pa.field("timestamp", pa.timestamp("us", "UTC")), pa.field("date", pa.date32())]
+    log, catalog = own_iceberg(tmp_path, pa.schema([*LEAST, *own, pa.field("made", pa.timestamp("us"))]))
+    for begin in (0, 5):
+        export(log, begin, begin + 5)
+    made = datetime(2001, 2, 3)
+    row = {"stream": "t", "partition": 0, "index": 1, "timestamp": AT, "date": date(1999, 1, 1), "made": made}
+    table = catalog.load_table("lake.rows")
+    table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+    assert log.compact() == 3
+    found = catalog.load_table("lake.rows").scan().to_arrow().to_pylist()
+    assert [(each["date"], each["made"]) for each in found if each["stream"] == "t"] == [(date(1999, 1, 1), made)]
+    assert {each["date"] for each in found if each["stream"] == "s"} == {None}
+    assert len(found) == 11
+    assert verify(log).problems == ()
+
+
+def test_a_delta_table_without_an_era_is_verified(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    deltalake.DeltaTable.create(str(tmp_path / "own"), pa.schema([*LEAST, pa.field("data", pa.binary())]))
+    log = open_table(parse_place(tmp_path / "own"), "delta")
+    export(log, 0, 10)
+    verdict = verify(log)
+    assert (verdict.rows, verdict.removed, verdict.problems) == (10, 0, ())
