@@ -16,6 +16,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ import trio
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60
-GRPC_JS = os.environ.get("GRPC_JS_FOLDER", "")
-"""The folder in which `npm install @grpc/grpc-js` was called."""
-GRPC_JAVA = os.environ.get("GRPC_JAVA_JAR", "")
+GRPC_JS = Path(os.environ.get("GRPC_JS_FOLDER", ".")) / "node_modules"
+"""Below the folder in which `npm install @grpc/grpc-js` was called."""
+GRPC_JAVA = Path(os.environ.get("GRPC_JAVA_JAR", "none.jar"))
 """The sdk-….jar of the PyPI package hedera-sdk-py, which has grpc-java with netty."""
 
 
@@ -39,13 +40,17 @@ class ForeignKind(NamedTuple):
 KINDS = {
     "grpc-js": ForeignKind(
         ("node", str(HERE / "grpc_js.js")),
-        {"NODE_PATH": str(Path(GRPC_JS) / "node_modules")},
-        "" if GRPC_JS and shutil.which("node") else "no @grpc/grpc-js: npm install it, name it by GRPC_JS_FOLDER",
+        {"NODE_PATH": str(GRPC_JS)},
+        ""
+        if (GRPC_JS / "@grpc" / "grpc-js").is_dir() and shutil.which("node")
+        else "no @grpc/grpc-js: npm install it, name the folder by GRPC_JS_FOLDER",
     ),
     "grpc-java": ForeignKind(
-        ("java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", GRPC_JAVA, str(HERE / "GrpcJava.java")),
+        ("java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", str(GRPC_JAVA), str(HERE / "GrpcJava.java")),
         {},
-        "" if GRPC_JAVA and shutil.which("javac") else "no grpc-java: a JDK, and GRPC_JAVA_JAR of hedera-sdk-py",
+        ""
+        if GRPC_JAVA.is_file() and shutil.which("javac")
+        else "no grpc-java: a JDK, and GRPC_JAVA_JAR of hedera-sdk-py",
     ),
 }
 
@@ -86,16 +91,14 @@ class ForeignClient:
 @asynccontextmanager
 async def foreign_client(kind: ForeignKind, port: int, encoding: str) -> AsyncIterator[ForeignClient]:
     async with trio.open_nursery() as nursery:
-        process: trio.Process = await nursery.start(
-            lambda task_status: trio.run_process(
-                [*kind.command, str(port), encoding],
-                stdin=subprocess.PIPE,
-                capture_stdout=False,
-                stdout=subprocess.PIPE,
-                env={**os.environ, **kind.environment},
-                task_status=task_status,
-            )
+        run = partial(
+            trio.run_process,
+            [*kind.command, str(port), encoding],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **kind.environment},
         )
+        process: trio.Process = await nursery.start(run)
         yield ForeignClient(process)
         # The end of its input ends the program, with 0 if all went well.
         assert process.stdin is not None

@@ -61,24 +61,29 @@ async def publish(client: ForeignClient, blocks: Sequence[Sequence[Item]], first
     assert numbers[-1] == last
 
 
+@pytest.fixture
+def blocks(request: pytest.FixtureRequest) -> list[list[Item]]:
+    if request.param == "real":
+        return [list(split_block(each)) for each in real_blocks(request.getfixturevalue("shared_dir"), "SCHNORR")]
+    return [list(each.items) for each in chain_of(8)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "encoding", "chain"),
+    ("kind", "encoding", "blocks"),
     [
-        ("grpc-js", "gzip", "real"),
-        ("grpc-js", "identity", "generated"),
-        ("grpc-java", "gzip", "real"),
-        ("grpc-java", "identity", "generated"),
+        pytest.param(*each, marks=pytest.mark.skipif(bool(KINDS[each[0]].missing), reason=KINDS[each[0]].missing))
+        for each in (
+            ("grpc-js", "gzip", "real"),
+            ("grpc-js", "identity", "generated"),
+            ("grpc-java", "gzip", "real"),
+            ("grpc-java", "identity", "generated"),
+        )
     ],
+    indirect=["blocks"],
 )
 async def test_blocks_are_published_and_read_and_calls_are_cancelled(
-    tmp_path: Path, request: pytest.FixtureRequest, kind: str, encoding: str, chain: str
+    tmp_path: Path, kind: str, encoding: str, blocks: list[list[Item]]
 ) -> None:
-    if KINDS[kind].missing:
-        pytest.skip(KINDS[kind].missing)
-    if chain == "real":
-        blocks = [list(split_block(each)) for each in real_blocks(request.getfixturevalue("shared_dir"), "SCHNORR")]
-    else:
-        blocks = [list(each.items) for each in chain_of(8)]
     last = len(blocks) - 1
     async with (
         block_door(tmp_path, verifier=VERIFIER, patience_s=PATIENCE_S) as door,

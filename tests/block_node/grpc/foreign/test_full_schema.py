@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,19 +23,21 @@ from block_node.grpc.messages import read_message, write_message
 from tests.block_node.grpc.calls.block_door import GET, SUBSCRIBE, ask, block_door, blocks_of, publisher, range_of
 from tests.support.blocks import join_block, real_blocks
 
-FOLDER = os.environ.get("HIERO_SDK_FOLDER", "")
+PACKAGE = Path(os.environ.get("HIERO_SDK_FOLDER", ".")) / "hiero_sdk_python"
 
 pytest.importorskip("google.protobuf", reason="protobuf comes with the extra otel")
-pytestmark = pytest.mark.skipif(not FOLDER, reason="no hiero-sdk-python: unpack it, name it by HIERO_SDK_FOLDER")
+pytestmark = pytest.mark.skipif(
+    not PACKAGE.is_dir(), reason="no hiero-sdk-python: unpack it, name the folder by HIERO_SDK_FOLDER"
+)
 
 
 @pytest.fixture
-def stream_block(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def stream_block(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The class of the message `com.hedera.hapi.block.stream.Block`."""
     package = ModuleType("hiero_sdk_python")
-    package.__path__ = [str(Path(FOLDER) / "hiero_sdk_python")]
+    package.__path__ = [str(PACKAGE)]
     monkeypatch.setitem(sys.modules, "hiero_sdk_python", package)
-    yield importlib.import_module("hiero_sdk_python.hapi.block.stream.block_pb2").Block
+    return importlib.import_module("hiero_sdk_python.hapi.block.stream.block_pb2").Block
 
 
 @pytest.mark.parametrize("recording", ["SCHNORR", "SOLO_4N"])
