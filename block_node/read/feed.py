@@ -34,6 +34,7 @@ class FeedTaker(Protocol):
 class BlockFeed:
     """The blocks of one plan. next_block: the lowest block that was not read completely; None while it is not known.
 
+    has_source: False if no block will come that is not stored yet: then the feed ends instead of waiting.
     guard: wraps the callback of the store, so that an exception fails the subscription and not the store.
     Invariant: at most one read is in progress. `_part` is the next part of block `next_block`.
     """
@@ -54,15 +55,21 @@ class BlockFeed:
         self._taker = taker
         self._now_s = now_s
         self._missing_s_max = missing_s_max
-        self._has_read = guard(self._note_read)
+        self._guard = guard
         self._reading = self._is_over = self._is_stopping = False
         self._part = 0
         self._waits_from_s: float | None = None
+        self.has_source = True
         self.next_block = plan.start
 
     @property
     def is_in_block(self) -> bool:
         return self._part > 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the next block is not stored."""
+        return self._waits_from_s is not None
 
     def go_on(self) -> None:
         """Reads on, if nothing is being read and there is room. Called when a block was stored, and for room."""
@@ -89,6 +96,10 @@ class BlockFeed:
             self._end(SubscribeStatus.NOT_AVAILABLE, f"block {number} is missing here, and did not come")
         self.go_on()
 
+    def pass_over(self, number: int) -> None:
+        """Leaves out the next block, because the taker has it from elsewhere."""
+        self.next_block, self._waits_from_s = number + 1, None
+
     def stop(self) -> None:
         """Ends the feed with SUCCESS at the end of the present block."""
         self._is_stopping = True
@@ -110,6 +121,8 @@ class BlockFeed:
         if number is not None and first is not None and number < first and number not in self._store.damaged:
             reason = f"block {number} is not kept any more; the first one is {first}"
             self._end(SubscribeStatus.NOT_AVAILABLE, reason)
+        elif not self.has_source:
+            self._end(SubscribeStatus.SOURCE_ERROR, "the last source of blocks has ended; subscribe again to wait")
         elif self._waits_from_s is None:
             self._waits_from_s = self._now_s()
 
@@ -119,9 +132,9 @@ class BlockFeed:
         end = self._plan.end
         blocks = PLACES_PER_READ if end is None else min(PLACES_PER_READ, end - self.next_block + 1)
         try:
-            self._store.read(self.next_block, self._part, READ_BYTES, self._has_read, blocks=blocks)
+            self._store.read(self.next_block, self._part, READ_BYTES, self._guard(self._note_read), blocks=blocks)
         except StorageClosed:
-            self._end(SubscribeStatus.SUCCESS, "the node stops; subscribe again")
+            self._end(SubscribeStatus.ERROR, "the node stops; subscribe again")
 
     def _note_read(self, operation: ReadBlocks) -> None:
         self._reading = False

@@ -23,7 +23,7 @@ from block_node.publish.block_machine import BlockChange, BlockInFlight, Blocks,
 from block_node.publish.block_machine import Stage as BlockStage
 from block_node.publish.publish_machine import PublishMachine
 from block_node.publish.session import PublishSession
-from block_node.read.subscription import FeedStage, SubscribeSession
+from block_node.read.subscription import SubscribeSession
 from tests.simulation.block_world import BlockOutcome, run_block_seed
 from tests.simulation.noticing import assert_caught
 
@@ -137,8 +137,8 @@ def plant_a_bad_block_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 def plant_items_that_are_given_before_they_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     send = SubscribeSession._send_items
 
-    def send_as_verified(self: SubscribeSession, chunk: ItemBatch, *, verified: bool) -> None:
-        send(self, chunk, verified=True)
+    def send_as_verified(self: SubscribeSession, number: int, chunk: ItemBatch, *, verified: bool) -> None:
+        send(self, number, chunk, verified=True)
 
     monkeypatch.setattr(SubscribeSession, "is_early", True)
     monkeypatch.setattr(SubscribeSession, "_send_items", send_as_verified)
@@ -146,7 +146,7 @@ def plant_items_that_are_given_before_they_are_verified(monkeypatch: pytest.Monk
 
 def plant_a_bad_block_that_is_not_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     def say_nothing(self: SubscribeSession) -> None:
-        self.stage = FeedStage.WAITING
+        self._early_attempt = None
 
     monkeypatch.setattr(SubscribeSession, "_withdraw", say_nothing)
 
@@ -157,8 +157,8 @@ def plant_a_subscription_that_begins_too_high(monkeypatch: pytest.MonkeyPatch) -
 
     def start_at_the_end(self: SubscribeSession) -> None:
         last = self._store.available.last
-        if last is not None and self.next_block is not None:
-            self.next_block = max(self.next_block, last)
+        if last is not None and self._feed.next_block is not None:
+            self._feed.next_block = max(self._feed.next_block, last)
         started(self)
 
     monkeypatch.setattr(SubscribeSession, "started", start_at_the_end)

@@ -29,6 +29,10 @@ class AnswerHandler(Protocol):
 
     def take(self, message: bytes) -> None: ...
 
+    def room(self) -> None:
+        """Called after `AskedCall.send` has returned False, when there is room."""
+        ...
+
     def done(self, status: GrpcStatus, text: str) -> None: ...
 
 
@@ -71,7 +75,8 @@ class AskedCall:
         self._finish(status, self.text)
 
     def room(self) -> None:
-        pass
+        if self._handler is not None:
+            self._handler.room()
 
     def ended(self, reason: str) -> None:
         self._finish(GrpcStatus.UNAVAILABLE, reason)

@@ -80,6 +80,10 @@ class OneAnswer:
     def take(self, message: bytes) -> None:
         self._message = message
 
+    def room(self) -> None:
+        # The one message of such a call is sent at once.
+        pass
+
     def done(self, status: GrpcStatus, text: str) -> None:
         is_ok = status is GrpcStatus.OK and self._message is not None
         self._on_done(self._message if is_ok else None, status, text or "no answer came")
@@ -139,6 +143,10 @@ class GrpcFetch:
             self._end_block(part["end_of_block"].get("block_number", 0))
         elif "status" in part:
             self._take_status(part["status"])
+
+    def room(self) -> None:
+        # The one message of such a call is sent at once.
+        pass
 
     def done(self, status: GrpcStatus, text: str) -> None:
         self.fail(f"{status.name}: {text or 'the subscription ended too early'}", lied=status is GrpcStatus.OK)
