@@ -164,6 +164,9 @@ class GrpcConnection:
                 self._sent.set()
             elif machine.is_done:
                 return
+            elif self._resumed:
+                # Handlers that hand on a large message part by part let other tasks run in between.
+                await trio.lowlevel.checkpoint()
             elif not self._wake.is_set():
                 await self._wake.wait()
             else:
@@ -197,7 +200,9 @@ class GrpcConnection:
                     served = self._served.get(event.call.stream_id)
                     if served is not None:
                         served.peer_ended = served.peer_ended or event.is_end
-                    self._pull(event.call.stream_id)
+                    # A handler that hands on a large message does so once in each turn of the event loop.
+                    if event.call.stream_id not in self._resumed:
+                        self._pull(event.call.stream_id)
                 elif isinstance(event, CallRoom):
                     self._run(event.call.stream_id, lambda served: served.handler.room())
                 elif isinstance(event, CallLost):
@@ -217,15 +222,17 @@ class GrpcConnection:
 
     def _pull_messages(self, served: ServedCall) -> None:
         machine, reader = served.machine, served.machine.reader
-        while machine.reads and served.handler.may_take():
+        wants_more = False
+        while not wants_more and machine.reads and served.handler.may_take():
             message = reader.next()
             if message is None:
-                break
-            served.handler.take(message)
+                wants_more = True
+            else:
+                served.handler.take(message)
         self._machine.absorbed(machine, trio.current_time())
         # The end of the half comes after the last message.
         is_over = served.peer_ended and machine.reads and not reader.is_waiting
-        if is_over and not served.has_half_closed and (reader.is_between or served.handler.may_take()):
+        if is_over and not served.has_half_closed and (reader.is_between or wants_more):
             served.has_half_closed = True
             self._end_half(served)
 
@@ -261,7 +268,7 @@ class GrpcConnection:
                 self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, exc_info=error)
 
     def _pull_resumed(self) -> None:
-        while self._resumed:
+        if self._resumed:
             resumed, self._resumed = self._resumed, {}
             with self._batch():
                 for stream_id in resumed:
