@@ -164,6 +164,9 @@ class GrpcConnection:
                 self._sent.set()
             elif machine.is_done:
                 return
+            elif self._resumed:
+                # Handlers that hand on a large message part by part let other tasks run in between.
+                await trio.lowlevel.checkpoint()
             elif not self._wake.is_set():
                 # What waits for a window must leave in time.
                 self._clock_scope.deadline = min(self._clock_scope.deadline, machine.next_tick_s())
@@ -202,11 +205,13 @@ class GrpcConnection:
                     served = self._served.get(event.call.stream_id)
                     if served is not None:
                         served.peer_ended = served.peer_ended or event.is_end
-                    self._pull(event.call.stream_id)
+                    # A handler that hands on a large message does so once in each turn of the event loop.
+                    if event.call.stream_id not in self._resumed:
+                        self._pull(event.call.stream_id)
                 elif isinstance(event, CallRoom):
                     self._run(event.call.stream_id, lambda served: served.handler.room())
                     # Its messages may have waited for the room, too.
-                    self._pull(event.call.stream_id)
+                    self.resume(event.call.stream_id)
                 elif isinstance(event, CallLost):
                     self._counts.calls[event.status.name] += event.call.stream_id in self._served
                     self._end(event.call.stream_id, event.reason)
@@ -272,7 +277,7 @@ class GrpcConnection:
                 self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, exc_info=error)
 
     def _pull_resumed(self) -> None:
-        while self._resumed:
+        if self._resumed:
             resumed, self._resumed = self._resumed, {}
             with self._batch():
                 for stream_id in resumed:
