@@ -74,6 +74,7 @@ class Heard(enum.Enum):
     SLOW = "blocks become durable too slowly"
     DAY_OVER = "the stream is a day old, and between two blocks"
     LOST = "the connection or the call has failed"
+    CLOSED = "the publisher has nothing more to send"
 
 
 class Move(enum.Enum):
@@ -123,6 +124,7 @@ REACTIONS: Final[dict[Heard, Reaction]] = {
     Heard.SLOW: Reaction(Move.LEAVE, _TIMEOUT, Pause.BASIC),
     Heard.DAY_OVER: Reaction(Move.LEAVE, _RESET),
     Heard.LOST: Reaction(Move.LEAVE, None, Pause.BASIC),
+    Heard.CLOSED: Reaction(Move.LEAVE, _RESET),
 }
 
 _ENDS_FOR_NOW: Final = frozenset(
@@ -220,6 +222,10 @@ class ConsensusMachine:
     def lost(self, now_s: float) -> None:
         """The connection has failed, or the call has ended without an EndOfStream. Safe to repeat."""
         self._react(Heard.LOST, 0, now_s)
+
+    def close(self, now_s: float) -> None:
+        """Leaves the stream, because all blocks are durable. Safe to repeat."""
+        self._react(Heard.CLOSED, 0, now_s)
 
     def tick(self, now_s: float) -> None:
         """To be called between two blocks: a stream that is old enough is left there."""
