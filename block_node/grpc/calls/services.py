@@ -120,7 +120,6 @@ class GrpcServices:
             call,
             self.blocks.store,
             origin_of(call),
-            limits=self._limits,
             plan_limits=self.plan_limits,
             now_s=self._now_s,
             begin=self._begin,

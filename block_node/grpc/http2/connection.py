@@ -168,6 +168,8 @@ class GrpcConnection:
                 # Handlers that hand on a large message part by part let other tasks run in between.
                 await trio.lowlevel.checkpoint()
             elif not self._wake.is_set():
+                # What waits for a window must leave in time.
+                self._clock_scope.deadline = min(self._clock_scope.deadline, machine.next_tick_s())
                 await self._wake.wait()
             else:
                 self._wake = trio.Event()
@@ -180,6 +182,9 @@ class GrpcConnection:
 
     def _lose_calls(self, reason: str) -> None:
         self._take_events(self._machine.lose(reason, trio.current_time()))
+        # The failure may have come before the event of a call that the peer had reset in the same read.
+        for stream_id in list(self._served):
+            self._end(stream_id, reason)
 
     async def _say_end(self) -> None:
         """Sends the last frames. A socket that is closed while it has unread bytes would take them away again."""
@@ -205,7 +210,10 @@ class GrpcConnection:
                         self._pull(event.call.stream_id)
                 elif isinstance(event, CallRoom):
                     self._run(event.call.stream_id, lambda served: served.handler.room())
+                    # Its messages may have waited for the room, too.
+                    self.resume(event.call.stream_id)
                 elif isinstance(event, CallLost):
+                    self._counts.calls[event.status.name] += event.call.stream_id in self._served
                     self._end(event.call.stream_id, event.reason)
                 else:
                     self._take_headers(event)
@@ -222,19 +230,21 @@ class GrpcConnection:
 
     def _pull_messages(self, served: ServedCall) -> None:
         machine, reader = served.machine, served.machine.reader
-        wants_more = False
-        while not wants_more and machine.reads and served.handler.may_take():
+        while takes := self._may_take(served):
             message = reader.next()
             if message is None:
-                wants_more = True
-            else:
-                served.handler.take(message)
-        self._machine.absorbed(machine, trio.current_time())
+                break
+            served.handler.take(message)
+        self._machine.absorbed(machine, trio.current_time(), is_held=not takes)
         # The end of the half comes after the last message.
         is_over = served.peer_ended and machine.reads and not reader.is_waiting
-        if is_over and not served.has_half_closed and (reader.is_between or wants_more):
+        if is_over and not served.has_half_closed and (reader.is_between or takes):
             served.has_half_closed = True
             self._end_half(served)
+
+    def _may_take(self, served: ServedCall) -> bool:
+        """Whether the handler of a call takes a message now."""
+        return served.machine.reads and served.handler.may_take()
 
     def _end_half(self, served: ServedCall) -> None:
         """Handles the end of the remote half. Raises CallRefused if a part of a message is missing."""
@@ -261,7 +271,6 @@ class GrpcConnection:
         served = self._served.pop(stream_id, None)
         self._resumed.pop(stream_id, None)
         if served is not None:
-            self._counts.calls["LOST"] += served.machine.may_send
             try:
                 served.handler.ended(reason)
             except Exception as error:
@@ -352,8 +361,15 @@ class ServerConnection(GrpcConnection):
         self._prefers = prefers
         self.peer = peer
 
+    def _may_take(self, served: ServedCall) -> bool:
+        # A peer that asks and does not read the answers is not read, so that the answers stay bounded.
+        return not served.machine.wants_room and super()._may_take(served)
+
     def _take_headers(self, event: CallOpened | CallAnswered) -> None:
         machine = event.call
+        # The peer has reset the call within the same read: nobody would tell a handler that it is over.
+        if not machine.may_send:
+            return
         path, request = machine.request.path, machine.request
         route = self._routes.get(path)
         if route is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from block_node.grpc.http2.compression import IDENTITY, decompress
@@ -56,7 +57,7 @@ class MessageReader:
     """The bytes of one direction of a call. encoding: of its compressed messages.
 
     bytes_max: of a message, also when it is decompressed. when_room: called when the budget has room for one again.
-    is_waiting: whether the next message waits for the budget.
+    is_waiting: whether the next message waits for the budget. begun: the number of messages whose prefix was taken.
 
     Invariant: `_body` has the absorbed bytes of the present message, whose whole size is `_size_bytes`, or None while
     its prefix is not complete. `_chunks` has `waiting_bytes` bytes from `_offset` of the first chunk on.
@@ -77,6 +78,7 @@ class MessageReader:
         self._absorbed_bytes = 0
         self.waiting_bytes = 0
         self.is_waiting = False
+        self.begun = 0
 
     @property
     def missing_bytes(self) -> int:
@@ -130,7 +132,7 @@ class MessageReader:
         # The prefix is only looked at until the message has its room.
         head = self._chunks[0][self._offset : self._offset + PREFIX_BYTES]
         if len(head) < PREFIX_BYTES:
-            head = b"".join((self._chunks[0][self._offset :], *list(self._chunks)[1:]))[:PREFIX_BYTES]
+            head = b"".join((head, *islice(self._chunks, 1, PREFIX_BYTES)))[:PREFIX_BYTES]
         flag, size_bytes = head[0], int.from_bytes(head[1:], "big")
         if flag > 1 or (flag and self.encoding == IDENTITY):
             raise CallRefused(GrpcStatus.INTERNAL, f"a message has the flag {flag}, and grpc-encoding {self.encoding}")
@@ -148,6 +150,7 @@ class MessageReader:
         self._budgeted_bytes = budgeted
         self._is_compressed = bool(flag)
         self._size_bytes = size_bytes
+        self.begun += 1
         return True
 
     def _take_some(self, bytes_max: int) -> bytes:

@@ -22,7 +22,7 @@ from block_node.grpc.messages import NO_BLOCK, write_message
 from block_node.protocol import Piece
 from block_node.publish.intake import PublisherIntake
 from block_node.publish.limits import PublishLimits
-from tests.block_node.grpc.calls.block_door import PUBLISH, BlockDoor, GrpcPublisher, block_door, publisher
+from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, BlockDoor, GrpcPublisher, block_door, publisher
 from tests.block_node.grpc.http2.door import wait_until
 from tests.block_node.grpc.http2.raw_client import framed, pbj_headers, raw_client, zstd_stream
 from tests.block_node.publish.samples import chain_of, header_of, spoilt
@@ -242,6 +242,28 @@ async def test_p20_a_publisher_that_leaves_in_a_block_gives_it_up_at_once(tmp_pa
             await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 0)
         await second.block(chain_of(1)[0])
         await second.expect("acknowledgement", 0)
+
+
+async def test_p20_a_stream_that_is_opened_and_reset_at_once_leaves_nothing(tmp_path: Path) -> None:
+    """Both frames come in one read: the call is over before a handler is made for it."""
+    async with block_door(tmp_path) as door, raw_client(door.port) as client:
+        stream_id = client.h2.get_next_available_stream_id()
+        client.h2.send_headers(stream_id, pbj_headers(PUBLISH))
+        client.h2.reset_stream(stream_id, 8)
+        await client.flush()
+        await client.ask(pbj_headers(STATUS), framed(b""))
+        assert feeding(door) == 0
+
+
+async def test_p20_a_flood_of_resets_gives_up_every_stream_of_its_connection(tmp_path: Path) -> None:
+    async with block_door(tmp_path, http2=Http2Limits(resets_max=5)) as door, raw_client(door.port) as client:
+        streams = [await client.open(pbj_headers(PUBLISH)) for _ in range(10)]
+        await wait_until(lambda: feeding(door) == 10)
+        for stream_id in streams:
+            client.h2.reset_stream(stream_id, 8)
+        await client.flush()
+        await client.until_closed()
+        await wait_until(lambda: feeding(door) == 0)
 
 
 async def test_p22_a_block_that_is_taken_by_a_silent_publisher_is_asked_from_another(tmp_path: Path) -> None:
