@@ -15,7 +15,7 @@ from block_node.client.errors import BlockRefused, PublishGaveUp
 from block_node.client.outgoing import OutgoingBlock
 from block_node.grpc.client.asking import GrpcPeer
 from block_node.grpc.client.connection import AskedCall, AskingConnection
-from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusMachine, Position
+from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusMachine, SendPosition
 from block_node.grpc.client.source import API, STATUS, OneAnswer
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import NO_BLOCK, MessageFormatError, WireMessage, read_message, write_message
@@ -176,7 +176,7 @@ class ConsensusPublisher:
         finally:
             call.cancel()
 
-    async def _send_block(self, call: AskedCall, position: Position) -> None:
+    async def _send_block(self, call: AskedCall, position: SendPosition) -> None:
         machine, block = self._machine, self._blocks[position.block_number]
         for request in requests_of(block):
             # An answer has moved the stream: the rest of this block is not sent.
