@@ -10,7 +10,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -49,6 +49,14 @@ class DoorCounts:
         self.lines = LogRate()
 
 
+class Pace(Protocol):
+    """Counts what a peer sends and gets, and makes the node read more slowly from one that exceeds its limits."""
+
+    def spend(self, messages: int, size_bytes: int) -> None: ...
+
+    async def wait_turn(self) -> None: ...
+
+
 class ServedCall:
     """A call with its handler. peer_ended: whether the event of the end of the remote half was handled, to which all
     earlier events belong. has_half_closed: whether the handler knows that no message follows."""
@@ -62,7 +70,7 @@ class ServedCall:
 class GrpcConnection:
     """One connection, from the end of its TLS handshake on. address: `host:port` of the peer, for the log.
 
-    batch: what surrounds all calls of handlers that one read causes.
+    batch: what surrounds all calls of handlers that one read causes. pace: None without limits.
     Invariant: `_served` has each call that is open for its handler.
     """
 
@@ -75,8 +83,11 @@ class GrpcConnection:
         *,
         address: str,
         batch: Callable[[], AbstractContextManager[object]],
+        pace: Pace | None = None,
     ) -> None:
         self._stream = stream
+        self._pace = pace
+        self._taken_messages = 0
         self._limits = limits
         self._counts = counts
         self._batch = batch
@@ -147,6 +158,10 @@ class GrpcConnection:
             if not data:
                 raise ConnectionFailed("peer", "the peer has closed the connection")
             self._take_events(self._machine.receive(data, trio.current_time()))
+            if self._pace is not None:
+                taken, self._taken_messages = self._taken_messages, 0
+                self._pace.spend(taken, len(data))
+                await self._pace.wait_turn()
 
     async def _write(self) -> None:
         machine = self._machine
@@ -161,6 +176,8 @@ class GrpcConnection:
                 self._clock_scope.deadline = min(self._clock_scope.deadline, look_s)
                 sent = await self._stream.send_some(machine.out)
                 machine.note_sent(sent, trio.current_time())
+                if self._pace is not None:
+                    self._pace.spend(0, sent)
                 self._sent.set()
             elif machine.is_done:
                 return
@@ -234,6 +251,7 @@ class GrpcConnection:
             message = reader.next()
             if message is None:
                 break
+            self._taken_messages += 1
             served.handler.take(message)
         self._machine.absorbed(machine, trio.current_time(), is_held=not takes)
         # The end of the half comes after the last message.
@@ -325,12 +343,13 @@ class GrpcConnection:
             self._machine.widen(machine, window_bytes, trio.current_time())
             self._note_work()
 
-    def replace(self, stream_id: int, handler: CallHandler) -> None:
-        served = self._served.get(stream_id)
-        if served is not None:
-            served.handler = handler
+    def replace(self, stream_id: int, make: Callable[[], CallHandler]) -> None:
+        def replaced(served: ServedCall) -> None:
+            served.handler = make()
             served.has_half_closed = False
-            self.resume(stream_id)
+
+        self._run(stream_id, replaced)
+        self.resume(stream_id)
 
     def cancel(self, stream_id: int, status: GrpcStatus, text: str) -> None:
         served = self._served.get(stream_id)
@@ -354,9 +373,10 @@ class ServerConnection(GrpcConnection):
         peer: object = None,
         prefers: Sequence[str] = (),
         batch: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+        pace: Pace | None = None,
     ) -> None:
         machine = Http2Machine(limits, budget, trio.current_time())
-        super().__init__(stream, machine, limits, counts, address=address, batch=batch)
+        super().__init__(stream, machine, limits, counts, address=address, batch=batch, pace=pace)
         self._routes = routes
         self._prefers = prefers
         self.peer = peer
