@@ -10,6 +10,7 @@ call when a message has absorbed them. So a call whose taker waits never stops i
 from __future__ import annotations
 
 import enum
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
@@ -38,6 +39,8 @@ allow 4 GiB; each new text of a `grpc-message` would then stay in memory until t
 DRAIN_S: Final = 1.0
 """The longest wait for the answer to DRAIN_PING. Calls that cross with the first GOAWAY are still served."""
 CONTENT_TYPE: Final = b"application/grpc"
+_CONTENT_TYPE: Final = re.compile(rb"application/grpc(\+proto)?([ \t]*;.*)?")
+"""Other messages than those of protobuf, and gRPC-Web with its trailers in the body, are not understood."""
 ACCEPTED_HEADER: Final = (b"grpc-accept-encoding", ",".join(ACCEPTED).encode())
 
 
@@ -208,7 +211,7 @@ class Http2Machine:
             self._quietly(self._h2.reset_stream, stream_id, ErrorCodes.REFUSED_STREAM)
             return
         headers = dict(event.headers)
-        if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(CONTENT_TYPE):
+        if headers.get(b":method") != b"POST" or _CONTENT_TYPE.fullmatch(headers.get(b"content-type", b"")) is None:
             is_post = headers.get(b":method") == b"POST"
             status = b"415" if is_post else b"405"
             self._quietly(self._h2.send_headers, stream_id, [(b":status", status)], True)
