@@ -16,14 +16,12 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
     - behind_again_s: within this time, a party that was told that the node is behind, and offers another block which is
       too high, is asked for the next block instead: real publishers leave when they hear it twice within 30 s. The
       second answer may come faster than the first.
-    - slow_s_max: how long a subscriber may take nothing of what waits for it.
     """
 
     message_bytes_max: int = 131_072_000
     publish_window_bytes: int = 8 * 1024 * 1024
     duplicate_window: int = 5
     behind_again_s: float = 40.0
-    slow_s_max: float = 30.0
 
 
 ASK_BYTES_MAX = 64 * 1024

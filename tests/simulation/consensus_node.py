@@ -12,7 +12,7 @@ import trio
 from block_node.blocks.generator import GeneratedBlock
 from block_node.blocks.items import Item, make_header
 from block_node.grpc.client.connection import AskedCall, AskingConnection
-from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusMachine, Heard, Position
+from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusMachine, Heard, SendPosition
 from block_node.grpc.http2.connection import DoorCounts
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.status import GrpcStatus
@@ -245,7 +245,7 @@ class ConsensusNode:
         # The last bytes go out before the connection is closed.
         await trio.sleep(self._rng.choice((0.05, 0.5)))
 
-    async def _send_block(self, position: Position) -> None:
+    async def _send_block(self, position: SendPosition) -> None:
         if self._rng.random() < self.habits.lies:
             self.lies += 1
             await self._lie(position)
@@ -319,7 +319,7 @@ class ConsensusNode:
 
     # Lies.
 
-    async def _lie(self, position: Position) -> None:
+    async def _lie(self, position: SendPosition) -> None:
         """One of all that a block node must be able to bear."""
         rng, number = self._rng, position.block_number
         items = self._chain[number].items

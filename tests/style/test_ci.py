@@ -128,7 +128,8 @@ def test_programs_that_are_not_there_are_asked_of_apt(tmp_path: Path) -> None:
     done = house.run()
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("apt-get 1 install")] == [
-        "apt-get 1 install -y -qq --no-install-recommends redis-server nats-server prometheus chromium gcc libc6-dev"
+        "apt-get 1 install -y -qq --no-install-recommends "
+        "redis-server nats-server prometheus chromium nghttp2-client gcc libc6-dev"
     ]
 
 

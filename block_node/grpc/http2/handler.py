@@ -58,7 +58,7 @@ class CallWire(Protocol):
 
     def widen(self, stream_id: int, window_bytes: int) -> None: ...
 
-    def replace(self, stream_id: int, handler: CallHandler) -> None: ...
+    def replace(self, stream_id: int, make: Callable[[], CallHandler]) -> None: ...
 
     def cancel(self, stream_id: int, status: GrpcStatus, text: str) -> None: ...
 
@@ -115,9 +115,10 @@ class GrpcCall:
         """Lets the peer send more bytes that were not taken yet."""
         self._wire.widen(self._stream_id, window_bytes)
 
-    def replace(self, handler: CallHandler) -> None:
-        """Has another handler take all further messages, soon."""
-        self._wire.replace(self._stream_id, handler)
+    def replace(self, make: Callable[[], CallHandler]) -> None:
+        """Has another handler take all further messages, soon. make: not called if the call is over. It can raise
+        CallRefused, which ends the call, as any error of it does."""
+        self._wire.replace(self._stream_id, make)
 
 
 class Route(NamedTuple):

