@@ -30,6 +30,7 @@ from block_node.grpc.messages import (
     read_message,
     write_message,
 )
+from block_node.grpc.request_cutter import RequestCutter
 from block_node.protocol import (
     Acknowledgement,
     Behind,
@@ -82,6 +83,7 @@ class PublishCall:
         self._intake = PublisherIntake(self.publisher, self._runner, self, self.peer)
         # A publisher that was admitted need not wait for its window.
         call.widen(limits.publish_window_bytes)
+        call.cut(RequestCutter())
         self._runner.join(self)
 
     # What the connection calls.

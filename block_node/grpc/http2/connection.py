@@ -28,7 +28,7 @@ from block_node.grpc.http2.http2_machine import (
     Http2Machine,
 )
 from block_node.grpc.http2.limits import Http2Limits
-from block_node.grpc.http2.message_reader import MessageBudget
+from block_node.grpc.http2.message_reader import MessageBudget, MessageCutter
 from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from ockam.log_rate import LogRate
@@ -308,6 +308,11 @@ class GrpcConnection:
         if machine is not None:
             self._machine.widen(machine, window_bytes, trio.current_time())
             self._note_work()
+
+    def cut(self, stream_id: int, cutter: MessageCutter) -> None:
+        machine = self._machine.calls.get(stream_id)
+        if machine is not None:
+            machine.reader.cutter = cutter
 
     def replace(self, stream_id: int, handler: CallHandler) -> None:
         served = self._served.get(stream_id)

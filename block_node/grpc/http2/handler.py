@@ -9,7 +9,7 @@ import structlog
 
 from block_node.grpc.http2.call_machine import CallRequest
 from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
-from block_node.grpc.http2.message_reader import prefix_of_message
+from block_node.grpc.http2.message_reader import MessageCutter, prefix_of_message
 from block_node.grpc.http2.status import GrpcStatus
 
 COMPRESSED_BYTES_MIN: Final = 1024
@@ -57,6 +57,8 @@ class CallWire(Protocol):
     def resume(self, stream_id: int) -> None: ...
 
     def widen(self, stream_id: int, window_bytes: int) -> None: ...
+
+    def cut(self, stream_id: int, cutter: MessageCutter) -> None: ...
 
     def replace(self, stream_id: int, handler: CallHandler) -> None: ...
 
@@ -114,6 +116,10 @@ class GrpcCall:
     def widen(self, window_bytes: int) -> None:
         """Lets the peer send more bytes that were not taken yet."""
         self._wire.widen(self._stream_id, window_bytes)
+
+    def cut(self, cutter: MessageCutter) -> None:
+        """Has large messages of the peer cut while they arrive."""
+        self._wire.cut(self._stream_id, cutter)
 
     def replace(self, handler: CallHandler) -> None:
         """Has another handler take all further messages, soon."""

@@ -365,9 +365,10 @@ class Http2Machine:
         if not call.reads:
             return
         call.window_due_bytes += call.reader.take_absorbed()
-        # A message that is unfinished must end in time; a large one gets more.
+        # A message that is unfinished must end in time; a large one gets more. While this side does not take what has
+        # come, its sender is not late.
         missing_bytes = call.reader.missing_bytes
-        if not missing_bytes:
+        if not missing_bytes or call.reader.waiting_bytes:
             call.message_until_s = None
         elif call.message_until_s is None:
             limits = self._limits
