@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import h2.config
 import h2.connection
+import hyperframe.frame
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +71,12 @@ def test_a_conversation_that_comes_whole() -> None:
 
 def test_a_conversation_that_comes_byte_by_byte() -> None:
     assert feed(list(range(1, len(conversation())))) == WHOLE
+
+
+def test_no_data_frame_is_written_out_for_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cost 0.65 µs of processor time for an item of 220 bytes."""
+    monkeypatch.setattr(hyperframe.frame.DataFrame, "__repr__", None)
+    assert feed([]) == WHOLE
 
 
 @given(st.sets(st.integers(1, len(conversation()) - 1), max_size=8))
