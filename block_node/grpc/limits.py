@@ -15,14 +15,12 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
       stream of one that offers an older block ends (facts/block_node.md §2.2).
     - behind_again_s: within this time, a publisher that repeats a block which is too high gets no second answer: real
       publishers leave after it (facts/grpc_peers.md §1.3).
-    - slow_s_max: how long a subscriber may take nothing of what waits for it.
     """
 
     message_bytes_max: int = 131_072_000
     publish_window_bytes: int = 8 * 1024 * 1024
     duplicate_window: int = 5
     behind_again_s: float = 30.0
-    slow_s_max: float = 30.0
 
 
 ASK_BYTES_MAX = 64 * 1024

@@ -108,46 +108,68 @@ def _write_value(file: ProtoFile, field: WireField, value: Any) -> bytes:
 # Publishing.
 
 
-def read_items(request: bytes) -> list[bytes] | None:
+def find_set(request: bytes) -> ItemSet | None:
     """Returns the items of a `PublishStreamRequest` with nothing but a set of items, and None for any other. Raises
-    MessageFormatError. The items of one request are cut out of it directly: there can be a million of them."""
+    MessageFormatError."""
     if not request or request[0] != 0x0A:
         return None
     try:
         size_bytes, start = read_varint(request, 1)
     except BlockFormatError as error:
         raise MessageFormatError(f"PublishStreamRequest: {error}") from error
-    return split_set(request, start) if start + size_bytes == len(request) else None
+    return ItemSet(request, start) if start + size_bytes == len(request) else None
 
 
-def split_set(data: bytes, start: int = 0) -> list[bytes]:
-    """Returns the items of a serialized `BlockItemSet` or `Block`, which begins at `start`. Raises MessageFormatError.
+class ItemSet:
+    """The items of a serialized `BlockItemSet` or `Block`, `data` from `start` on. There can be a million, so they are
+    taken a part at a time."""
 
-    Each item is a copy. A view of the request would keep all of it in memory for the sake of one small item."""
-    items: list[bytes] = []
-    at, end = start, len(data)
-    add = items.append
-    try:
-        while at < end:
-            if data[at] != BLOCK_ITEM_TAG:
-                raise MessageFormatError(f"a set of items has something else than an item at byte {at}")
-            # Nearly all lengths have one or two bytes.
-            size_bytes = data[at + 1]
-            at += 2
-            if size_bytes > 0x7F:
-                second = data[at]
-                if second < 0x80:
-                    size_bytes += (second << 7) - 0x80
-                    at += 1
-                else:
-                    size_bytes, at = read_varint(data, at - 1)
-            add(data[at : at + size_bytes])
-            at += size_bytes
-    except (IndexError, BlockFormatError) as error:
-        raise MessageFormatError("a set of items is cut short") from error
-    if at > end:
-        raise MessageFormatError("a set of items is cut short")
-    return items
+    def __init__(self, data: bytes, start: int = 0) -> None:
+        self.data = data
+        self._at = start
+
+    @property
+    def left_bytes(self) -> int:
+        return len(self.data) - self._at
+
+    def take(self, items_max: int, bytes_max: int) -> list[bytes]:
+        """Returns the next items: at most `items_max`, and none after the one that reaches `bytes_max` bytes. Raises
+        MessageFormatError.
+
+        Each item is a copy. A view of the data would keep all of them in memory for the sake of one small item."""
+        items: list[bytes] = []
+        data, at, end = self.data, self._at, len(self.data)
+        stop = min(end, at + bytes_max)
+        add = items.append
+        try:
+            for _ in range(items_max):
+                if at >= stop:
+                    break
+                if data[at] != BLOCK_ITEM_TAG:
+                    raise MessageFormatError(f"a set of items has something else than an item at byte {at}")
+                # Nearly all lengths have one or two bytes.
+                size_bytes = data[at + 1]
+                at += 2
+                if size_bytes > 0x7F:
+                    second = data[at]
+                    if second < 0x80:
+                        size_bytes += (second << 7) - 0x80
+                        at += 1
+                    else:
+                        size_bytes, at = read_varint(data, at - 1)
+                add(data[at : at + size_bytes])
+                at += size_bytes
+        except (IndexError, BlockFormatError) as error:
+            raise MessageFormatError("a set of items is cut short") from error
+        if at > end:
+            raise MessageFormatError("a set of items is cut short")
+        self._at = at
+        return items
+
+
+def split_set(data: bytes) -> list[bytes]:
+    """Returns all items of a serialized `BlockItemSet` or `Block`. Raises MessageFormatError."""
+    return ItemSet(data).take(len(data), len(data))
 
 
 def known_block(number: int) -> int | None:

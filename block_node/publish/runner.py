@@ -37,7 +37,9 @@ class RunnerSession(Protocol):
 class PublishRunner:
     """Connects the publish machine with the sessions, the clock and the facility. After every change of the machine,
     the caller calls `perform`. `call_later` is that of the service's worker. If that worker fails, its scheduled calls
-    are lost, and the next tick of the new worker makes up for them."""
+    are lost, and the next tick of the new worker makes up for them.
+
+    unread_bytes: the sizes of the large requests of which sessions have handed on a part only."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class PublishRunner:
         self._sessions: dict[int, RunnerSession] = {}
         self._performing = self._waits_for_room = self._is_resting = False
         self._forwarded_items = 0
+        self.unread_bytes = 0
 
     def sessions(self) -> list[RunnerSession]:
         return list(self._sessions.values())
@@ -68,6 +71,13 @@ class PublishRunner:
     def may_read(self, publisher: PublisherState) -> bool:
         """Whether to continue reading from this publisher. If not, the session stops until `admit` is called."""
         return self.machine.may_read(publisher, self._has_room)
+
+    def may_begin(self, publisher: PublisherState) -> bool:
+        """Whether to take a request from this publisher that may be large. The rest of large ones counts like what
+        waits for the plugins; but the block that all others wait for is always read."""
+        blocks = self.machine.blocks
+        has_place = self.unread_bytes < self.limits.queued_bytes_max or blocks.has_gap
+        return (has_place or publisher.session.block_number == blocks.next_to_verify) and self.may_read(publisher)
 
     def perform(self) -> None:
         """Carries out all effects, forwards items to the plugins, and lets sessions read again. A plugin can answer an

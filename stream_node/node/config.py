@@ -168,8 +168,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum number of identities, each with its host, that use streams over HTTP at one time. Each of them has
     one connection inside the node."""
 
-    # Group "gRPC": whether and how the node speaks with block nodes, consensus nodes and mirror nodes over gRPC. See
-    # [block-node.md](block-node.md).
+    metrics_names_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
+    """The number of streams, and of consumers, that have metrics of their own: the streams to which most was written,
+    and the consumers that are farthest behind. The others are summed under the name _others."""
+
+    consumer_stuck_after: tuple[str, ...] = ("export-*=1d",)
+    """The time without progress after which a consumer is called stuck, although messages wait: each as CONSUMER=TIME,
+    *@STREAM=TIME or CONSUMER@STREAM=TIME, in which a star stands for any characters. The word `never` in place of the
+    time mutes it, and the first that matches counts. For a consumer that none matches, the node learns how long
+    messages usually wait for it, and allows three times that; while it has not learned it, 15 minutes."""
+
+    export_folders: tuple[str, ...] = ()
+    """The folders of exports whose runs and ranges the dashboard shows, each as `stream-node export run` got it. The
+    node only reads their histories; the file of a history can be named, too."""
+
+    # Group "gRPC": whether and how the node answers peers of block nodes over gRPC. See [block-node.md](block-node.md).
     grpc: tuple[str, ...] = ()
     """The HOST:PORT at which the node listens for gRPC; real block nodes use port 40840. Several are allowed; port 0
     picks a free port. It needs `block_node`. TLS, client certificates, tokens and rules are those of the node."""
@@ -195,20 +208,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     that offers an older block ends."""
     grpc_compression: bool = False
     """Whether large messages to peers that accept it are compressed, with zstd or gzip."""
-
-    metrics_names_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
-    """The number of streams, and of consumers, that have metrics of their own: the streams to which most was written,
-    and the consumers that are farthest behind. The others are summed under the name _others."""
-
-    consumer_stuck_after: tuple[str, ...] = ("export-*=1d",)
-    """The time without progress after which a consumer is called stuck, although messages wait: each as CONSUMER=TIME,
-    *@STREAM=TIME or CONSUMER@STREAM=TIME, in which a star stands for any characters. The word `never` in place of the
-    time mutes it, and the first that matches counts. For a consumer that none matches, the node learns how long
-    messages usually wait for it, and allows three times that; while it has not learned it, 15 minutes."""
-
-    export_folders: tuple[str, ...] = ()
-    """The folders of exports whose runs and ranges the dashboard shows, each as `stream-node export run` got it. The
-    node only reads their histories; the file of a history can be named, too."""
 
     # Group "Traces": a push as one trace of OpenTelemetry. See [operating.md](operating.md#traces).
     traces: str | None = None

@@ -3,7 +3,7 @@ docs/operating.md lists the questions about a day that these lines answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import structlog
 import trio
@@ -22,12 +22,12 @@ CLIENTS_MAX = 10
 logger = structlog.get_logger(__name__)
 
 
-def log_started(settings: Iterable[Setting], addresses: list[str], http: list[str]) -> None:
+def log_started(settings: Iterable[Setting], addresses: list[str], http: list[str], grpc: Sequence[str] = ()) -> None:
     """Logs the version of a node, its addresses, and each setting that is not the default, with the place where it was
     set."""
     shown = ((each, each.value if isinstance(each.value, tuple) else (each.value,)) for each in settings if each.where)
     given = [f"{each.name}={hide_tokens(','.join(map(str, values)))} ({each.where})" for each, values in shown]
-    logger.info("started", version=__version__, addresses=addresses, http=http, settings=given)
+    logger.info("started", version=__version__, addresses=addresses, http=http, grpc=list(grpc), settings=given)
 
 
 class DayLog:

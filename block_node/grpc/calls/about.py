@@ -15,7 +15,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 class HealthCall:
     """Check and Watch. serves: whether a service of this name serves now; None: there is none. "" is the door.
 
-    watches: whether the call stays open. A change is not told: the node that stops ends the call."""
+    watches: whether the call stays open. A node that stops says NOT_SERVING and ends it; no other change is told."""
 
     def __init__(self, call: GrpcCall, serves: Callable[[str], bool | None], *, watches: bool) -> None:
         self._call = call
@@ -35,8 +35,7 @@ class HealthCall:
         serves = self._serves(service)
         if serves is None and not self._watches:
             raise CallRefused(GrpcStatus.NOT_FOUND, f"there is no service {service[:100]}")
-        status = SERVICE_UNKNOWN if serves is None else SERVING if serves else NOT_SERVING
-        self._call.send(write_message("HealthCheckResponse", {"status": status}, HEALTH))
+        self._say(SERVICE_UNKNOWN if serves is None else SERVING if serves else NOT_SERVING)
         if not self._watches:
             self._call.finish()
 
@@ -49,6 +48,14 @@ class HealthCall:
 
     def ended(self, reason: str) -> None:
         pass
+
+    def end(self) -> None:
+        if self._has_asked:
+            self._say(NOT_SERVING)
+        self._call.finish(GrpcStatus.UNAVAILABLE, "the node stops")
+
+    def _say(self, status: int) -> None:
+        self._call.send(write_message("HealthCheckResponse", {"status": status}, HEALTH))
 
 
 class ReflectionCall:
@@ -78,6 +85,9 @@ class ReflectionCall:
 
     def ended(self, reason: str) -> None:
         pass
+
+    def end(self) -> None:
+        self._call.finish(GrpcStatus.UNAVAILABLE, "the node stops")
 
     def _answer(self, request: WireMessage) -> WireMessage:
         if "list_services" in request:

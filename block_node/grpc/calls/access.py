@@ -42,11 +42,12 @@ class AccessCall:
             raise CallRefused(GrpcStatus.INVALID_ARGUMENT, str(error)) from error
         available, asked = self._store.available, request.get("block_number")
         if asked is None and not request.get("retrieve_latest"):
-            self._answer(GetStatus.INVALID_REQUEST)
+            self._answer(GetStatus.INVALID_REQUEST, "ask for a block_number, or retrieve_latest")
             return
         number = available.last if asked is None or asked == NO_BLOCK else asked
         if number is None or number not in available:
-            self._answer(GetStatus.NOT_AVAILABLE)
+            has = "no blocks" if available.first is None else f"blocks {available.first} to {available.last}"
+            self._answer(GetStatus.NOT_AVAILABLE, f"this block is not here; the node has {has}")
         else:
             self._number = number
             self._read()
@@ -105,11 +106,12 @@ class AccessCall:
             self._is_over = True
             self._call.abort(GrpcStatus.DATA_LOSS, f"block {self._number} cannot be read: {error}")
         elif isinstance(error, BlockNumberUnknown):
-            self._answer(GetStatus.NOT_AVAILABLE)
+            self._answer(GetStatus.NOT_AVAILABLE, str(error))
         else:
-            self._answer(GetStatus.NOT_FOUND if isinstance(error, DatabaseCorrupt) else GetStatus.ERROR)
+            self._answer(GetStatus.NOT_FOUND if isinstance(error, DatabaseCorrupt) else GetStatus.ERROR, str(error))
 
-    def _answer(self, status: GetStatus) -> None:
+    def _answer(self, status: GetStatus, reason: str) -> None:
         self._is_over = True
         self._call.send(write_message("BlockResponse", {"status": int(status)}))
-        self._call.finish()
+        # The message has no field for the reason.
+        self._call.finish(GrpcStatus.OK, reason)

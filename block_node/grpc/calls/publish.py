@@ -14,6 +14,7 @@ them. The machine decides; this module translates.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -22,15 +23,15 @@ from block_node.grpc.http2.handler import GrpcCall
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import (
+    ItemSet,
     MessageFormatError,
     WireMessage,
     block_or_none,
+    find_set,
     known_block,
-    read_items,
     read_message,
     write_message,
 )
-from block_node.grpc.request_cutter import RequestCutter
 from block_node.protocol import (
     Acknowledgement,
     Behind,
@@ -51,6 +52,8 @@ from ockam.protocol import ProtocolError
 
 CORRELATION_ID: Final = b"hiero-correlation-id"
 CORRELATION_CHARACTERS_MAX: Final = 64
+OTHER_BYTES_MAX: Final = 16 * 1024
+"""The largest request that is not one set of items alone. Such a request is read in one step of the event loop."""
 
 logger = structlog.get_logger(__name__)
 
@@ -59,6 +62,8 @@ class PublishCall:
     """One publisher (a `RunnerSession`, a `MendingSession` and a `CallHandler`).
 
     Invariant: while `publisher.is_held` is True, no message of the call is taken, and its window is not given back.
+    `_rest` has the items of the present request that were not handed on. The size of the request, `_rest_bytes`, counts
+    in `PublishRunner.unread_bytes`.
     """
 
     def __init__(self, call: GrpcCall, service: PublishService, origin: Origin, limits: GrpcLimits) -> None:
@@ -70,6 +75,9 @@ class PublishCall:
         self._usage = origin.usage
         self._is_over = self._is_lost = self._has_acknowledged = False
         self._behind: tuple[int, float] | None = None
+        self._rest: ItemSet | None = None
+        self._rest_bytes = 0
+        self._has_half_closed = False
         correlation = call.request.metadata.get(CORRELATION_ID, b"")[:CORRELATION_CHARACTERS_MAX].decode("latin-1")
         self.peer = f"{origin.peer} {correlation}".strip()
         admitted = service.admit(origin)
@@ -83,29 +91,27 @@ class PublishCall:
         self._intake = PublisherIntake(self.publisher, self._runner, self, self.peer)
         # A publisher that was admitted need not wait for its window.
         call.widen(limits.publish_window_bytes)
-        call.cut(RequestCutter())
         self._runner.join(self)
 
     # What the connection calls.
 
     def may_take(self) -> bool:
-        if not self._is_over and not self._runner.may_read(self.publisher):
+        rest = self._rest
+        may_read = self._runner.may_begin if rest is None else self._runner.may_read
+        if not self._is_over and not may_read(self.publisher):
             self.publisher.is_held = True
-        return not self.publisher.is_held
+        if rest is not None and not self.publisher.is_held:
+            self._handle(lambda: self._take_part(rest))
+        return self._rest is None and not self.publisher.is_held
 
     def take(self, message: bytes) -> None:
-        self.publisher.used_s = self._runner.now_s()
-        current = self.publisher.session.block_number
-        try:
-            self._take(message)
-        except (InvalidPublishRequest, MessageFormatError) as error:
-            self._intake.end(PublishStatus.INVALID_REQUEST, current, str(error))
-        except ProtocolError as error:
-            self._intake.end(PublishStatus.ERROR, current, str(error))
-        self._runner.perform()
+        self._handle(lambda: self._take(message))
 
     def half_closed(self) -> None:
-        self._leave()
+        # The rest of the last request is handed on before.
+        self._has_half_closed = True
+        if self._rest is None:
+            self._leave()
 
     def room(self) -> None:
         # Answers are small, and sent whether the publisher reads them or not; the connection bounds them.
@@ -140,6 +146,7 @@ class PublishCall:
         self._is_over = True
         # The quota is given back once, also if the session ends twice.
         self._usage.give_back("block_publish_sessions_max")
+        self._drop_rest()
         self._runner.mending.leave(self)
         if ended is None:
             self._call.finish()
@@ -165,12 +172,30 @@ class PublishCall:
 
     # Requests.
 
+    def _handle(self, take: Callable[[], None]) -> None:
+        """Hands on a message, or a part of it, and ends the stream for a wrong one."""
+        self.publisher.used_s = self._runner.now_s()
+        current = self.publisher.session.block_number
+        try:
+            take()
+        except (InvalidPublishRequest, MessageFormatError) as error:
+            self._intake.end(PublishStatus.INVALID_REQUEST, current, str(error))
+        except ProtocolError as error:
+            self._intake.end(PublishStatus.ERROR, current, str(error))
+        self._runner.perform()
+
     def _take(self, message: bytes) -> None:
         """Handles one message. Raises InvalidPublishRequest, MessageFormatError or ProtocolError for a wrong one."""
-        items = read_items(message)
-        if items is not None:
-            self._take_items(items)
+        found = find_set(message)
+        if found is not None:
+            # `may_take` hands on the items before it lets the next request come.
+            self._rest, self._rest_bytes = found, len(message)
+            self._runner.unread_bytes += self._rest_bytes
             return
+        if len(message) > OTHER_BYTES_MAX:
+            raise MessageFormatError(
+                f"a request of {len(message)} bytes with something beside a set of items; at most {OTHER_BYTES_MAX}"
+            )
         request = read_message("PublishStreamRequest", message)
         if "block_items" in request:
             self._take_items(request["block_items"].get("block_items", []))
@@ -182,15 +207,33 @@ class PublishCall:
             # As the reference block node answers a request without any of its kinds.
             raise ProtocolError("the request is of no known kind")
 
+    def _take_part(self, rest: ItemSet) -> None:
+        """Hands on the next items. What is left follows after other tasks of the node have run: a large request has a
+        million items."""
+        limits = self._runner.limits
+        self._take_items(rest.take(limits.slice_items_max, limits.slice_bytes_max))
+        if self._is_over:
+            return
+        if rest.left_bytes:
+            self._call.resume()
+            return
+        self._drop_rest()
+        if self._has_half_closed:
+            self._leave()
+
+    def _drop_rest(self) -> None:
+        self._runner.unread_bytes -= self._rest_bytes
+        # Others may begin a large request.
+        if self._rest_bytes > self._runner.limits.slice_bytes_max:
+            self._machine.admit_due = True
+        self._rest, self._rest_bytes = None, 0
+
     def _take_items(self, items: list[bytes]) -> None:
         is_header = bool(items) and items[0].startswith(HEADER_TAG)
         # The rest of a block that was refused may still be under way, also after its end.
         if items and not is_header and self.publisher.session.state is SessionState.IDLE:
             return
-        # The machine hands on as much in one event as came in one call.
-        size = self._runner.limits.slice_items_max
-        for start in range(0, len(items), size) if len(items) > size else (0,):
-            self._intake.items(items[start : start + size] if len(items) > size else items)
+        self._intake.items(items)
         if is_header and not self._has_acknowledged and self._machine.last_block is not None:
             # A publisher that begins with old blocks goes on behind this one (facts/grpc_peers.md §2, thread 4).
             self._runner.perform()

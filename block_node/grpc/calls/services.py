@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, NamedTuple
+from weakref import WeakSet
 
 import msgspec
 import trio
@@ -120,7 +122,6 @@ class GrpcServices:
             call,
             self.blocks.store,
             origin_of(call),
-            limits=self._limits,
             plan_limits=self.plan_limits,
             now_s=self._now_s,
             begin=self._begin,
@@ -202,17 +203,34 @@ def block_methods(limits: GrpcLimits) -> dict[bytes, BlockMethod]:
     return {method.path.encode(): made[method.path.rpartition("/")[2]] for method in BLOCK_NODE.methods()}
 
 
-def about_calls(serves: Callable[[str], bool | None]) -> dict[bytes, Callable[[GrpcCall], CallHandler]]:
-    """Returns the methods of health and reflection by their paths, which need no right. serves: see `HealthCall`."""
+class AboutCalls:
+    """The calls of health and reflection, which need no right. serves: see `HealthCall`."""
 
-    def reflection(own: ProtoFile) -> Callable[[GrpcCall], CallHandler]:
+    def __init__(self, serves: Callable[[str], bool | None]) -> None:
+        self._serves = serves
+        self._open: WeakSet[HealthCall | ReflectionCall] = WeakSet()
+
+    def methods(self) -> dict[bytes, Callable[[GrpcCall], CallHandler]]:
+        """Returns the functions that make the handlers, by the paths of the methods."""
+        made: dict[bytes, Callable[[GrpcCall], HealthCall | ReflectionCall]] = {
+            b"/grpc.health.v1.Health/Check": lambda call: HealthCall(call, self._serves, watches=False),
+            b"/grpc.health.v1.Health/Watch": lambda call: HealthCall(call, self._serves, watches=True),
+            **{next(file.methods()).path.encode(): self._reflection(file) for file in (REFLECTION, REFLECTION_ALPHA)},
+        }
+        return {path: partial(self._opened, make) for path, make in made.items()}
+
+    def end(self) -> None:
+        """Ends the open calls: a node that stops would wait for the peers that watch it."""
+        for each in list(self._open):
+            each.end()
+
+    def _reflection(self, own: ProtoFile) -> Callable[[GrpcCall], ReflectionCall]:
         return lambda call: ReflectionCall(call, FILES, own)
 
-    return {
-        b"/grpc.health.v1.Health/Check": lambda call: HealthCall(call, serves, watches=False),
-        b"/grpc.health.v1.Health/Watch": lambda call: HealthCall(call, serves, watches=True),
-        **{next(file.methods()).path.encode(): reflection(file) for file in (REFLECTION, REFLECTION_ALPHA)},
-    }
+    def _opened(self, make: Callable[[GrpcCall], HealthCall | ReflectionCall], call: GrpcCall) -> CallHandler:
+        handler = make(call)
+        self._open.add(handler)
+        return handler
 
 
 def demand_of(method: BlockMethod, chain: str) -> Demand | None:

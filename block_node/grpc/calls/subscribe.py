@@ -9,7 +9,6 @@ import structlog
 from block_node.blocks.errors import BlockFormatError
 from block_node.grpc.http2.handler import GrpcCall, guarded
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
-from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK, MessageFormatError, items_prefix, read_message, write_message
 from block_node.grpc.set_cutter import SetCutter
 from block_node.persist.operations import StoredParts
@@ -25,7 +24,7 @@ logger = structlog.get_logger(__name__)
 class SubscribeCall:
     """One subscriber. on_end: called once with the status, when the subscription has ended; None: the peer has left.
 
-    Invariant: `_full_since_s` is set exactly while the call has no room.
+    Invariant: `_is_full` is true exactly while the call has no room.
     """
 
     def __init__(
@@ -33,7 +32,6 @@ class SubscribeCall:
         call: GrpcCall,
         store: ChainStore,
         origin: Origin,
-        limits: GrpcLimits,
         plan_limits: SubscribeLimits,
         now_s: Callable[[], float],
         begin: Callable[[SubscribeCall], str | None],
@@ -42,13 +40,12 @@ class SubscribeCall:
         """begin: lists the subscription; returns a reason to refuse it."""
         self._call = call
         self._store = store
-        self._limits = limits
         self._plan_limits = plan_limits
         self._now_s = now_s
         self._begin = begin
         self._on_end = on_end
         self._cutter = SetCutter()
-        self._full_since_s: float | None = None
+        self._is_full = False
         self._is_over = False
         self.origin = origin
         self.feed: BlockFeed | None = None
@@ -89,7 +86,7 @@ class SubscribeCall:
             raise CallRefused(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
 
     def room(self) -> None:
-        self._full_since_s = None
+        self._is_full = False
         if self.feed is not None:
             self.feed.go_on()
 
@@ -99,7 +96,7 @@ class SubscribeCall:
     # What the feed calls.
 
     def has_room(self) -> bool:
-        return self._full_since_s is None
+        return not self._is_full
 
     def take_parts(self, found: StoredParts) -> None:
         try:
@@ -122,10 +119,7 @@ class SubscribeCall:
     # What the services call.
 
     def tick(self) -> None:
-        if self._full_since_s is not None and self._now_s() - self._full_since_s >= self._limits.slow_s_max:
-            self._call.abort(GrpcStatus.RESOURCE_EXHAUSTED, f"nothing was taken for {self._limits.slow_s_max:g} s")
-            self._close(SubscribeStatus.TOO_SLOW)
-        elif self.feed is not None:
+        if self.feed is not None:
             self.feed.tick()
 
     def _send_set(self, begins_bytes: int | None, part: bytes) -> None:
@@ -140,8 +134,7 @@ class SubscribeCall:
                 self._note_room(self._call.begin_message(len(prefix) + begins_bytes, prefix + part))
 
     def _note_room(self, has_room: bool) -> None:
-        if not has_room and self._full_since_s is None:
-            self._full_since_s = self._now_s()
+        self._is_full = self._is_full or not has_room
 
     def _finish(self, status: SubscribeStatus, reason: str) -> None:
         self._call.send(write_message("SubscribeStreamResponse", {"status": int(status)}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -43,6 +43,7 @@ class AskedCall:
         self._connection = connection
         self._machine = machine
         self._handler: AnswerHandler | None = handler
+        self._is_held = False
         self.status: GrpcStatus | None = None
         self.text = ""
 
@@ -54,6 +55,16 @@ class AskedCall:
         """Sends no more messages."""
         self._connection.end_half(self._machine)
 
+    def hold(self) -> None:
+        """Takes no more messages of the answer until `release`: their sender gets no window for them."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Takes messages again. Safe to repeat."""
+        if self._is_held:
+            self._is_held = False
+            self._connection.resume(self._machine.stream_id)
+
     def cancel(self) -> None:
         """Ends the call: its handler is not called any more. Safe to repeat."""
         if self._handler is not None:
@@ -63,7 +74,7 @@ class AskedCall:
     # What the connection calls.
 
     def may_take(self) -> bool:
-        return True
+        return not self._is_held
 
     def take(self, message: bytes) -> None:
         if self._handler is not None:
@@ -111,13 +122,19 @@ class AskingConnection(GrpcConnection):
         return not self._machine.peer_leaves
 
     def ask(
-        self, path: bytes, handler: AnswerHandler, request: bytes | None = None, timeout_s: float | None = None
+        self,
+        path: bytes,
+        handler: AnswerHandler,
+        request: bytes | None = None,
+        timeout_s: float | None = None,
+        metadata: Sequence[tuple[bytes, bytes]] = (),
     ) -> AskedCall:
-        """Begins a call. request: its only message; None: the asker sends messages by `AskedCall.send`. Raises
-        CallRefused if no more calls may be open."""
+        """Begins a call. request: its only message; None: the asker sends messages by `AskedCall.send`. metadata: more
+        headers. Raises CallRefused if no more calls may be open."""
         headers = [
             *((b":method", b"POST"), (b":scheme", self._scheme), (b":path", path), (b":authority", self._authority)),
             *((b"content-type", b"application/grpc"), (b"te", b"trailers"), ACCEPTED_HEADER),
+            *metadata,
         ]
         if timeout_s is not None:
             headers.append((b"grpc-timeout", b"%dm" % max(1, int(timeout_s * 1000))))

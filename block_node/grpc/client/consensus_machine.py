@@ -46,7 +46,7 @@ class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
     reset_s: float = 24 * 3_600.0
 
 
-class Position(NamedTuple):
+class SendPosition(NamedTuple):
     """What a stream sends: a block, from its header on. attempt: differs when the same block begins again."""
 
     block_number: int
@@ -74,6 +74,7 @@ class Heard(enum.Enum):
     SLOW = "blocks become durable too slowly"
     DAY_OVER = "the stream is a day old, and between two blocks"
     LOST = "the connection or the call has failed"
+    CLOSED = "the publisher has nothing more to send"
 
 
 class Move(enum.Enum):
@@ -86,7 +87,7 @@ class Move(enum.Enum):
     LEAVE = "leave"
 
 
-class Pause(enum.Enum):
+class CoolDown(enum.Enum):
     """How long a node that was left is left alone."""
 
     NONE = "none"
@@ -97,7 +98,7 @@ class Pause(enum.Enum):
 class Reaction(NamedTuple):
     move: Move
     farewell: PublisherEndCode | None = None
-    pause: Pause = Pause.NONE
+    pause: CoolDown = CoolDown.NONE
 
 
 _RESET, _TIMEOUT, _ERROR = PublisherEndCode.RESET, PublisherEndCode.TIMEOUT, PublisherEndCode.ERROR
@@ -109,20 +110,21 @@ REACTIONS: Final[dict[Heard, Reaction]] = {
     Heard.SKIPPED_ELSEWHERE: Reaction(Move.STAY),
     Heard.WANTED: Reaction(Move.TO),
     # The node must catch up from another one, and reads how far.
-    Heard.WANTED_EARLIER: Reaction(Move.LEAVE, PublisherEndCode.TOO_FAR_BEHIND, Pause.BASIC),
-    Heard.WANTED_LATER: Reaction(Move.LEAVE, _ERROR, Pause.BASIC),
+    Heard.WANTED_EARLIER: Reaction(Move.LEAVE, PublisherEndCode.TOO_FAR_BEHIND, CoolDown.BASIC),
+    Heard.WANTED_LATER: Reaction(Move.LEAVE, _ERROR, CoolDown.BASIC),
     Heard.BEHIND_SOON: Reaction(Move.STAY),
-    Heard.BEHIND_TWICE: Reaction(Move.LEAVE, _RESET, Pause.BASIC),
+    Heard.BEHIND_TWICE: Reaction(Move.LEAVE, _RESET, CoolDown.BASIC),
     # Every close that a consensus node begins says RESET first.
     Heard.ENDED_FOR_NOW: Reaction(Move.LEAVE, _RESET),
-    Heard.ENDED: Reaction(Move.LEAVE, _RESET, Pause.BASIC),
-    Heard.ENDED_TOO_OFTEN: Reaction(Move.LEAVE, _RESET, Pause.BAN),
+    Heard.ENDED: Reaction(Move.LEAVE, _RESET, CoolDown.BASIC),
+    Heard.ENDED_TOO_OFTEN: Reaction(Move.LEAVE, _RESET, CoolDown.BAN),
     Heard.UNKNOWN: Reaction(Move.STAY),
     Heard.NOT_SENT: Reaction(Move.ANEW),
-    Heard.NOT_SENT_AGAIN: Reaction(Move.LEAVE, _TIMEOUT, Pause.BASIC),
-    Heard.SLOW: Reaction(Move.LEAVE, _TIMEOUT, Pause.BASIC),
+    Heard.NOT_SENT_AGAIN: Reaction(Move.LEAVE, _TIMEOUT, CoolDown.BASIC),
+    Heard.SLOW: Reaction(Move.LEAVE, _TIMEOUT, CoolDown.BASIC),
     Heard.DAY_OVER: Reaction(Move.LEAVE, _RESET),
-    Heard.LOST: Reaction(Move.LEAVE, None, Pause.BASIC),
+    Heard.LOST: Reaction(Move.LEAVE, None, CoolDown.BASIC),
+    Heard.CLOSED: Reaction(Move.LEAVE, _RESET),
 }
 
 _ENDS_FOR_NOW: Final = frozenset(
@@ -179,11 +181,11 @@ class ConsensusMachine:
     # The stream.
 
     @property
-    def position(self) -> Position | None:
+    def position(self) -> SendPosition | None:
         """The block that the stream sends now. When it changes, the rest of the block before is not sent."""
         if not self.is_open or self._streaming not in self.blocks:
             return None
-        return Position(self._streaming, self._attempt)
+        return SendPosition(self._streaming, self._attempt)
 
     def may_open(self, now_s: float) -> bool:
         return not self.is_open and self.blocks.stop > 0 and now_s >= self.opens_s
@@ -200,7 +202,7 @@ class ConsensusMachine:
         # A node that wants an earlier block learns from the answers to this one that it must catch up.
         self._go_to(max(wanted, self.blocks.start))
 
-    def finished(self, position: Position, now_s: float) -> None:
+    def finished(self, position: SendPosition, now_s: float) -> None:
         """The end of a block was sent. The stream goes on with the next one, unless it was moved meanwhile."""
         if position != self.position:
             return
@@ -220,6 +222,10 @@ class ConsensusMachine:
     def lost(self, now_s: float) -> None:
         """The connection has failed, or the call has ended without an EndOfStream. Safe to repeat."""
         self._react(Heard.LOST, 0, now_s)
+
+    def close(self, now_s: float) -> None:
+        """Leaves the stream, because all blocks are durable. Safe to repeat."""
+        self._react(Heard.CLOSED, 0, now_s)
 
     def tick(self, now_s: float) -> None:
         """To be called between two blocks: a stream that is old enough is left there."""
@@ -311,7 +317,9 @@ class ConsensusMachine:
         elif move is Move.LEAVE:
             limits = self._limits
             self.is_open, self.left, self._farewell = False, heard, farewell
-            self.opens_s = now_s + {Pause.NONE: 0.0, Pause.BASIC: limits.cool_down_s, Pause.BAN: limits.ban_s}[pause]
+            self.opens_s = (
+                now_s + {CoolDown.NONE: 0.0, CoolDown.BASIC: limits.cool_down_s, CoolDown.BAN: limits.ban_s}[pause]
+            )
 
     def _go_to(self, number: int) -> None:
         # The rest of a block that is wanted while it is sent goes out as it is: only another number begins anew.

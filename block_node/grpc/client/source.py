@@ -21,6 +21,8 @@ STATUS: Final = API + b"BlockNodeService/serverStatus"
 SUBSCRIBE: Final = API + b"BlockStreamSubscribeService/subscribeBlockStream"
 ANSWER_S_MAX: Final = 10.0
 LOOK_S: Final = 1.0
+STATUS_TAG: Final = b"\x08"
+"""The first byte of a `SubscribeStreamResponse` that is a status."""
 LACKING: Final = (SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK, SubscribeStatus.NOT_AVAILABLE)
 """The reasons that mean that the source does not have the blocks that it claimed."""
 
@@ -92,7 +94,8 @@ class OneAnswer:
 class GrpcFetch:
     """The blocks from `first` to `last` of a source, for one listener.
 
-    Invariant: `_items` has the received items of block `_next`. `_listener` is None when all is over.
+    Invariant: `_items` has the received items of block `_next`. `_listener` is None when all blocks have come, or the
+    fetch has failed; `_call` is None when its end has come, too.
     """
 
     def __init__(self, node: Node, first: int, last: int, listener: FetchListener, silence_s_max: float) -> None:
@@ -119,8 +122,9 @@ class GrpcFetch:
 
     def cancel(self) -> None:
         self._listener = None
-        if self._call is not None:
-            self._call.cancel()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
 
     def fail(self, reason: str, *, lied: bool = False) -> None:
         listener = self._listener
@@ -132,6 +136,11 @@ class GrpcFetch:
 
     def take(self, message: bytes) -> None:
         self._silence_s = 0.0
+        # Behind the last block, only the status may follow. Nothing more is kept of a source that goes on.
+        if self._listener is None:
+            if not message.startswith(STATUS_TAG):
+                self.cancel()
+            return
         try:
             part = read_message("SubscribeStreamResponse", message)
         except MessageFormatError as error:
@@ -152,9 +161,9 @@ class GrpcFetch:
         self.fail(f"{status.name}: {text or 'the subscription ended too early'}", lied=status is GrpcStatus.OK)
 
     def _take_items(self, items: list[bytes], size_bytes: int) -> None:
+        assert self._listener is not None, "nothing is taken after the last block"
         self._items += items
-        if self._listener is not None:
-            self._listener.grew(size_bytes + ITEM_OVERHEAD_BYTES * len(items))
+        self._listener.grew(size_bytes + ITEM_OVERHEAD_BYTES * len(items))
 
     def _end_block(self, number: int) -> None:
         if number != self._next or not self._items:
@@ -164,7 +173,8 @@ class GrpcFetch:
         self._next += 1
         listener = self._listener
         if self._next > self._last:
-            # The status that follows says nothing new, so the call goes on without a listener to its end.
+            # The status that follows says nothing new, so the call goes on without a listener to its end: a node counts
+            # the calls that its peers cancel.
             self._listener = None
         if listener is not None:
             listener.block(number, items)
@@ -174,11 +184,10 @@ class GrpcFetch:
         known = code in SubscribeStatus.__members__.values()
         name = SubscribeStatus(code).name if known else f"code {code}"
         lied = code == SubscribeStatus.SUCCESS or code in LACKING
-        if self._listener is not None:
-            self.fail(f"{name} before block {self._next}", lied=lied)
+        self.fail(f"{name} before block {self._next}", lied=lied)
 
     def _watch(self) -> None:
-        if self._listener is None:
+        if self._call is None:
             return
         self._silence_s += self._look_s
         if self._silence_s > self._silence_s_max:

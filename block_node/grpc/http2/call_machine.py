@@ -85,6 +85,9 @@ class CallMachine:
 
     - window_bytes: the window that the remote half has when nothing is under way. window_left_bytes: what is left.
     - closed_since_s, closed_s_longest: since when the window is 0, and the longest such time.
+    - message_until_s: when the message that is arriving must be complete; message_timed: which one, as
+      `MessageReader.begun` counts them.
+    - moved_s: when bytes of `pending` were framed, or began to wait.
     - wants_room: whether the taker was refused room, so that it is told when there is some.
     - trailers: the headers that follow `pending`; empty for a client, whose half ends without headers.
     - is_framed: whether our half has begun, with its headers.
@@ -105,6 +108,7 @@ class CallMachine:
         self.deadline_s: float | None = None
         self.linger_until_s: float | None = None
         self.message_until_s: float | None = None
+        self.message_timed = 0
         self.pending: deque[bytes | memoryview] = deque()
         self.pending_bytes = 0
         self.moved_s = 0.0

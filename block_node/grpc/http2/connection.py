@@ -10,7 +10,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -28,7 +28,7 @@ from block_node.grpc.http2.http2_machine import (
     Http2Machine,
 )
 from block_node.grpc.http2.limits import Http2Limits
-from block_node.grpc.http2.message_reader import MessageBudget, MessageCutter
+from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from ockam.log_rate import LogRate
@@ -49,6 +49,14 @@ class DoorCounts:
         self.lines = LogRate()
 
 
+class Pace(Protocol):
+    """Counts what a peer sends and gets, and makes the node read more slowly from one that exceeds its limits."""
+
+    def spend(self, messages: int, size_bytes: int) -> None: ...
+
+    async def wait_turn(self) -> None: ...
+
+
 class ServedCall:
     """A call with its handler. peer_ended: whether the event of the end of the remote half was handled, to which all
     earlier events belong. has_half_closed: whether the handler knows that no message follows."""
@@ -62,7 +70,7 @@ class ServedCall:
 class GrpcConnection:
     """One connection, from the end of its TLS handshake on. address: `host:port` of the peer, for the log.
 
-    batch: what surrounds all calls of handlers that one read causes.
+    batch: what surrounds all calls of handlers that one read causes. pace: None without limits.
     Invariant: `_served` has each call that is open for its handler.
     """
 
@@ -75,8 +83,11 @@ class GrpcConnection:
         *,
         address: str,
         batch: Callable[[], AbstractContextManager[object]],
+        pace: Pace | None = None,
     ) -> None:
         self._stream = stream
+        self._pace = pace
+        self._taken_messages = 0
         self._limits = limits
         self._counts = counts
         self._batch = batch
@@ -147,6 +158,10 @@ class GrpcConnection:
             if not data:
                 raise ConnectionFailed("peer", "the peer has closed the connection")
             self._take_events(self._machine.receive(data, trio.current_time()))
+            if self._pace is not None:
+                taken, self._taken_messages = self._taken_messages, 0
+                self._pace.spend(taken, len(data))
+                await self._pace.wait_turn()
 
     async def _write(self) -> None:
         machine = self._machine
@@ -161,10 +176,17 @@ class GrpcConnection:
                 self._clock_scope.deadline = min(self._clock_scope.deadline, look_s)
                 sent = await self._stream.send_some(machine.out)
                 machine.note_sent(sent, trio.current_time())
+                if self._pace is not None:
+                    self._pace.spend(0, sent)
                 self._sent.set()
             elif machine.is_done:
                 return
+            elif self._resumed:
+                # Handlers that hand on a large message part by part let other tasks run in between.
+                await trio.lowlevel.checkpoint()
             elif not self._wake.is_set():
+                # What waits for a window must leave in time.
+                self._clock_scope.deadline = min(self._clock_scope.deadline, machine.next_tick_s())
                 await self._wake.wait()
             else:
                 self._wake = trio.Event()
@@ -177,6 +199,9 @@ class GrpcConnection:
 
     def _lose_calls(self, reason: str) -> None:
         self._take_events(self._machine.lose(reason, trio.current_time()))
+        # The failure may have come before the event of a call that the peer had reset in the same read.
+        for stream_id in list(self._served):
+            self._end(stream_id, reason)
 
     async def _say_end(self) -> None:
         """Sends the last frames. A socket that is closed while it has unread bytes would take them away again."""
@@ -197,10 +222,15 @@ class GrpcConnection:
                     served = self._served.get(event.call.stream_id)
                     if served is not None:
                         served.peer_ended = served.peer_ended or event.is_end
-                    self._pull(event.call.stream_id)
+                    # A handler that hands on a large message does so once in each turn of the event loop.
+                    if event.call.stream_id not in self._resumed:
+                        self._pull(event.call.stream_id)
                 elif isinstance(event, CallRoom):
                     self._run(event.call.stream_id, lambda served: served.handler.room())
+                    # Its messages may have waited for the room, too.
+                    self.resume(event.call.stream_id)
                 elif isinstance(event, CallLost):
+                    self._counts.calls[event.status.name] += event.call.stream_id in self._served
                     self._end(event.call.stream_id, event.reason)
                 else:
                     self._take_headers(event)
@@ -217,17 +247,22 @@ class GrpcConnection:
 
     def _pull_messages(self, served: ServedCall) -> None:
         machine, reader = served.machine, served.machine.reader
-        while machine.reads and served.handler.may_take():
+        while takes := self._may_take(served):
             message = reader.next()
             if message is None:
                 break
+            self._taken_messages += 1
             served.handler.take(message)
-        self._machine.absorbed(machine, trio.current_time())
+        self._machine.absorbed(machine, trio.current_time(), is_held=not takes)
         # The end of the half comes after the last message.
         is_over = served.peer_ended and machine.reads and not reader.is_waiting
-        if is_over and not served.has_half_closed and (reader.is_between or served.handler.may_take()):
+        if is_over and not served.has_half_closed and (reader.is_between or takes):
             served.has_half_closed = True
             self._end_half(served)
+
+    def _may_take(self, served: ServedCall) -> bool:
+        """Whether the handler of a call takes a message now."""
+        return served.machine.reads and served.handler.may_take()
 
     def _end_half(self, served: ServedCall) -> None:
         """Handles the end of the remote half. Raises CallRefused if a part of a message is missing."""
@@ -254,14 +289,13 @@ class GrpcConnection:
         served = self._served.pop(stream_id, None)
         self._resumed.pop(stream_id, None)
         if served is not None:
-            self._counts.calls["LOST"] += served.machine.may_send
             try:
                 served.handler.ended(reason)
             except Exception as error:
                 self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, exc_info=error)
 
     def _pull_resumed(self) -> None:
-        while self._resumed:
+        if self._resumed:
             resumed, self._resumed = self._resumed, {}
             with self._batch():
                 for stream_id in resumed:
@@ -309,17 +343,13 @@ class GrpcConnection:
             self._machine.widen(machine, window_bytes, trio.current_time())
             self._note_work()
 
-    def cut(self, stream_id: int, cutter: MessageCutter) -> None:
-        machine = self._machine.calls.get(stream_id)
-        if machine is not None:
-            machine.reader.cutter = cutter
-
-    def replace(self, stream_id: int, handler: CallHandler) -> None:
-        served = self._served.get(stream_id)
-        if served is not None:
-            served.handler = handler
+    def replace(self, stream_id: int, make: Callable[[], CallHandler]) -> None:
+        def replaced(served: ServedCall) -> None:
+            served.handler = make()
             served.has_half_closed = False
-            self.resume(stream_id)
+
+        self._run(stream_id, replaced)
+        self.resume(stream_id)
 
     def cancel(self, stream_id: int, status: GrpcStatus, text: str) -> None:
         served = self._served.get(stream_id)
@@ -343,15 +373,23 @@ class ServerConnection(GrpcConnection):
         peer: object = None,
         prefers: Sequence[str] = (),
         batch: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+        pace: Pace | None = None,
     ) -> None:
         machine = Http2Machine(limits, budget, trio.current_time())
-        super().__init__(stream, machine, limits, counts, address=address, batch=batch)
+        super().__init__(stream, machine, limits, counts, address=address, batch=batch, pace=pace)
         self._routes = routes
         self._prefers = prefers
         self.peer = peer
 
+    def _may_take(self, served: ServedCall) -> bool:
+        # A peer that asks and does not read the answers is not read, so that the answers stay bounded.
+        return not served.machine.wants_room and super()._may_take(served)
+
     def _take_headers(self, event: CallOpened | CallAnswered) -> None:
         machine = event.call
+        # The peer has reset the call within the same read: nobody would tell a handler that it is over.
+        if not machine.may_send:
+            return
         path, request = machine.request.path, machine.request
         route = self._routes.get(path)
         if route is None:

@@ -9,7 +9,7 @@ import structlog
 
 from block_node.grpc.http2.call_machine import CallRequest
 from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
-from block_node.grpc.http2.message_reader import MessageCutter, prefix_of_message
+from block_node.grpc.http2.message_reader import prefix_of_message
 from block_node.grpc.http2.status import GrpcStatus
 
 COMPRESSED_BYTES_MIN: Final = 1024
@@ -58,9 +58,7 @@ class CallWire(Protocol):
 
     def widen(self, stream_id: int, window_bytes: int) -> None: ...
 
-    def cut(self, stream_id: int, cutter: MessageCutter) -> None: ...
-
-    def replace(self, stream_id: int, handler: CallHandler) -> None: ...
+    def replace(self, stream_id: int, make: Callable[[], CallHandler]) -> None: ...
 
     def cancel(self, stream_id: int, status: GrpcStatus, text: str) -> None: ...
 
@@ -117,13 +115,10 @@ class GrpcCall:
         """Lets the peer send more bytes that were not taken yet."""
         self._wire.widen(self._stream_id, window_bytes)
 
-    def cut(self, cutter: MessageCutter) -> None:
-        """Has large messages of the peer cut while they arrive."""
-        self._wire.cut(self._stream_id, cutter)
-
-    def replace(self, handler: CallHandler) -> None:
-        """Has another handler take all further messages, soon."""
-        self._wire.replace(self._stream_id, handler)
+    def replace(self, make: Callable[[], CallHandler]) -> None:
+        """Has another handler take all further messages, soon. make: not called if the call is over. It can raise
+        CallRefused, which ends the call, as any error of it does."""
+        self._wire.replace(self._stream_id, make)
 
 
 class Route(NamedTuple):

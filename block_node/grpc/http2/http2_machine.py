@@ -34,6 +34,9 @@ TURN_BYTES: Final = 64 * 1024
 """How much one call sends before another one has its turn."""
 STREAM_ID_MAX: Final = 2**31 - 1
 DRAIN_PING: Final = b"leaving!"
+HEADER_TABLE_BYTES: Final = 4096
+"""The most that the compression of our headers remembers, which is the default of HTTP/2 (RFC 9113 §6.5.2). A peer can
+allow 4 GiB; each new text of a `grpc-message` would then stay in memory until the end of the connection."""
 DRAIN_S: Final = 1.0
 """The longest wait for the answer to DRAIN_PING. Calls that cross with the first GOAWAY are still served."""
 CONTENT_TYPE: Final = b"application/grpc"
@@ -75,10 +78,11 @@ class CallRoom(NamedTuple):
 
 
 class CallLost(NamedTuple):
-    """The call is over, and nothing of it can be sent any more."""
+    """The call is over, and its taker has not ended it. status: what the peer was told, or has done."""
 
     call: CallMachine
     reason: str
+    status: GrpcStatus = GrpcStatus.CANCELLED
 
 
 Event: TypeAlias = CallOpened | CallArrived | CallAnswered | CallRoom | CallLost
@@ -304,6 +308,9 @@ class Http2Machine:
             self._unblock()
 
     def _note_settings(self, event: h2.events.RemoteSettingsChanged, now_s: float, found: list[Event]) -> None:
+        encoder = self._h2.encoder
+        if encoder.header_table_size > HEADER_TABLE_BYTES:
+            encoder.header_table_size = HEADER_TABLE_BYTES
         self._unblock()
 
     def _note_ping_answer(self, event: h2.events.PingAckReceived, now_s: float, found: list[Event]) -> None:
@@ -382,19 +389,20 @@ class Http2Machine:
         call.take(CallInput.RESET)
         self._forget(call, now_s)
 
-    def absorbed(self, call: CallMachine, now_s: float) -> None:
-        """Gives back the window of the bytes that messages of the call have absorbed."""
+    def absorbed(self, call: CallMachine, now_s: float, *, is_held: bool = False) -> None:
+        """Gives back the window of the bytes that messages of the call have absorbed. is_held: whether the taker of the
+        call takes nothing now."""
         if not call.reads:
             return
         call.window_due_bytes += call.reader.take_absorbed()
-        # A message that is unfinished must end in time; a large one gets more. While this side does not take what has
-        # come, its sender is not late.
-        missing_bytes = call.reader.missing_bytes
-        if not missing_bytes or call.reader.waiting_bytes:
+        # A message that is unfinished must end in time; a large one gets more. Each message has its own time, and no
+        # time passes while nobody takes what its sender has sent.
+        reader, limits = call.reader, self._limits
+        if is_held or not reader.missing_bytes:
             call.message_until_s = None
-        elif call.message_until_s is None:
-            limits = self._limits
-            call.message_until_s = now_s + limits.message_s_max + missing_bytes / limits.message_bytes_per_s
+        elif call.message_until_s is None or call.message_timed != reader.begun:
+            call.message_timed = reader.begun
+            call.message_until_s = now_s + limits.message_s_max + reader.missing_bytes / limits.message_bytes_per_s
         if call.window_due_bytes * 4 >= call.window_bytes and not call.peer_ended:
             due, call.window_due_bytes = call.window_due_bytes, 0
             if self._quietly(self._h2.increment_flow_control_window, due, call.stream_id):
@@ -489,6 +497,8 @@ class Http2Machine:
         if self._drained_by_s is not None:
             until_s.append(self._drained_by_s)
         for call in self.calls.values():
+            if call.pending and not self._is_client:
+                until_s.append(call.moved_s + limits.send_s_max)
             until_s += [
                 each for each in (call.deadline_s, call.linger_until_s, call.message_until_s) if each is not None
             ]
@@ -508,17 +518,21 @@ class Http2Machine:
             # The peer has had the end of the call for long enough.
             self.reset(call, ErrorCodes.NO_ERROR, now_s)
             return
+        status, send_s_max = GrpcStatus.DEADLINE_EXCEEDED, self._limits.send_s_max
         if call.deadline_s is not None and now_s >= call.deadline_s:
             call.deadline_s, reason = None, "the deadline of the call has passed"
         elif call.message_until_s is not None and now_s >= call.message_until_s:
             call.message_until_s, reason = None, "a message was not complete in time"
+        elif call.pending and not self._is_client and now_s - call.moved_s >= send_s_max:
+            # What waits for a window that the peer never opens would stay in memory for ever.
+            status, reason = GrpcStatus.RESOURCE_EXHAUSTED, f"the peer took nothing for {send_s_max:g} s"
         else:
             return
-        if self._is_client:
+        if self._is_client or not call.may_send:
             self.reset(call, ErrorCodes.CANCEL, now_s)
         else:
-            self.finish(call, GrpcStatus.DEADLINE_EXCEEDED, reason, at_once=True)
-        found.append(CallLost(call, reason))
+            self.finish(call, status, reason, at_once=True)
+        found.append(CallLost(call, reason, status))
 
     def _tick_connection(self, now_s: float) -> None:
         limits = self._limits

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from stream_node.cli.channel_options import NO_CHANNEL
 from stream_node.cli.client import check_contact, run_to_signal
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions, ViaOption
 from stream_node.cli.output import columns, counted, say
@@ -17,6 +18,7 @@ from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from block_node.client import BlockClient
+    from block_node.grpc.client.client import GrpcBlockClient
     from block_node.protocol_reading import BlockRange
 
 SUFFIXES = (".blk", ".blk.gz", ".blk.zstd")
@@ -37,6 +39,12 @@ class BlockNodeOptions(NamedTuple):
 
 
 ANY_BLOCK_NODE = BlockNodeOptions()
+PeerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--grpc", metavar="HOST:PORT", help="Speak gRPC to the block node at this address, instead of --node."
+    ),
+]
 SuffixOption = Annotated[str, typer.Option(help=f"The suffix of the files: {', '.join(SUFFIXES)}.")]
 
 
@@ -44,11 +52,14 @@ def publish(
     files: Annotated[list[Path], typer.Argument(help="Block files, or folders of them, in any order.")],
     nodes: BlockNodeOptions = ANY_BLOCK_NODE,
     give_up: Annotated[float, typer.Option(help="Fail after this many seconds without an acknowledgement.")] = 30.0,
+    grpc: PeerOption = None,
 ) -> None:
     """Publish blocks from .blk, .blk.gz and .blk.zstd files, and wait until the node has verified and stored all
     of them.
 
     If the node already has a block, the root hashes are compared. A different block with the same number is an error.
+    Over gRPC nothing is compared, because the node names no root hashes; the blocks must follow each other, and each
+    answer is taken as a consensus node takes it.
     In a folder, only files with the name of a block are published: a number of up to 36 digits and one of the suffixes.
 
     Example: stream-node block publish chain/*.blk.zstd
@@ -65,20 +76,30 @@ def publish(
             for block in blocks:
                 await publisher.send(block)
             await publisher.flush()
-        seconds = time.monotonic() - started_s
+        tell_durable(publisher.acknowledged, publisher.compared, time.monotonic() - started_s)
+
+    async def run_grpc(client: GrpcBlockClient) -> None:
+        started_s = time.monotonic()
+        published = await client.publish(blocks, give_up_s=give_up)
+        tell_durable(published.acknowledged, 0, time.monotonic() - started_s)
+
+    def tell_durable(acknowledged: int | None, compared: int, seconds: float) -> None:
         first, last = blocks[0].number, blocks[-1].number
         count = len({block.number for block in blocks})
         report: dict[str, Any] = {"published": count, "first_block": first, "last_block": last}
-        report |= {"acknowledged": publisher.acknowledged, "compared": publisher.compared}
+        report |= {"acknowledged": acknowledged, "compared": compared}
         report |= {"seconds": round(seconds, 6), "passed_over": list(map(str, passed_over))}
         what = f"block {first} is" if first == last else f"{counted(count, 'block')}, {first} to {last}, are"
-        compared = f"; {publisher.compared:,} of them had come before, with the same root" if publisher.compared else ""
-        lines = [f"{what} durable ({seconds:.2f} s){compared}"]
+        before = f"; {compared:,} of them had come before, with the same root" if compared else ""
+        lines = [f"{what} durable ({seconds:.2f} s){before}"]
         if passed_over:
             lines.append(_passed_over(passed_over))
         say(report, lines)
 
-    _with_blocks(run, nodes)
+    if grpc is None:
+        _with_blocks(run, nodes)
+    else:
+        _with_peer(run_grpc, grpc, nodes)
 
 
 def subscribe(
@@ -95,8 +116,11 @@ def subscribe(
     suffix: SuffixOption = ".blk.zstd",
     compress: Annotated[bool, typer.Option(help="Ask the node to compress the blocks, for a slow line.")] = False,
     nodes: BlockNodeOptions = ANY_BLOCK_NODE,
+    grpc: PeerOption = None,
 ) -> None:
     """Print each verified block as it arrives: first the stored blocks, then new ones, without a gap.
+
+    Over gRPC the node names no root hashes, and compresses as its operator has set.
 
     Example: stream-node block subscribe --from 0 --out blocks
     """
@@ -111,16 +135,25 @@ def subscribe(
     async def run(client: BlockClient) -> None:
         async with client.subscribe(start, end, wait=end is None, compress=compress) as blocks:
             async for block in blocks:
-                file = None if out is None else out / f"{block.number}{suffix}"
-                if file is not None:
-                    write_block(file, block.items)
-                size_bytes = sum(len(item_prefix(len(item))) + len(item) for item in block.items)
-                report: dict[str, Any] = {"block": block.number, "items": len(block.items), "bytes": size_bytes}
-                report |= {"root": block.root.hex(), "file": None if file is None else str(file)}
-                text = f"block {block.number}: {counted(len(block.items), 'item')}, {size_bytes:,} bytes"
-                say(report, text)
+                take_block(block.number, block.items, block.root.hex())
 
-    _with_blocks(run, nodes)
+    async def run_grpc(client: GrpcBlockClient) -> None:
+        async for number, items in client.subscribe(start, end):
+            take_block(number, items, None)
+
+    def take_block(number: int, items: Sequence[bytes], root: str | None) -> None:
+        file = None if out is None else out / f"{number}{suffix}"
+        if file is not None:
+            write_block(file, items)
+        size_bytes = sum(len(item_prefix(len(item))) + len(item) for item in items)
+        report: dict[str, Any] = {"block": number, "items": len(items), "bytes": size_bytes}
+        report |= {"root": root, "file": None if file is None else str(file)}
+        say(report, f"block {number}: {counted(len(items), 'item')}, {size_bytes:,} bytes")
+
+    if grpc is None:
+        _with_blocks(run, nodes)
+    else:
+        _with_peer(run_grpc, grpc, nodes)
 
 
 def get(
@@ -242,6 +275,21 @@ def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNode
             await check_contact(target)
         via = tuple(tcp(hop) for hop in target.via)
         async with connect(addresses, via=via, answer_s_max=answer_s_max, **reaching(target)) as client:
+            await run(client)
+
+    run_to_signal(main)
+
+
+def _with_peer(run: Callable[[GrpcBlockClient], Awaitable[None]], address: str, nodes: BlockNodeOptions) -> None:
+    """Runs an async function with a client of a block node over gRPC. Raises UsageError, ClientError."""
+    from block_node.grpc.client.client import connect_grpc
+
+    given = request_options()
+    if nodes.also or nodes.context or nodes.via or given.channel != NO_CHANNEL:
+        raise UsageError("--grpc names the node and the way to it: leave out --also, --context, --via and --peer")
+
+    async def main() -> None:
+        async with connect_grpc(address, tls=given.tls, token=given.token) as client:
             await run(client)
 
     run_to_signal(main)

@@ -105,7 +105,7 @@ def serve(
         # supervisor learns that the worker listens.
         notifier.ready()
         report_listening(settings, server.addresses, server.http, as_json, server.grpc)
-        log_started(origins, server.addresses, server.http)
+        log_started(origins, server.addresses, server.http, server.grpc)
 
     trio.run(_serve_until_stopped, server, reloading, report_ready, None if place is None else place.supervisor)
     end_at_once()

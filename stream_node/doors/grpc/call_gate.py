@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import trio
 
-from block_node.grpc.calls.services import BlockMethod, about_calls, block_methods, demand_of, origin_of
+from block_node.grpc.calls.services import AboutCalls, BlockMethod, block_methods, demand_of, origin_of
 from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import ASK_BYTES_MAX, GrpcLimits
@@ -21,6 +21,7 @@ from ockam.identity.identity import Identity
 from ockam.quotas.usage import party_key
 from stream_node.doors.http.identity import TOKEN_CHARACTERS_MAX
 from stream_node.node.block_services import chain_address
+from stream_node.node.identity.token_services import ENDED
 from stream_node.node.parts import NodeParts
 
 AUTHORIZATION: Final = b"authorization"
@@ -46,26 +47,35 @@ class TokenCall:
 
 
 class CallGate:
-    """The routes of the door, and the identities of open calls that tokens have proved."""
+    """The routes of the door, and the callers of the open calls about blocks."""
 
     def __init__(self, parts: NodeParts, limits: GrpcLimits, nursery: trio.Nursery) -> None:
         """nursery: runs the tasks that judge tokens."""
         self._parts = parts
         self._nursery = nursery
-        self._with_token: WeakKeyDictionary[GrpcCall, Identity] = WeakKeyDictionary()
+        self._callers: WeakKeyDictionary[GrpcCall, Identity] = WeakKeyDictionary()
+        self._about = AboutCalls(self._serves)
         self.routes = {
             path: Route(self._opener(path, method), method.message_bytes_max)
             for path, method in block_methods(limits).items()
         }
         # Health and reflection say nothing about blocks, and load balancers prove no identity.
-        self.routes |= {path: Route(open_, ASK_BYTES_MAX) for path, open_ in about_calls(self._serves).items()}
+        self.routes |= {path: Route(open_, ASK_BYTES_MAX) for path, open_ in self._about.methods().items()}
 
     def end_calls(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the calls of the identities that tokens have proved. Returns their number."""
-        meant = [call for call, identity in self._with_token.items() if is_meant(identity)]
+        """Ends the calls of the chosen identities, and their connections stay: the rules decide about each new call.
+        Returns their number. reason: as for `GrpcListener.close_identities`."""
+        meant = [call for call, identity in self._callers.items() if is_meant(identity)]
         for call in meant:
-            call.cancel(GrpcStatus.PERMISSION_DENIED, reason)
+            if reason == ENDED:
+                call.cancel(GrpcStatus.UNAUTHENTICATED, "the token was revoked, replaced, or has expired")
+            else:
+                call.cancel(GrpcStatus.PERMISSION_DENIED, "the rules for this identity have changed; call again")
         return len(meant)
+
+    def end_about(self) -> None:
+        """Ends the calls that stay open and are about no blocks, because the node stops."""
+        self._about.end()
 
     def _opener(self, path: bytes, method: BlockMethod) -> Callable[[GrpcCall], CallHandler]:
         def opened(call: GrpcCall) -> CallHandler:
@@ -83,12 +93,12 @@ class CallGate:
         try:
             identity = await self._identity_of(header, origin)
             usage = self._parts.node.usages.get(party_key(identity, origin.peer), trio.current_time())
-            call.peer = Origin(origin.kind, origin.peer, identity, usage=usage)
-            self._with_token[call] = identity
-            with self._parts.node.batch():
-                call.replace(self._open(call, path, method))
         except CallRefused as refused:
             call.cancel(refused.status, refused.text)
+            return
+        call.peer = Origin(origin.kind, origin.peer, identity, usage=usage)
+        with self._parts.node.batch():
+            call.replace(lambda: self._open(call, path, method))
 
     async def _identity_of(self, header: str, origin: Origin) -> Identity:
         scheme, _, text = header.partition(" ")
@@ -118,6 +128,7 @@ class CallGate:
             owner = "" if remote is None else remote.owner_of(chain_address(config))[0]
             where = f"; {owner} serves it" if owner else ""
             raise CallRefused(GrpcStatus.UNAVAILABLE, f"this node does not serve the chain now{where}")
+        self._callers[call] = origin_of(call).identity
         return method.open(services, call)
 
     def _serves(self, service: str) -> bool | None:

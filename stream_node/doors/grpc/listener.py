@@ -17,7 +17,8 @@ from ockam.errors import RemoteProtocolError
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.identity.tls_faults import TlsFault
 from ockam.identity.tls_layer import PeerCertificate, TlsLayer, identity_of
-from ockam.quotas.usage import party_key
+from ockam.quotas.usage import UNLIMITED, Usage, party_key
+from ockam.quotas.usage_waits import waits_of
 from ockam.transport.listener import accept_all, has_unread
 from ockam.transport.sockets import send_nowait, socket_name
 from stream_node.doors.grpc.call_gate import CallGate
@@ -33,7 +34,7 @@ logger = structlog.get_logger(__name__)
 
 
 class GrpcGuest:
-    """A connection, from its beginning to its end. connection: None during its TLS handshake."""
+    """A connection, from its beginning to its end. connection: None during its TLS handshake. usage: of its peer."""
 
     def __init__(self, stream: trio.SocketStream, address: str, counts: DoorCounts) -> None:
         self._socket = stream.socket
@@ -41,6 +42,7 @@ class GrpcGuest:
         self.address = address
         self.certificate: PeerCertificate | None = None
         self.connection: ServerConnection | None = None
+        self.usage: Usage = UNLIMITED
 
     @property
     def identity(self) -> Identity:
@@ -55,6 +57,21 @@ class GrpcGuest:
             self._socket.close()
         else:
             self.connection.close(reason)
+
+
+class UsagePace:
+    """Counts the messages and bytes of a connection for its identity, as the node's other doors do."""
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+
+    def spend(self, messages: int, size_bytes: int) -> None:
+        if self._usage.is_rated:
+            self._usage.machine.spend(messages, size_bytes, trio.current_time())
+
+    async def wait_turn(self) -> None:
+        if self._usage.is_rated:
+            await waits_of(self._usage).wait_turn()
 
 
 class GrpcListener:
@@ -108,16 +125,13 @@ class GrpcListener:
                 self._note_tls_refused(guest, f"{refusal[0]}: {refusal[1]}")
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the connections of all chosen identities, and the calls of those that a token has proved. Returns their
-        number. reason: a short, fixed word for counters."""
-        meant = [connection for guest, connection in self._open.items() if is_meant(guest.identity)]
-        for connection in meant:
-            connection.close(reason)
-        return len(meant) + self._gate.end_calls(is_meant, "the rules for this identity have changed")
+        """Ends the calls of all chosen identities. Returns their number. reason: a short, fixed word."""
+        return self._gate.end_calls(is_meant, reason)
 
     def stop_accepting(self) -> None:
         """Accepts no more connections, and has each peer open no more calls."""
         self._listening.cancel()
+        self._gate.end_about()
         for connection in self._open.values():
             connection.drain()
 
@@ -188,6 +202,7 @@ class GrpcListener:
                 finally:
                     del self._open[guest]
                     self._ended.set()
+                    guest.usage.give_back("connections_max")
         except Exception as error:
             self._counts.lines.log(logger.error, "grpc_connection_failed", peer=guest.address, exc_info=error)
         finally:
@@ -209,6 +224,10 @@ class GrpcListener:
                 return None
         self._places.note_received(guest)
         usage = self._parts.node.usages.get(party_key(guest.identity, guest.address), trio.current_time())
+        if usage.take("connections_max", guest.address) is not None:
+            self._counts.closed["identity_connections_max"] += 1
+            return None
+        guest.usage = usage
         return ServerConnection(
             SocketBytes(stream, tls),
             self._gate.routes,
@@ -219,6 +238,7 @@ class GrpcListener:
             peer=Origin("grpc", guest.address, guest.identity, usage=usage),
             prefers=self._prefers,
             batch=self._parts.node.batch,
+            pace=UsagePace(usage),
         )
 
     async def _handshake(self, guest: GrpcGuest, stream: trio.SocketStream) -> TlsLayer | None:

@@ -23,9 +23,9 @@ from block_node.grpc.messages import (
     REFLECTION_ALPHA,
     MessageFormatError,
     block_prefix,
+    find_set,
     items_prefix,
     known_block,
-    read_items,
     read_message,
     split_set,
     write_message,
@@ -171,7 +171,17 @@ def test_a_set_of_items_is_cut_at_its_lengths(items: list[bytes]) -> None:
     inner = b"".join(item_prefix(len(item)) + item for item in items)
     assert split_set(inner) == items
     request = write_message("PublishStreamRequest", {"block_items": {"block_items": items}})
-    assert read_items(request) == items
+    whole = find_set(request)
+    assert whole is not None
+    assert whole.take(len(request), len(request)) == items
+    # Taken a part at a time, the items are the same ones.
+    taken: list[bytes] = []
+    in_parts = find_set(request)
+    while in_parts is not None and in_parts.left_bytes:
+        part = in_parts.take(3, 400)
+        assert 0 < len(part) <= 3
+        taken += part
+    assert taken == items
     # Every way to cut it short is an error, or a shorter set of whole items.
     for cut in range(max(0, len(inner) - 40), len(inner)):
         try:
@@ -189,7 +199,7 @@ def test_what_is_no_set_of_items_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("request_", [b"", b"\x1a\x00", b"\x0a\x00\x1a\x00", b"\x12\x02\x08\x01"])
 def test_other_requests_are_left_to_the_general_reader(request_: bytes) -> None:
-    assert read_items(request_) is None
+    assert find_set(request_) is None
 
 
 @given(st.binary(max_size=60))

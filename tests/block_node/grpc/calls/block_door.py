@@ -15,7 +15,7 @@ from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.generator import GeneratedBlock
 from block_node.blocks.items import Item
 from block_node.blocks.settings import VerifierSettings
-from block_node.grpc.calls.services import GrpcServices, about_calls, block_methods
+from block_node.grpc.calls.services import AboutCalls, GrpcServices, block_methods
 from block_node.grpc.http2.connection import DoorCounts, ServerConnection
 from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route
 from block_node.grpc.http2.limits import Http2Limits
@@ -86,7 +86,7 @@ async def block_door(
             path: Route(partial(opened, method.open), method.message_bytes_max)
             for path, method in block_methods(grpc or GrpcLimits()).items()
         }
-        routes |= {path: Route(open_, 65_536) for path, open_ in about_calls(lambda name: True).items()}
+        routes |= {path: Route(open_, 65_536) for path, open_ in AboutCalls(lambda name: True).methods().items()}
 
         def accept(stream: trio.SocketStream) -> None:
             address = socket_name(stream.socket.getpeername())

@@ -6,17 +6,23 @@ Method: publishers with PBJ's headers and frames, over real sockets, at a node o
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import trio
 
+from block_node.blocks.generator import BlockShape
+from block_node.blocks.items import item_prefix
+from block_node.blocks.protobuf import bytes_field
 from block_node.events import NewestBlockKnownToNetwork
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK, write_message
+from block_node.protocol import Piece
+from block_node.publish.intake import PublisherIntake
 from block_node.publish.limits import PublishLimits
-from tests.block_node.grpc.calls.block_door import PUBLISH, BlockDoor, GrpcPublisher, block_door, publisher
+from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, BlockDoor, GrpcPublisher, block_door, publisher
 from tests.block_node.grpc.http2.door import wait_until
 from tests.block_node.grpc.http2.raw_client import framed, pbj_headers, raw_client, zstd_stream
 from tests.block_node.publish.samples import chain_of, header_of, spoilt
@@ -238,6 +244,28 @@ async def test_p20_a_publisher_that_leaves_in_a_block_gives_it_up_at_once(tmp_pa
         await second.expect("acknowledgement", 0)
 
 
+async def test_p20_a_stream_that_is_opened_and_reset_at_once_leaves_nothing(tmp_path: Path) -> None:
+    """Both frames come in one read: the call is over before a handler is made for it."""
+    async with block_door(tmp_path) as door, raw_client(door.port) as client:
+        stream_id = client.h2.get_next_available_stream_id()
+        client.h2.send_headers(stream_id, pbj_headers(PUBLISH))
+        client.h2.reset_stream(stream_id, 8)
+        await client.flush()
+        await client.ask(pbj_headers(STATUS), framed(b""))
+        assert feeding(door) == 0
+
+
+async def test_p20_a_flood_of_resets_gives_up_every_stream_of_its_connection(tmp_path: Path) -> None:
+    async with block_door(tmp_path, http2=Http2Limits(resets_max=5)) as door, raw_client(door.port) as client:
+        streams = [await client.open(pbj_headers(PUBLISH)) for _ in range(10)]
+        await wait_until(lambda: feeding(door) == 10)
+        for stream_id in streams:
+            client.h2.reset_stream(stream_id, 8)
+        await client.flush()
+        await client.until_closed()
+        await wait_until(lambda: feeding(door) == 0)
+
+
 async def test_p22_a_block_that_is_taken_by_a_silent_publisher_is_asked_from_another(tmp_path: Path) -> None:
     """hiero-block-node 1841: the winner of a block goes silent, and every acknowledgement stops."""
     limits = PublishLimits(block_s_max=0.3, tick_s=0.05, resend_s=0.1)
@@ -314,3 +342,89 @@ async def test_p30_a_thousand_streams_that_do_nothing_pin_nothing(tmp_path: Path
         await wait_until(lambda: feeding(door) == 300)
         await client.stream.aclose()
         await wait_until(lambda: feeding(door) == 0)
+
+
+class Parts:
+    """What a call hands on: the number of items each time, and how often another task has run before."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.found: list[tuple[int, int]] = []
+        self.turns = 0
+        hand_on = PublisherIntake.items
+
+        def note(intake: PublisherIntake, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
+            self.found.append((len(items), self.turns))
+            hand_on(intake, items, piece)
+
+        monkeypatch.setattr(PublisherIntake, "items", note)
+
+    async def count_turns(self) -> None:
+        while True:
+            self.turns += 1
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_large_request_is_handed_on_in_parts_between_which_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    parts = Parts(monkeypatch)
+    block = chain_of(1, BlockShape(item_count=100))[0]
+    async with block_door(tmp_path, PublishLimits(slice_items_max=16)) as door, publisher(door) as first:
+        nursery.start_soon(parts.count_turns)
+        await first.block(block, set_size=len(block.items))
+        await first.expect("acknowledgement", 0)
+        sizes, turns = zip(*parts.found, strict=True)
+        assert sizes == (16,) * (len(block.items) // 16) + (len(block.items) % 16,)
+        # One part a turn of the loop. In each turn trio runs the tasks in any order, so two parts can look like one.
+        assert max(Counter(turns).values()) <= 2
+        assert door.world.publishing.runner.unread_bytes == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_rest_of_a_large_request_comes_before_the_end_of_its_half(tmp_path: Path) -> None:
+    block = chain_of(1, BlockShape(item_count=100))[0]
+    async with block_door(tmp_path, PublishLimits(slice_items_max=16)) as door, raw_client(door.port) as client:
+        first = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+        end = write_message("PublishStreamRequest", {"end_of_block": {"block_number": 0}})
+        whole = write_message("PublishStreamRequest", {"block_items": {"block_items": list(block.items)}})
+        await client.send(first.stream_id, framed(whole) + framed(end), end=True)
+        await wait_until(lambda: door.world.stored() == [0])
+        assert door.world.publishing.runner.unread_bytes == 0
+
+
+async def test_a_fault_in_a_later_part_of_a_request_ends_the_stream(tmp_path: Path) -> None:
+    block = chain_of(1, BlockShape(item_count=100))[0]
+    async with block_door(tmp_path, PublishLimits(slice_items_max=16)) as door, publisher(door) as first:
+        items = b"".join(item_prefix(len(item)) + item for item in block.items) + b"\x12\x00"
+        await first.client.send(first.stream_id, framed(bytes_field(1, items)))
+        assert "something else than an item" in await first.expect_end(INVALID_REQUEST, NO_BLOCK, 0)
+        assert door.world.publishing.runner.unread_bytes == 0
+        assert door.world.publishing.statistics().in_flight.blocks == 0
+
+
+async def test_a_large_request_has_nothing_beside_its_items(tmp_path: Path) -> None:
+    """A request with a million fields that nobody knows would hold the event loop for seconds."""
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        await first.client.send(first.stream_id, framed(b"\x78\x00" * 20_000))
+        assert "beside a set of items" in await first.expect_end(INVALID_REQUEST, NO_BLOCK, 0)
+
+
+async def test_rests_of_large_requests_count_as_waiting_but_for_the_next_block(tmp_path: Path) -> None:
+    """Many publishers could else each hold a request of 125 MB."""
+    async with block_door(tmp_path) as door, publisher(door) as first, publisher(door) as second:
+        runner = door.world.publishing.runner
+        block, following = chain_of(2)
+        await first.items(block.items[:2])
+        await second.items(following.items[:2])
+        await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 2)
+        runner.unread_bytes += runner.limits.queued_bytes_max
+        await second.items(following.items[2:])
+        await second.end_block(1)
+        # The block that all wait for comes all the same.
+        await first.items(block.items[2:])
+        await first.end_block(0)
+        await first.expect("acknowledgement", 0)
+        runner.unread_bytes -= runner.limits.queued_bytes_max
+        door.world.publishing.machine.admit_due = True
+        runner.perform()
+        await second.wait_for("acknowledgement", 1)

@@ -17,7 +17,7 @@ import trio
 from block_node.blocks.errors import Level
 from block_node.blocks.items import item_prefix, make_item
 from block_node.blocks.settings import VerifierSettings
-from block_node.grpc.limits import GrpcLimits
+from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.messages import (
     BLOCK_NODE,
     HEALTH,
@@ -28,7 +28,6 @@ from block_node.grpc.messages import (
     read_message,
     write_message,
 )
-from block_node.read.subscription_plan import SubscribeLimits
 from tests.block_node.grpc.calls.block_door import (
     DETAIL,
     GET,
@@ -152,9 +151,8 @@ async def test_s6_large_items_come_whole(tmp_path: Path) -> None:
 async def test_s7_a_subscriber_that_takes_nothing_is_ended_and_told(tmp_path: Path) -> None:
     block = chain_of(1)[0]
     items = [block.items[0], *[make_item(4, Random(0).randbytes(900_000)) for _ in range(8)], *block.items[1:]]
-    limits, plan = GrpcLimits(slow_s_max=0.3), SubscribeLimits(tick_s=0.05)
-    verifier = VerifierSettings(levels=Level.STRUCTURE)
-    async with block_door(tmp_path, grpc=limits, plan=plan, verifier=verifier) as door, raw_client(door.port) as client:
+    http2, verifier = Http2Limits(send_s_max=0.3), VerifierSettings(levels=Level.STRUCTURE)
+    async with block_door(tmp_path, http2=http2, verifier=verifier) as door, raw_client(door.port) as client:
         async with publisher(door) as one:
             for item in items:
                 await one.items([item])
@@ -163,7 +161,8 @@ async def test_s7_a_subscriber_that_takes_nothing_is_ended_and_told(tmp_path: Pa
         client.keeps = False
         answer = await client.ask(pbj_headers(SUBSCRIBE), framed(range_of(0, 0)))
         assert (answer.received_bytes, answer.status) == (65_535, 8)
-        assert door.services.statistics().ended == {"TOO_SLOW": 1}
+        assert door.services.statistics().ended == {"LEFT": 1}
+        assert door.counts.calls["RESOURCE_EXHAUSTED"] == 1
 
 
 async def test_s8_a_reader_that_comes_and_goes_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -203,7 +202,7 @@ async def test_a1_one_block(tmp_path: Path, request_: WireMessage, number: int |
         assert found["status"] == status
         if number is not None:
             assert found["block"]["items"] == list(chain_of(3)[number].items)
-        assert answer.status == 0
+        assert (answer.status, answer.text == "") == (0, status == SUCCESS), "a refusal says why"
 
 
 async def test_t1_the_status_of_an_empty_node_and_of_one_with_blocks(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from block_node.grpc.client.consensus_machine import REACTIONS, ConsensusLimits, ConsensusMachine, Heard, Position
+from block_node.grpc.client.consensus_machine import REACTIONS, ConsensusLimits, ConsensusMachine, Heard, SendPosition
 from block_node.grpc.messages import NO_BLOCK, read_message, write_message
 from block_node.protocol import PublisherEndCode, PublishStatus
 
@@ -265,7 +265,7 @@ def test_a_message_of_no_known_kind_changes_nothing() -> None:
     machine = opened()
     before = machine.position
     machine.take({}, 1.0)
-    assert machine.position == before == Position(15, 1)
+    assert machine.position == before == SendPosition(15, 1)
 
 
 def test_the_codes_are_those_of_the_protocol() -> None:

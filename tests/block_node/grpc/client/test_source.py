@@ -6,10 +6,12 @@ Method: whole nodes over real sockets; the official server runs in threads of it
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -62,8 +64,9 @@ def parts_of(block: GeneratedBlock, *, ends: bool = True) -> list[WireMessage]:
 class OfficialServer:
     """A block node on grpcio. parts: what a subscription brings. status: of the node. detail: None: it is older."""
 
-    def __init__(self, parts: list[WireMessage], detail: WireMessage | None = None) -> None:
+    def __init__(self, parts: Iterable[WireMessage], detail: WireMessage | None = None) -> None:
         self.parts = parts
+        self.left = 0
         self.detail = detail
         self.status: WireMessage = {"last_available_block": 4, "only_latest_state": True}
         self.asked: list[WireMessage] = []
@@ -71,12 +74,15 @@ class OfficialServer:
 
     def subscribe(self, request: bytes, context: Any) -> Iterator[bytes]:
         self.asked.append(read_message("SubscribeStreamRequest", request))
-        for part in self.parts:
-            yield write_message("SubscribeStreamResponse", part)
+        try:
+            for part in self.parts:
+                yield write_message("SubscribeStreamResponse", part)
+        finally:
+            self.left += 1
 
 
 @asynccontextmanager
-async def official(server: OfficialServer) -> AsyncIterator[GrpcSource]:
+async def official(server: OfficialServer, silence_s_max: float = 5.0) -> AsyncIterator[GrpcSource]:
     grpc = pytest.importorskip("grpc", reason="grpcio comes with the extra spark-connect")
     running = grpc.server(ThreadPoolExecutor(4), compression=grpc.Compression.Gzip)
     status = {"serverStatus": grpc.unary_unary_rpc_method_handler(
@@ -99,7 +105,7 @@ async def official(server: OfficialServer) -> AsyncIterator[GrpcSource]:
         async with trio.open_nursery() as nursery:
             node = Node(nursery)
             channel = GrpcChannel(node, f"127.0.0.1:{server.port}")
-            yield GrpcSource(node, channel, silence_s_max=5)
+            yield GrpcSource(node, channel, silence_s_max=silence_s_max)
             nursery.cancel_scope.cancel()
     finally:
         await trio.to_thread.run_sync(running.stop(None).wait)
@@ -125,6 +131,33 @@ async def test_the_detail_of_an_official_server_names_the_blocks() -> None:
     async with official(OfficialServer([], {"available_ranges": ranges})) as source:
         found, reason = await status_of(source)
         assert (list(found or []), reason) == ([(2, 5), (8, 9)], "")
+
+
+async def test_a_source_that_goes_on_behind_the_last_block_is_left() -> None:
+    block, [more, _] = chain_of(1)[0], parts_of(chain_of(2)[1])
+    server = OfficialServer(chain(parts_of(block), repeat(more)))
+    async with official(server) as source:
+        listener = await fetched(source, 0, 0)
+        assert listener.blocks == [(0, list(block.items))]
+        size_bytes = listener.size_bytes
+        await wait_until(lambda: server.left == 1)
+        assert (listener.size_bytes, listener.reason) == (size_bytes, None)
+
+
+async def test_a_source_that_never_says_the_end_is_left_when_it_was_silent_for_long() -> None:
+    block, never = chain_of(1)[0], Event()
+
+    def parts() -> Iterator[WireMessage]:
+        yield from parts_of(block)
+        never.wait(30)
+
+    server = OfficialServer(parts())
+    async with official(server, silence_s_max=0.3) as source:
+        fetch = source.fetch(0, 0, listener := Listener())
+        await wait_until(lambda: bool(listener.blocks))
+        await wait_until(lambda: fetch._call is None)
+        assert listener.reason is None
+        never.set()
 
 
 @pytest.mark.parametrize(

@@ -238,3 +238,32 @@ async def test_frames_of_one_byte_cost_little_memory() -> None:
         assert len(reader._chunks) < 20
         door.last(HeldHandler).let()
         await wait_until(lambda: door.last(HeldHandler).messages == [bytes(49_995)])
+
+
+async def test_who_asks_and_reads_no_answers_is_read_no_more() -> None:
+    """The answers are larger than the questions, and their reader keeps its window shut."""
+    limits = Http2Limits(pending_bytes_max=20_000)
+    async with opened_door(limits) as door, raw_client(door.port) as client:
+        client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        stream_id = await client.open(pbj_headers("/test.Test/echo"))
+        await wait_until(lambda: bool(door.handlers))
+        with trio.move_on_after(1) as waited:
+            await client.send(stream_id, framed(bytes(995)) * 1_000)
+        assert waited.cancelled_caught, "its own window closes, too"
+        call = door.connections[0]._machine.calls[stream_id]
+        assert call.pending_bytes == 20_000
+        # It goes on as soon as the answers are read.
+        client.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 65_535})
+        await client.flush()
+        await client.until(lambda: client.answers[stream_id].received_bytes > 80_000)
+
+
+async def test_the_headers_of_answers_are_remembered_in_a_bounded_memory() -> None:
+    """A peer can allow gigabytes for it, and each answer has a text of its own."""
+    async with opened_door() as door, raw_client(door.port) as client:
+        client.h2.update_settings({h2.settings.SettingCodes.HEADER_TABLE_SIZE: 2**30})
+        await client.flush()
+        for number in range(100):
+            answer = await client.ask(pbj_headers(f"/nothing/{number}{'x' * 150}"), b"")
+            assert answer.status == GrpcStatus.UNIMPLEMENTED
+        assert door.connections[0]._machine._h2.encoder.header_table_size == 4096

@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import h2.config
 import h2.connection
+import h2.events
+import h2.settings
 import hyperframe.frame
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ from block_node.grpc.http2.message_reader import MessageBudget, MessageReader, p
 from block_node.grpc.http2.status import CallRefused, GrpcStatus, decode_message, encode_message, read_timeout
 from tests.block_node.grpc.http2.raw_client import framed, pbj_headers
 
+END = (h2.events.TrailersReceived, h2.events.StreamReset)
 REQUEST = CallRequest(b"/a/b", "identity", (), None, {})
 
 
@@ -93,6 +96,89 @@ def test_any_bytes_are_taken_or_end_the_connection(data: bytes, after: bool) -> 
     machine.check()
     machine.lose("over", 2.0)
     assert not machine.calls
+
+
+def opened_call(machine: Http2Machine, window_bytes: int = 65_535) -> tuple[h2.connection.H2Connection, CallMachine]:
+    """A client, and the call that it has opened. window_bytes: what it lets the answer have."""
+    client = h2.connection.H2Connection(
+        h2.config.H2Configuration(client_side=True, validate_outbound_headers=False, normalize_outbound_headers=False)
+    )
+    client.initiate_connection()
+    client.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window_bytes})
+    client.increment_flow_control_window(1 << 24)
+    client.send_headers(1, pbj_headers("/test.Test/echo"))
+    [event] = machine.receive(client.data_to_send(), 0.0)
+    assert isinstance(event, CallOpened)
+    event.call.reader.bytes_max = 10_000
+    machine.begin(event.call, "identity")
+    client.receive_data(b"".join(machine.out))
+    machine.note_sent(machine.unsent_bytes, 0.0)
+    return client, event.call
+
+
+LIMITS = Http2Limits(message_s_max=30.0, send_s_max=30.0, ping_s=1e9)
+
+
+def test_a_publisher_without_a_pause_is_never_late() -> None:
+    """Each read ends within a message, as at full speed. The time of one message is not that of the next one."""
+    machine = Http2Machine(LIMITS, MessageBudget(1 << 20), 0.0)
+    client, call = opened_call(machine)
+    data, at = framed(bytes(1000)) * 300, 0
+    for second in range(200):
+        client.send_data(1, data[at : at + 1005 if second else 500])
+        at += 1005 if second else 500
+        machine.receive(client.data_to_send(), float(second))
+        while call.reader.next() is not None:
+            pass
+        assert call.reader.missing_bytes
+        machine.absorbed(call, float(second))
+        assert machine.tick(float(second)) == []
+        client.receive_data(b"".join(machine.out))
+        machine.note_sent(machine.unsent_bytes, float(second))
+    # The one that stays incomplete is late.
+    [lost] = machine.tick(231.0)
+    assert isinstance(lost, CallLost)
+    assert (lost.status, lost.reason) == (GrpcStatus.DEADLINE_EXCEEDED, "a message was not complete in time")
+
+
+def test_no_message_is_late_while_nobody_takes_it() -> None:
+    machine = Http2Machine(LIMITS, MessageBudget(1 << 20), 0.0)
+    client, call = opened_call(machine)
+    client.send_data(1, framed(bytes(1000))[:500])
+    machine.receive(client.data_to_send(), 0.0)
+    assert call.reader.next() is None
+    machine.absorbed(call, 0.0)
+    machine.absorbed(call, 1.0, is_held=True)
+    assert machine.tick(1000.0) == []
+    machine.absorbed(call, 1000.0)
+    assert machine.tick(1029.0) == []
+    assert len(machine.tick(1031.0)) == 1
+
+
+@pytest.mark.parametrize("has_finished", [False, True])
+def test_what_a_peer_never_takes_is_forgotten(has_finished: bool) -> None:
+    """An answer can be large, its window is opened by its reader, and an open call is never idle."""
+    machine = Http2Machine(LIMITS, MessageBudget(1 << 20), 0.0)
+    client, call = opened_call(machine, window_bytes=10)
+    machine.send(call, [bytes(100)], 0.0)
+    if has_finished:
+        machine.finish(call, GrpcStatus.OK)
+    machine.pump(0.0)
+    assert call.pending_bytes == 90
+    # It takes some, and then nothing more.
+    client.increment_flow_control_window(10, 1)
+    machine.receive(client.data_to_send(), 20.0)
+    machine.pump(20.0)
+    assert machine.next_tick_s() == 50.0
+    assert machine.tick(49.0) == []
+    [lost] = machine.tick(50.0)
+    assert isinstance(lost, CallLost)
+    assert lost.status is GrpcStatus.RESOURCE_EXHAUSTED
+    assert call.pending_bytes == 0
+    machine.pump(50.0)
+    ends = [each for each in client.receive_data(b"".join(machine.out)) if isinstance(each, END)]
+    assert len(ends) == 1, "the peer is told"
+    machine.check()
 
 
 @pytest.mark.parametrize("state", list(CallProgress))

@@ -15,15 +15,18 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from block_node.blocks.files import read_items
 from block_node.grpc.messages import NO_BLOCK, read_message, write_message
 from ockam.actors.address import split_host_port
+from ockam.identity.authenticator import Authenticator
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.rules import Rule
 from ockam.identity.rules.tokens import create_token
+from stream_node.doors.grpc.statistics import GrpcDoorStatistics
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
 from stream_node.node.identity.tls_state import find_certificate_sha384
@@ -34,7 +37,7 @@ from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.support.certificates import Authority
 from tests.support.served import Served, served, wait_until
 
-OK, PERMISSION_DENIED, UNAUTHENTICATED = 0, 7, 16
+OK, PERMISSION_DENIED, UNAVAILABLE, UNAUTHENTICATED = 0, 7, 14, 16
 LOCAL = ("127.0.0.1:0",)
 BLOCKS: dict[str, Any] = {"block_node": True, "grpc": LOCAL, "block_accept_unchecked_proofs": True}
 
@@ -151,10 +154,108 @@ async def test_a_token_proves_who_calls_and_a_changed_rule_ends_the_call(tmp_pat
         running.server.reload()
         answer = await client.until_end(publisher.stream_id)
         assert answer.status == PERMISSION_DENIED
-        blocks = running.statistics().services.blocks
-        assert blocks is not None
-        assert blocks.node.publish is not None
-        await wait_until(lambda: running.statistics().services.blocks.node.publish.publishers == 0)  # type: ignore[union-attr]
+        await wait_until(lambda: publishers(running) == 0)
+
+
+async def test_a_call_that_is_gone_before_its_token_was_judged_leaves_no_publisher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    text = create_token(tmp_path / "data" / "tokens.json", "node7", int(time.time()))[0]
+    begun, gone, judged = trio.Event(), trio.Event(), trio.Event()
+    judge = Authenticator.judge_text
+
+    async def judge_late(self: Authenticator, *arguments: Any) -> Any:
+        begun.set()
+        await gone.wait()
+        judged.set()
+        return await judge(self, *arguments)
+
+    async with grpc_node(tmp_path) as (running, port):
+        monkeypatch.setattr(Authenticator, "judge_text", judge_late)
+        async with raw_client(port) as client:
+            await client.open(with_token(PUBLISH, text))
+            await begun.wait()
+        await wait_until(lambda: grpc_of(running).open == 0)
+        gone.set()
+        await judged.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert publishers(running) == 0
+
+
+async def test_a_token_that_ends_ends_its_calls_and_their_connection_stays(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    tokens = tmp_path / "data" / "tokens.json"
+    text = create_token(tokens, "node7", int(time.time()))[0]
+    async with grpc_node(tmp_path) as (running, port), raw_client(port) as client:
+        publisher = GrpcPublisher(client, await client.open(with_token(PUBLISH, text)))
+        other = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+        await publisher.block(chain_of(1)[0])
+        await publisher.wait_for("acknowledgement", 0)
+        tokens.unlink()
+        answer = await client.until_end(publisher.stream_id)
+        assert (answer.status, "revoked" in answer.text) == (UNAUTHENTICATED, True)
+        await wait_until(lambda: publishers(running) == 1)
+        # The neighbour on the connection, which is somebody else, notices nothing.
+        await other.block(chain_of(2)[1])
+        await other.wait_for("acknowledgement", 1)
+
+
+async def test_a_changed_rule_ends_the_calls_of_anonymous_peers_with_a_word(tmp_path: Path) -> None:
+    given = rules(tmp_path, may(Right.BLOCK_PUBLISH, "blocks"))
+    async with grpc_node(tmp_path, **given) as (running, port), raw_client(port) as client:
+        publisher = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+        await publisher.block(chain_of(1)[0])
+        await publisher.wait_for("acknowledgement", 0)
+        write_rules(tmp_path / "access.toml", [may(Right.BLOCK_READ, "blocks")])
+        running.server.reload()
+        answer = await client.until_end(publisher.stream_id)
+        assert (answer.status, "rules" in answer.text) == (PERMISSION_DENIED, True)
+        assert await status_of(client, pbj_headers(STATUS)) == OK
+        assert await status_of(client, pbj_headers(PUBLISH)) == PERMISSION_DENIED
+
+
+async def test_the_limits_of_an_identity_hold_at_this_door_too(tmp_path: Path) -> None:
+    limits = {"identity_limits_loopback": True, "identity_requests_per_second": 4, "identity_connections_max": 1}
+    async with grpc_node(tmp_path, **limits) as (running, port):
+        async with raw_client(port) as client:
+            for _ in range(6):
+                assert await status_of(client, pbj_headers(STATUS)) == OK
+            assert running.statistics().limits.slowed["requests_per_second"] > 0
+            async with raw_client(port) as second:
+                await second.until_closed()
+            assert grpc_of(running).closed["identity_connections_max"] == 1
+        await wait_until(lambda: grpc_of(running).open == 0)
+        async with raw_client(port) as third:
+            assert await status_of(third, pbj_headers(STATUS)) == OK
+
+
+async def test_who_watches_the_health_is_told_of_the_stop_and_does_not_delay_it(tmp_path: Path) -> None:
+    reflection = pbj_headers("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+    async with grpc_node(tmp_path, drain_timeout_s=3_600.0) as (running, port), raw_client(port) as client:
+        watch = await client.open(pbj_headers("/grpc.health.v1.Health/Watch"))
+        await client.send(watch, framed(b""))
+        await client.until(lambda: bool(client.answers[watch].messages()))
+        waiting = await client.open(reflection)
+        await wait_until(lambda: grpc_of(running).open_calls == 2)
+        running.server.stop()
+        answer = await client.until_end(watch)
+        assert answer.messages() == [b"\x08\x01", b"\x08\x02"]
+        assert (answer.status, (await client.until_end(waiting)).status) == (UNAVAILABLE, UNAVAILABLE)
+        await client.until_closed()
+
+
+def grpc_of(running: Served) -> GrpcDoorStatistics:
+    found = running.statistics().grpc
+    assert found is not None
+    return found
+
+
+def publishers(running: Served) -> int:
+    blocks = running.statistics().services.blocks
+    assert blocks is not None
+    assert blocks.node.publish is not None
+    return blocks.node.publish.publishers
 
 
 def content(file: str) -> bytes:

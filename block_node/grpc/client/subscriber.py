@@ -1,0 +1,125 @@
+"""GrpcSubscription: an iterator over the blocks of a block node over gRPC, over further connections if one fails."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Self
+
+import trio
+
+from block_node.client.errors import DamagedAnswer, SubscriptionRefused
+from block_node.grpc.client.asking import GrpcPeer
+from block_node.grpc.client.connection import AskedCall
+from block_node.grpc.client.source import LACKING, SUBSCRIBE
+from block_node.grpc.http2.status import GrpcStatus
+from block_node.grpc.messages import MessageFormatError, block_or_none, read_message, write_message
+from block_node.protocol_reading import SubscribeStatus
+from stream_client.errors import ClientError, NodeFailed, NodeUnreachable
+from stream_client.shell.backoff import Backoff, Reconnect
+
+
+class GrpcSubscription:
+    """The blocks from `start` to `end`, each as its number and its items (an `AnswerHandler`).
+
+    Invariant: `_blocks` has at most one block. While it has one, no message of the call is taken.
+    """
+
+    def __init__(self, peer: GrpcPeer, start: int | None, end: int | None) -> None:
+        self._peer = peer
+        self._next = start
+        self._last = end
+        self._backoff = Backoff(Reconnect(), random.random)
+        self._items: list[bytes] = []
+        self._blocks: deque[tuple[int, list[bytes]]] = deque()
+        self._changed = trio.Event()
+        self._call: AskedCall | None = None
+        self._failure: ClientError | None = None
+        self._refused: SubscribeStatus | None = None
+        self._is_over = self._is_again = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[int, list[bytes]]:
+        """Returns the next block. Raises SubscriptionRefused if the node cannot provide it, and RequestRefused."""
+        while not self._blocks:
+            if self._failure is not None:
+                raise self._failure
+            if self._is_over:
+                raise StopAsyncIteration
+            if self._call is None:
+                await self._begin()
+            else:
+                await self._changed.wait()
+                self._changed = trio.Event()
+        block = self._blocks.popleft()
+        if self._call is not None:
+            self._call.release()
+        return block
+
+    async def _begin(self) -> None:
+        """Subscribes from the next block on. A node that is not there is asked again, after a growing pause."""
+        if self._is_again:
+            await trio.sleep(self._backoff.next_delay_s())
+        self._items, self._is_again = [], True
+        request = {"start_block_number": block_or_none(self._next), "end_block_number": block_or_none(self._last)}
+        try:
+            connection = await self._peer.connection()
+            message = write_message("SubscribeStreamRequest", request)
+            self._call = self._peer.ask(connection, SUBSCRIBE, self, message)
+        except NodeUnreachable:
+            # The next attempt follows.
+            self._call = None
+
+    # What the connection calls.
+
+    def take(self, message: bytes) -> None:
+        try:
+            part = read_message("SubscribeStreamResponse", message)
+        except MessageFormatError as error:
+            self._fail(DamagedAnswer(f"{self._peer.address}: {error}"))
+            return
+        if "block_items" in part:
+            self._items += part["block_items"].get("block_items", [])
+        elif "end_of_block" in part:
+            self._end_block(part["end_of_block"].get("block_number", 0))
+        elif "status" in part:
+            self._take_status(part["status"])
+
+    def room(self) -> None:
+        pass
+
+    def done(self, status: GrpcStatus, text: str) -> None:
+        self._call = None
+        self._changed.set()
+        error = self._peer.error_of(status, text)
+        # The node stops, or cannot be reached: the same is asked again. SUCCESS before the last block says no more.
+        if status is not GrpcStatus.OK and not isinstance(error, NodeUnreachable | NodeFailed):
+            self._fail(error)
+        elif self._refused is not None:
+            self._fail(SubscriptionRefused(self._refused, text))
+
+    def _end_block(self, number: int) -> None:
+        if not self._items or number != (number if self._next is None else self._next):
+            self._fail(DamagedAnswer(f"{self._peer.address} ended block {number}, and block {self._next} had not come"))
+            return
+        self._blocks.append((number, self._items))
+        self._items = []
+        self._next = number + 1
+        self._is_over, self._is_again = number == self._last, False
+        self._backoff.succeeded()
+        if self._call is not None:
+            self._call.hold()
+        self._changed.set()
+
+    def _take_status(self, code: int) -> None:
+        if code in LACKING:
+            self._refused = SubscribeStatus(code)
+
+    def _fail(self, error: ClientError) -> None:
+        self._failure = error
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        self._changed.set()
