@@ -516,6 +516,7 @@ class Http2Machine:
         found.append(CallLost(call, reason, status))
 
     def _tick_connection(self, now_s: float) -> None:
+        # The comparisons are those of `next_tick_s`, to the last bit: else a clock that stands there would never go on.
         limits = self._limits
         if self._drained_by_s is not None and now_s >= self._drained_by_s:
             self._leave()
@@ -523,17 +524,17 @@ class Http2Machine:
             self._sent_s = None
         elif self._sent_s is None:
             self._sent_s = now_s
-        elif now_s - self._sent_s >= limits.send_s_max:
+        elif now_s >= self._sent_s + limits.send_s_max:
             raise ConnectionFailed("stuck", f"the peer has taken nothing for {limits.send_s_max:g} s")
-        if not self.calls and now_s - self._used_s >= limits.idle_s_max:
+        if not self.calls and now_s >= self._used_s + limits.idle_s_max:
             self._h2.close_connection(ErrorCodes.NO_ERROR, b"idle")
             self._take_frames()
             raise ConnectionFailed("idle", f"no call was open for {limits.idle_s_max:g} s")
         # A peer that lost its power sends no end.
         if self._pinged_s is not None:
-            if now_s - self._pinged_s >= limits.ping_answer_s:
+            if now_s >= self._pinged_s + limits.ping_answer_s:
                 raise ConnectionFailed("silent", f"nothing came for {now_s - self.heard_s:.0f} s, not even to a PING")
-        elif now_s - self._ping_from_s >= limits.ping_s:
+        elif now_s >= self._ping_from_s + limits.ping_s:
             self._pinged_s = now_s
             self._h2.ping(b"alive? ?")
 
