@@ -504,7 +504,7 @@ class Http2Machine:
             call.deadline_s, reason = None, "the deadline of the call has passed"
         elif call.message_until_s is not None and now_s >= call.message_until_s:
             call.message_until_s, reason = None, "a message was not complete in time"
-        elif call.pending and not self._is_client and now_s - call.moved_s >= send_s_max:
+        elif call.pending and not self._is_client and now_s >= call.moved_s + send_s_max:
             # What waits for a window that the peer never opens would stay in memory for ever.
             status, reason = GrpcStatus.RESOURCE_EXHAUSTED, f"the peer took nothing for {send_s_max:g} s"
         else:
