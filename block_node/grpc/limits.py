@@ -13,14 +13,15 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
     - publish_window_bytes: what a publisher that was admitted may send before its messages are taken.
     - duplicate_window: a publisher that offers one of this many blocks below the last one is asked to skip it. The
       stream of one that offers an older block ends (facts/block_node.md §2.2).
-    - behind_again_s: within this time, a publisher that repeats a block which is too high gets no second answer: real
-      publishers leave after it (facts/grpc_peers.md §1.3).
+    - behind_again_s: within this time, a party that was told that the node is behind, and offers another block which is
+      too high, is asked for the next block instead: real publishers leave when they hear it twice within 30 s. The
+      second answer may come faster than the first.
     """
 
     message_bytes_max: int = 131_072_000
     publish_window_bytes: int = 8 * 1024 * 1024
     duplicate_window: int = 5
-    behind_again_s: float = 30.0
+    behind_again_s: float = 40.0
 
 
 ASK_BYTES_MAX = 64 * 1024

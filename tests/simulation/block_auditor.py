@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import trio
 
 from block_node.blocks.generator import GeneratedBlock
+from block_node.grpc.messages import known_block, read_message
 from block_node.persist.chain_log import ChainLog
 from block_node.protocol import PUBLISH, Acknowledgement, DuplicateBlock, SessionOpened, StreamEnded
 from block_node.protocol_reading import SUBSCRIBE, SubscribedItems, SubscribeResponse
@@ -53,7 +54,22 @@ class BlockAuditor:
         try:
             self._check_answer(message)
         except BrokenPromise as broken:
-            self._broken = self._broken or broken
+            self.note(broken)
+
+    def leaving_grpc(self, message: bytes) -> None:
+        """As `leaving`, for a `PublishStreamResponse`."""
+        response = read_message("PublishStreamResponse", message)
+        for kind in ("acknowledgement", "end_stream", "node_behind_publisher"):
+            # The largest number says that the node has no block.
+            if kind in response and (last := known_block(response[kind].get("block_number", 0))) is not None:
+                try:
+                    self._check_safe(last, response)
+                except BrokenPromise as broken:
+                    self.note(broken)
+
+    def note(self, broken: BrokenPromise) -> None:
+        """The first one is raised by `check_answers`."""
+        self._broken = self._broken or broken
 
     def check_answers(self) -> None:
         """Every answer so far was true. Raises BrokenPromise."""
@@ -73,6 +89,10 @@ class BlockAuditor:
             last = -1 if said is None else said
         else:
             return
+        self._check_safe(last, response)
+
+    def _check_safe(self, last: int, response: object) -> None:
+        """All blocks up to `last` were said to be durable."""
         now_s = trio.current_time()
         if now_s > self._seen_s:
             # Answers of one moment leave in any order, since each goes to its own publisher.

@@ -7,7 +7,8 @@ them. The machine decides; this module translates.
     Acknowledgement(N)           acknowledgement(N)                      goes on
     DuplicateBlock(N, last)      skip_block(N) if N is near `last`       goes on
                                  end_stream(DUPLICATE_BLOCK, last, N)    ends
-    Behind(N, last)              node_behind_publisher(last)             goes on
+    Behind(N, last, next)        node_behind_publisher(last)             goes on
+                                 resend_block(next) soon after that      goes on
     SkipBlock, ResendBlock(N)    skip_block, resend_block(N)             goes on
     StreamEnded(code, last, N)   end_stream(code, last, N)               ends
 """
@@ -52,10 +53,37 @@ from ockam.protocol import ProtocolError
 
 CORRELATION_ID: Final = b"hiero-correlation-id"
 CORRELATION_CHARACTERS_MAX: Final = 64
+PARTIES_MAX: Final = 10_000
+"""More than a network has consensus nodes by far."""
 OTHER_BYTES_MAX: Final = 16 * 1024
 """The largest request that is not one set of items alone. Such a request is read in one step of the event loop."""
 
 logger = structlog.get_logger(__name__)
+
+
+class BehindTold:
+    """When each party was last told that the node is behind, over all its streams.
+
+    A real publisher leaves when it is told so twice within a time (facts/grpc_peers.md §1.3), also if the second one is
+    on another stream. It goes back to the block of a ResendBlock as often as one comes.
+
+    Invariant: `_told_s` is in the order of its times, with at most PARTIES_MAX of them.
+    """
+
+    def __init__(self, again_s: float) -> None:
+        self._again_s = again_s
+        self._told_s: dict[str, float] = {}
+
+    def may_tell(self, party: str, now_s: float) -> bool:
+        """Whether to tell the party now; it then counts as told."""
+        told_s = self._told_s.get(party)
+        if told_s is not None and now_s - told_s < self._again_s:
+            return False
+        self._told_s.pop(party, None)
+        self._told_s[party] = now_s
+        if len(self._told_s) > PARTIES_MAX:
+            del self._told_s[next(iter(self._told_s))]
+        return True
 
 
 class PublishCall:
@@ -66,15 +94,18 @@ class PublishCall:
     in `PublishRunner.unread_bytes`.
     """
 
-    def __init__(self, call: GrpcCall, service: PublishService, origin: Origin, limits: GrpcLimits) -> None:
-        """Raises CallRefused if no publisher may come now."""
+    def __init__(
+        self, call: GrpcCall, service: PublishService, origin: Origin, limits: GrpcLimits, told: BehindTold
+    ) -> None:
+        """told: shared by all calls of the door. Raises CallRefused if no publisher may come now."""
         self._call = call
         self._limits = limits
         self._runner = service.runner
         self._machine = service.machine
         self._usage = origin.usage
         self._is_over = self._is_lost = self._has_acknowledged = False
-        self._behind: tuple[int, float] | None = None
+        self._told = told
+        self._party = origin.party
         self._rest: ItemSet | None = None
         self._rest_bytes = 0
         self._has_half_closed = False
@@ -253,12 +284,10 @@ class PublishCall:
             self._intake.end(PublishStatus.DUPLICATE_BLOCK, number, reason)
 
     def _respond_behind(self, response: Behind) -> None:
-        number, now_s = response.block_number, self._runner.now_s()
-        before = self._behind
-        if before is not None and before[0] == number and now_s - before[1] < self._limits.behind_again_s:
-            return
-        self._behind = (number, now_s)
-        self._send("node_behind_publisher", block_or_none(response.last_block))
+        if self._told.may_tell(self._party, self._runner.now_s()):
+            self._send("node_behind_publisher", block_or_none(response.last_block))
+        else:
+            self._send("resend_block", response.next_block)
 
     def _send(self, kind: str, block_number: int) -> None:
         if not self._is_over:

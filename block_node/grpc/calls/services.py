@@ -15,7 +15,7 @@ from block_node.events import NodeStopping, Notification, PersistedNotification
 from block_node.facility import Plugin
 from block_node.grpc.calls.about import HealthCall, ReflectionCall
 from block_node.grpc.calls.access import AccessCall
-from block_node.grpc.calls.publish import PublishCall, refuse_not_ready
+from block_node.grpc.calls.publish import BehindTold, PublishCall, refuse_not_ready
 from block_node.grpc.calls.status import write_detail, write_status
 from block_node.grpc.calls.subscribe import SubscribeCall
 from block_node.grpc.http2.handler import CallHandler, GrpcCall, UnaryHandler
@@ -87,6 +87,7 @@ class GrpcServices:
         self._node = node
         self._read = read
         self._limits = limits
+        self._told = BehindTold(limits.behind_again_s)
         self._now_s = now_s
         self._subscriptions: dict[SubscribeCall, None] = {}
         self._begun = 0
@@ -114,7 +115,7 @@ class GrpcServices:
     def publish(self, call: GrpcCall) -> CallHandler:
         if self.blocks.publishing is None:
             raise refuse_not_ready()
-        return PublishCall(call, self.blocks.publishing, origin_of(call), self._limits)
+        return PublishCall(call, self.blocks.publishing, origin_of(call), self._limits, self._told)
 
     def subscribe(self, call: GrpcCall) -> CallHandler:
         self._check_open()

@@ -10,6 +10,7 @@ call when a message has absorbed them. So a call whose taker waits never stops i
 from __future__ import annotations
 
 import enum
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
@@ -40,6 +41,8 @@ allow 4 GiB; each new text of a `grpc-message` would then stay in memory until t
 DRAIN_S: Final = 1.0
 """The longest wait for the answer to DRAIN_PING. Calls that cross with the first GOAWAY are still served."""
 CONTENT_TYPE: Final = b"application/grpc"
+_CONTENT_TYPE: Final = re.compile(rb"application/grpc(\+proto)?([ \t]*;.*)?")
+"""Other messages than those of protobuf, and gRPC-Web with its trailers in the body, are not understood."""
 ACCEPTED_HEADER: Final = (b"grpc-accept-encoding", ",".join(ACCEPTED).encode())
 
 
@@ -230,7 +233,7 @@ class Http2Machine:
             self._quietly(self._h2.reset_stream, stream_id, ErrorCodes.REFUSED_STREAM)
             return
         headers = dict(event.headers)
-        if headers.get(b":method") != b"POST" or not headers.get(b"content-type", b"").startswith(CONTENT_TYPE):
+        if headers.get(b":method") != b"POST" or _CONTENT_TYPE.fullmatch(headers.get(b"content-type", b"")) is None:
             is_post = headers.get(b":method") == b"POST"
             status = b"415" if is_post else b"405"
             self._quietly(self._h2.send_headers, stream_id, [(b":status", status)], True)
@@ -523,7 +526,7 @@ class Http2Machine:
             call.deadline_s, reason = None, "the deadline of the call has passed"
         elif call.message_until_s is not None and now_s >= call.message_until_s:
             call.message_until_s, reason = None, "a message was not complete in time"
-        elif call.pending and not self._is_client and now_s - call.moved_s >= send_s_max:
+        elif call.pending and not self._is_client and now_s >= call.moved_s + send_s_max:
             # What waits for a window that the peer never opens would stay in memory for ever.
             status, reason = GrpcStatus.RESOURCE_EXHAUSTED, f"the peer took nothing for {send_s_max:g} s"
         else:
@@ -535,6 +538,7 @@ class Http2Machine:
         found.append(CallLost(call, reason, status))
 
     def _tick_connection(self, now_s: float) -> None:
+        # The comparisons are those of `next_tick_s`, to the last bit: else a clock that stands there would never go on.
         limits = self._limits
         if self._drained_by_s is not None and now_s >= self._drained_by_s:
             self._leave()
@@ -542,17 +546,17 @@ class Http2Machine:
             self._sent_s = None
         elif self._sent_s is None:
             self._sent_s = now_s
-        elif now_s - self._sent_s >= limits.send_s_max:
+        elif now_s >= self._sent_s + limits.send_s_max:
             raise ConnectionFailed("stuck", f"the peer has taken nothing for {limits.send_s_max:g} s")
-        if not self.calls and now_s - self._used_s >= limits.idle_s_max:
+        if not self.calls and now_s >= self._used_s + limits.idle_s_max:
             self._h2.close_connection(ErrorCodes.NO_ERROR, b"idle")
             self._take_frames()
             raise ConnectionFailed("idle", f"no call was open for {limits.idle_s_max:g} s")
         # A peer that lost its power sends no end.
         if self._pinged_s is not None:
-            if now_s - self._pinged_s >= limits.ping_answer_s:
+            if now_s >= self._pinged_s + limits.ping_answer_s:
                 raise ConnectionFailed("silent", f"nothing came for {now_s - self.heard_s:.0f} s, not even to a PING")
-        elif now_s - self._ping_from_s >= limits.ping_s:
+        elif now_s >= self._ping_from_s + limits.ping_s:
             self._pinged_s = now_s
             self._h2.ping(b"alive? ?")
 

@@ -93,7 +93,10 @@ class MessageReader:
 
     def feed(self, data: bytes) -> None:
         if data:
-            append_merged(self._chunks, data)
+            if self._chunks and len(self._chunks[-1]) < MERGED_BYTES and len(data) < MERGED_BYTES:
+                self._chunks[-1] += data
+            else:
+                self._chunks.append(data)
             self.waiting_bytes += len(data)
 
     def next(self) -> bytes | None:
@@ -101,19 +104,21 @@ class MessageReader:
         if self._size_bytes is None and not self._begin():
             return None
         assert self._size_bytes is not None, "a message has begun"
-        # What is there of the message is absorbed, so that its sender may send the rest.
-        message = b""
-        while self._chunks and self._body_bytes < self._size_bytes:
-            piece = self._take_some(self._size_bytes - self._body_bytes)
-            self._body_bytes += len(piece)
-            if len(piece) == self._size_bytes:
-                message = piece
-            else:
+        # What is there of the message is absorbed, so that its sender may send the rest. A message that comes in one
+        # piece is not copied; the pieces of another one grow in one place, so that it is in memory once.
+        message, missing_bytes = b"", self.missing_bytes
+        while self._chunks and missing_bytes:
+            piece = self._take_some(missing_bytes)
+            missing_bytes -= len(piece)
+            if missing_bytes or self._body_bytes:
                 self._body.write(piece)
-        if self._body_bytes < self._size_bytes:
+                self._body_bytes += len(piece)
+            else:
+                message = piece
+        if missing_bytes:
             return None
-        # A BytesIO hands over its bytes without a copy, so a large message is held once.
-        message = message or self._body.getvalue()
+        if self._body_bytes:
+            message = self._body.getvalue()
         self._end_message()
         return decompress(message, self.encoding, self.bytes_max) if self._is_compressed else message
 
@@ -144,7 +149,8 @@ class MessageReader:
             raise CallRefused(GrpcStatus.INTERNAL, f"a message has the flag {flag}, and grpc-encoding {self.encoding}")
         if size_bytes > self.bytes_max:
             raise CallRefused(
-                GrpcStatus.INVALID_ARGUMENT, f"a message of {size_bytes} bytes; at most {self.bytes_max} here"
+                GrpcStatus.INVALID_ARGUMENT,
+                f"a message of {size_bytes} bytes; one message has at most {self.bytes_max} here",
             )
         budgeted = size_bytes if size_bytes > FREE_BYTES else 0
         self.is_waiting = bool(budgeted) and not self._budget.take(budgeted, self.when_room)
@@ -173,19 +179,12 @@ class MessageReader:
         return piece
 
     def _end_message(self) -> None:
-        self._body = BytesIO()
-        self._body_bytes = 0
+        if self._body_bytes:
+            self._body, self._body_bytes = BytesIO(), 0
         self._size_bytes = None
         if self._budgeted_bytes:
             budgeted, self._budgeted_bytes = self._budgeted_bytes, 0
             self._budget.give_back(budgeted)
-
-
-def append_merged(pieces: deque[bytes], data: bytes) -> None:
-    if pieces and len(pieces[-1]) < MERGED_BYTES and len(data) < MERGED_BYTES:
-        pieces[-1] += data
-    else:
-        pieces.append(data)
 
 
 def prefix_of_message(size_bytes: int, *, compressed: bool = False) -> bytes:

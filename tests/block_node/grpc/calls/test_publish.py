@@ -16,6 +16,7 @@ from block_node.blocks.generator import BlockShape
 from block_node.blocks.items import item_prefix
 from block_node.blocks.protobuf import bytes_field
 from block_node.events import NewestBlockKnownToNetwork
+from block_node.grpc.calls.publish import PARTIES_MAX, BehindTold
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK, write_message
@@ -122,13 +123,37 @@ async def test_p7_a_block_that_is_too_high_is_behind_and_the_stream_stays(tmp_pa
         blocks = chain_of(3)
         await first.block(blocks[2])
         await first.expect("node_behind_publisher", NO_BLOCK)
-        # The same block again within 30 s gets no second answer: a consensus node would leave after it.
+        # The same block again soon is answered in another way: a consensus node leaves at the second one within 30 s.
         await first.block(blocks[2])
+        await first.expect("resend_block", 0)
         await first.block(blocks[0])
         await first.expect("acknowledgement", 0)
         await first.block(blocks[1])
         await first.block(blocks[2])
         await first.wait_for("acknowledgement", 2)
+
+
+async def test_p7_a_publisher_that_comes_back_is_not_told_again_that_the_node_is_behind(tmp_path: Path) -> None:
+    """A consensus node counts over all its streams to a block node (hiero-consensus-node, `BlockNodeStats`)."""
+    async with block_door(tmp_path) as door:
+        for kind, number in (("node_behind_publisher", NO_BLOCK), ("resend_block", 0), ("resend_block", 0)):
+            async with publisher(door) as first:
+                await first.header(7)
+                await first.expect(kind, number)
+
+
+def test_p7_a_party_is_told_once_in_a_time_that_the_node_is_behind() -> None:
+    told = BehindTold(40.0)
+    assert told.may_tell("a", 0.0)
+    assert told.may_tell("b", 10.0)
+    assert not told.may_tell("a", 39.9)
+    assert told.may_tell("a", 40.0)
+    assert not told.may_tell("b", 41.0)
+    # The number of parties has a bound: the one that was told first is forgotten first.
+    for number in range(PARTIES_MAX - 1):
+        assert told.may_tell(f"p{number}", 42.0)
+    assert not told.may_tell("a", 43.0)
+    assert told.may_tell("b", 43.0)
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 99])

@@ -70,7 +70,7 @@ async def test_a_message_above_the_limit_of_its_method_is_refused_and_the_connec
     async with opened_door() as door:
         code, details, answer = await with_channel(door, act)
         assert code is grpc.StatusCode.INVALID_ARGUMENT
-        assert details == "a message of 65537 bytes; at most 65536 here"
+        assert details == "a message of 65537 bytes; one message has at most 65536 here"
         assert len(answer) == 65_536
         assert len(door.connections) == 1
 

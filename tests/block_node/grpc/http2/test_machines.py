@@ -261,6 +261,21 @@ def test_texts_of_headers_are_ascii_and_come_back(text: str) -> None:
     assert decode_message(encoded) == text
 
 
+@given(st.floats(0.0, 1e7), st.booleans())
+def test_a_machine_that_is_asked_at_its_own_time_has_a_later_one_afterwards(began_s: float, drained: bool) -> None:
+    """A clock that stands at that time would else ask for ever: found by the simulation, in virtual time."""
+    machine = Http2Machine(Http2Limits(idle_s_max=45.0, ping_s=30.1, ping_answer_s=9.7), MessageBudget(1), began_s)
+    if drained:
+        machine.drain(began_s)
+    with suppress(ConnectionFailed):
+        for _ in range(4):
+            due_s = machine.next_tick_s()
+            machine.tick(due_s)
+            if machine.is_done:
+                break
+            assert machine.next_tick_s() > due_s
+
+
 def test_a_guard_counts_by_the_second() -> None:
     guard = FloodGuard(Http2Limits(pings_max=3), 0)
     ping = b"\0\0\x08\x06\0\0\0\0\0" + bytes(8)

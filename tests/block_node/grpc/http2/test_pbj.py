@@ -176,6 +176,8 @@ async def test_the_bytes_of_an_ended_call_are_not_read_and_cost_its_neighbours_n
     [
         ([(":method", "GET"), ("content-type", "application/grpc")], "405"),
         ([(":method", "POST"), ("content-type", "application/json")], "415"),
+        ([(":method", "POST"), ("content-type", "application/grpc+json")], "415"),
+        ([(":method", "POST"), ("content-type", "application/grpc-web+proto")], "415"),
         ([(":method", "POST")], "415"),
     ],
 )
