@@ -20,6 +20,7 @@ from bench.works import (
     export,
     export_start,
     flood,
+    grpc,
     postgres,
     security,
     share,
@@ -103,6 +104,7 @@ def goals(report: Report) -> Iterator[Goal]:
     large = typical(report.find(block.LARGE), memory_bytes)
     yield Goal("MiB of the server with a block of 100 MB", True, 300.0, None if large is None else large / MIB)
     yield from _of_backfill(report)
+    yield from _of_grpc(report)
     for name, figure in (("encoded", attrgetter("encode_per_second")), ("decoded", attrgetter("decode_per_second"))):
         yield Goal(f"PushRequests {name}, to pybare", False, 5.0, _codec_ratio(report, figure))
 
@@ -240,6 +242,37 @@ def _of_backfill(report: Report) -> Iterator[Goal]:
         buffer = buffer_bytes // MIB
         grown = None if held is None else held / MIB
         yield Goal(f"MiB that a node grows by in a backfill with a buffer of {buffer}", True, buffer + 32.0, grown)
+
+
+def _of_grpc(report: Report) -> Iterator[Goal]:
+    routed = report.find(grpc.PUBLISHED, system=grpc.ROUTED)
+    to_routed = ratios(report.find(grpc.PUBLISHED, system=OURS), routed, server_us)
+    what = "the node's processor time of a block item over gRPC, to that over the routed protocol"
+    yield _of_rounds(what, 1.0, to_routed, at_most=True)
+    followed = report.find(grpc.PUBLISHED, system=grpc.FOLLOWED)
+    yield _of_rounds("block items a second over gRPC, with a subscriber", 130_000.0, [rate(each) for each in followed])
+    what = "µs of the node's processor for a block item over gRPC, with a subscriber"
+    yield _of_rounds(what, 7.7, [server_us(each) for each in followed], at_most=True)
+    paced, alone, busy = (
+        report.find(work, system=system)
+        for work, system in ((grpc.PACED, OURS), (grpc.STATUS_ASKED, OURS), (grpc.STATUS_ASKED, grpc.BUSY))
+    )
+    for what, found, figure, most_ms in (
+        ("p50 from a block's end to its acknowledgement, 30,000 items a second", paced, p50_us, 10.0),
+        ("p99 from a block's end to its acknowledgement, 30,000 items a second", paced, p99_us, 50.0),
+        ("p50 of a status call over gRPC", alone, p50_us, 0.8),
+        ("p99 of a status call over gRPC beside a publisher", busy, p99_us, 50.0),
+    ):
+        yield _of_rounds(f"ms, {what}", most_ms, [figure(each) / 1e3 for each in found], at_most=True)
+    sent, large = report.find(grpc.SENT), report.find(grpc.LARGE)
+    sent_us = typical(sent, lambda each: server_us(each) / (each.size_bytes / KIB))
+    yield Goal("µs of the node's processor for a KiB sent to a subscriber over gRPC", True, 1.5, sent_us)
+    for what, found, most_mib in (
+        ("sends messages of 1 MB over gRPC", sent, 64.0),
+        ("gets one message of 100 MB over gRPC", large, 100_000_000 / MIB + 64.0),
+    ):
+        grown = typical(found, memory_bytes)
+        yield Goal(f"MiB that a node grows by that {what}", True, most_mib, None if grown is None else grown / MIB)
 
 
 def _codec_ratio(report: Report, figure: Callable[[CodecSample], float]) -> float | None:

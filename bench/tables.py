@@ -105,6 +105,11 @@ TITLES = {
     "backfill: a live block, from its beginning to its acknowledgement": "Live blocks, with and without a backfill",
     "backfill: filled beside live blocks": "Holes filled beside twenty live blocks a second",
     "backfill: filled with blocks of a megabyte": "Growth of the node with buffers of two sizes (window, bytes)",
+    "grpc: published until verified and durable": "Blocks published over gRPC and routed (messages are items)",
+    "grpc: from a block's end to its acknowledgement": "Thirty blocks a second over gRPC, with a subscriber",
+    "grpc: status calls": "Status calls over gRPC, alone and beside a publisher",
+    "grpc: sent to a subscriber with frames of 16 KiB": "Messages of 1 MB sent over gRPC (server MiB: its growth)",
+    "grpc: one message of 100 MB": "One message of 100 MB over gRPC (server MiB: its growth)",
 }
 """The title of each kind of work, in the order of the document."""
 

@@ -107,7 +107,7 @@ def _large(keys: SigningKeys) -> Sample:
     blocks = [ChainGenerator(keys, shape=shape).next_block()]
 
     async def run(node: NodeProcess) -> int:
-        async with _memory_watched(node) as highest:
+        async with memory_watched(node) as highest:
             await publish_all(node.address, blocks)
             await _catch_up_pieces(node.address)
             await _fetch(node.address)
@@ -147,7 +147,7 @@ async def _fetch(address: str) -> None:
 
 
 @asynccontextmanager
-async def _memory_watched(node: NodeProcess) -> AsyncIterator[list[int]]:
+async def memory_watched(node: NodeProcess) -> AsyncIterator[list[int]]:
     """The most memory that the node has had since the beginning of the `with` block, as a list with one number."""
     highest = [node.memory_bytes()]
 

@@ -22,7 +22,7 @@ from bench.plan import QUICK
 from bench.report import OURS, Report
 from bench.run import PARTS, Options, run_bench
 from bench.servers.bench_node import BenchNode
-from bench.works import backfill, scale
+from bench.works import backfill, grpc, scale
 from bench.works.codec import compare
 from bench.works.scale import UNGROUPED, measure_alone, measure_node
 from stream_client import blocking
@@ -178,7 +178,7 @@ def test_what_cannot_be_compared_with_is_told(tmp_path: Path, monkeypatch: pytes
 def test_every_part_can_be_asked_for() -> None:
     assert list(PARTS) == [
         *("push", "pull", "latency", "deliver", "loads", "share", "fanout", "codec", "scale", "cardinal", "export"),
-        *("export-ways", "export-start", "block", "backfill", "security", "flood", "watching", "postgres"),
+        *("export-ways", "export-start", "block", "backfill", "grpc", "security", "flood", "watching", "postgres"),
         "cluster",
     ]
 
@@ -248,6 +248,17 @@ def test_a_backfill_is_measured_alone_and_beside_live_blocks() -> None:
     }
     assert [sample.system for sample in samples if sample.work == backfill.LIVE] == [backfill.ALONE, OURS]
     assert all(sample.server_memory_bytes for sample in samples if sample.work == backfill.LARGE)
+
+
+@pytest.mark.soak
+def test_the_grpc_door_is_measured_beside_the_routed_protocol() -> None:
+    samples = list(grpc.samples(msgspec.structs.replace(TINY, messages=2_000, delivered_seconds=0.1)))
+    assert [(sample.work, sample.system) for sample in samples] == [
+        *((grpc.PUBLISHED, system) for system in (grpc.ROUTED, OURS, grpc.FOLLOWED)),
+        *((grpc.PACED, OURS), (grpc.STATUS_ASKED, OURS), (grpc.STATUS_ASKED, grpc.BUSY)),
+        *((grpc.SENT, OURS), (grpc.LARGE, OURS)),
+    ]
+    assert all(sample.p99_us for sample in samples if sample.work in (grpc.PACED, grpc.STATUS_ASKED))
 
 
 def test_a_sample_says_what_the_server_spent() -> None:

@@ -11,6 +11,7 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
+import hyperframe.frame
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +74,12 @@ def test_a_conversation_that_comes_whole() -> None:
 
 def test_a_conversation_that_comes_byte_by_byte() -> None:
     assert feed(list(range(1, len(conversation())))) == WHOLE
+
+
+def test_no_data_frame_is_written_out_for_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cost 0.65 µs of processor time for an item of 220 bytes."""
+    monkeypatch.setattr(hyperframe.frame.DataFrame, "__repr__", None)
+    assert feed([]) == WHOLE
 
 
 @given(st.sets(st.integers(1, len(conversation()) - 1), max_size=8))
