@@ -127,10 +127,13 @@ class PublishRunner:
         """Publishes one event with items, unless the plugins are full or other workers of the node must run first."""
         machine, limit = self.machine, self.limits.slice_items_max
         machine.forward_due = False
-        block = machine.blocks.find_to_forward()
-        if block is None or self._forwarded_items >= limit:
+        if self._forwarded_items >= limit:
             return
+        # Others have run since. Also without more items the rest is over: only then does the node read on.
         self._is_resting = False
+        block = machine.blocks.find_to_forward()
+        if block is None:
+            return
         if self._facility.full:
             # The function is registered once; the facility keeps the function until the plugins have room.
             if not self._waits_for_room:

@@ -245,7 +245,7 @@ class PublisherState:
         """Whether to request the block `wanted` from the publisher: it would next send a higher block, or it has been
         silent since `since_s` and offered that block or a higher one."""
         # A publisher that was asked a moment ago may still be on its way back.
-        is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
+        is_silent = self.is_idle(since_s) and self.asked_s <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)
 
 

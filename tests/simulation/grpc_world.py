@@ -34,6 +34,7 @@ from block_node.grpc.http2.message_reader import PREFIX_BYTES, MessageBudget
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import read_message
 from block_node.node import BlockNode, BlockNodeSettings
+from block_node.publish.block_machine import Stage
 from block_node.publish.limits import PublishLimits
 from block_node.publish.publish_machine import PublishMachine
 from block_node.read.services import ReadServices
@@ -394,8 +395,11 @@ class Stall:
         if state != self._last or not can_be_sent:
             self._last, self._since_s = state, now_s
         limits = self._limits
-        # A consensus node finishes the block that it sends now, or waits for its window, before it reads.
-        most_s = limits.block_s_max + (limits.resend_s if block is None else limits.processing_s_max)
+        if block is None:
+            # A consensus node ends the message that it sends now before it goes to another block.
+            most_s = limits.resend_s + limits.block_s_max
+        else:
+            most_s = limits.block_s_max if block.stage is Stage.RECEIVING else limits.processing_s_max
         if now_s - self._since_s > most_s + 2 * limits.tick_s + CHECKED_S:
             raise BrokenPromise(f"block {number} stalls for {now_s - self._since_s:g} s: {state}")
 

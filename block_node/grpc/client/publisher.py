@@ -141,7 +141,7 @@ class ConsensusPublisher:
         with trio.move_on_after(STATUS_S_MAX):
             await answered.wait()
         if not found:
-            raise RequestTimeout(f"{self._peer.address} does not tell its status within {STATUS_S_MAX:g} s")
+            raise RequestTimeout(f"{self._peer.address} says nothing over gRPC; is this its port for gRPC?")
         [(message, status, text)] = found
         if message is None:
             error = self._peer.error_of(status, text)

@@ -241,6 +241,51 @@ async def test_p28_a_plugin_without_room_holds_the_publishers(tmp_path: Path) ->
         assert await publisher.expect(Acknowledgement) == Acknowledgement(0)
 
 
+async def test_the_lowest_block_goes_on_after_a_slice_that_ended_with_its_last_items(tmp_path: Path) -> None:
+    """The node read no more from the publisher that all others waited for, and gave its block more time for ever: found
+    by the simulation of consensus nodes."""
+    lowest, higher = chain_of(2)
+    async with bench(tmp_path, PublishLimits(slice_items_max=4, ahead_blocks_max=2)) as world:
+        first, second = await world.publisher(), await world.publisher()
+        first.items(lowest.items[:4])
+        await world.settle()
+        # The most blocks are in flight, so only the lowest one is read.
+        second.block(higher)
+        await world.settle()
+        first.items(lowest.items[4:])
+        first.end_block(0)
+        await first.wait_for(Acknowledgement(1))
+
+
+async def test_a_publisher_that_is_not_read_is_not_asked_again(tmp_path: Path) -> None:
+    """It may be sending what the node wants; the node just does not look."""
+    lowest, higher, highest = chain_of(3)
+    limits = PublishLimits(ahead_blocks_max=3)
+    async with bench(tmp_path, limits) as world:
+        first, second, third = [await world.publisher() for _ in range(3)]
+        second.header(5)
+        await second.expect(Behind)
+        first.items(lowest.items[:4])
+        await world.settle()
+        second.block(higher)
+        await world.settle()
+        # The most blocks are in flight with this one, so that the second publisher is not read.
+        third.items(highest.items[:4])
+        await world.settle()
+        second.header(3)
+        await world.settle()
+        assert [each.is_held for each in world.publishing.statistics().sessions] == [False, True, False]
+        # As the clock does, after twice the time in which a silent publisher is asked again.
+        machine, now_s = world.publishing.machine, world.publishing.now_s()
+        machine.tick(now_s + 2 * limits.resend_s, is_full=False)
+        world.publishing.runner.perform()
+        await world.settle()
+        assert not second.told
+        first.items(lowest.items[4:])
+        first.end_block(0)
+        await second.wait_for(Acknowledgement(1))
+
+
 async def test_p28_what_waited_goes_on_a_slice_at_a_time(tmp_path: Path) -> None:
     """Blocks that waited for a hole, and a mailbox that filled meanwhile, leave everybody else their turns."""
     limits = PublishLimits(slice_items_max=10, slice_bytes_max=1_000, stall_blocks_max=50)

@@ -82,7 +82,7 @@ class OfficialServer:
 
 
 @asynccontextmanager
-async def official(server: OfficialServer, silence_s_max: float = 5.0) -> AsyncIterator[GrpcSource]:
+async def official(server: OfficialServer) -> AsyncIterator[GrpcSource]:
     grpc = pytest.importorskip("grpc", reason="grpcio comes with the extra spark-connect")
     running = grpc.server(ThreadPoolExecutor(4), compression=grpc.Compression.Gzip)
     status = {"serverStatus": grpc.unary_unary_rpc_method_handler(
@@ -105,7 +105,7 @@ async def official(server: OfficialServer, silence_s_max: float = 5.0) -> AsyncI
         async with trio.open_nursery() as nursery:
             node = Node(nursery)
             channel = GrpcChannel(node, f"127.0.0.1:{server.port}")
-            yield GrpcSource(node, channel, silence_s_max=silence_s_max)
+            yield GrpcSource(node, channel, silence_s_max=5)
             nursery.cancel_scope.cancel()
     finally:
         await trio.to_thread.run_sync(running.stop(None).wait)
@@ -152,9 +152,10 @@ async def test_a_source_that_never_says_the_end_is_left_when_it_was_silent_for_l
         never.wait(30)
 
     server = OfficialServer(parts())
-    async with official(server, silence_s_max=0.3) as source:
+    async with official(server) as source:
         fetch = source.fetch(0, 0, listener := Listener())
         await wait_until(lambda: bool(listener.blocks))
+        fetch._silence_s_max = 0.1
         await wait_until(lambda: fetch._call is None)
         assert listener.reason is None
         never.set()
