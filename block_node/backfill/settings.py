@@ -39,7 +39,7 @@ class SourceSetting(msgspec.Struct, frozen=True):
 
 
 class _SourceNode(msgspec.Struct, rename="camel"):
-    """A node in a file of sources, as protobuf's JSON writes the reference block node's `BlockNodeSourceConfig`."""
+    """A node in a file of sources, as protobuf's JSON writes the one of the reference block node."""
 
     address: str
     port: int
