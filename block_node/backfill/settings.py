@@ -4,6 +4,8 @@ block node (facts/block_node.md §5.1)."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
@@ -21,19 +23,43 @@ class SourceSetting(msgspec.Struct, frozen=True):
     """Another node as a source of blocks. hops: the nodes on the way, each as `host:port`, the source node last. name:
     the scheme and the hops as text. priority: 0 is the best.
 
-    scheme: `grpc`, or `grpcs` with TLS: the source speaks the block services over gRPC. Empty: it is an Ockam node."""
+    scheme: `grpc`, or `grpcs` with TLS: the source speaks the block services over gRPC. Empty: it is an Ockam node.
+    status: the `host:port` for questions about its blocks, if that is another one than for the blocks themselves."""
 
     name: str
     hops: tuple[str, ...]
     priority: int = 0
     scheme: str = ""
+    status: str = ""
+
+    @property
+    def protocol(self) -> str:
+        """How this node speaks to the source, in words."""
+        return {"": "Ockam routing", "grpc": "gRPC"}.get(self.scheme, "gRPC over TLS")
+
+
+class _SourceNode(msgspec.Struct, rename="camel"):
+    """A node in a file of sources, as protobuf's JSON writes the one of the reference block node."""
+
+    address: str
+    port: int
+    priority: int = 0
+    scheme: str = ""
+    status_port: int = 0
+    subscribe_port: int = 0
+
+
+def describe_sources(texts: tuple[str, ...]) -> dict[str, str]:
+    """Returns how each source is spoken to, by its name. Raises BackfillSettingsError."""
+    return {source.name: source.protocol for text in texts for source in _sources_of(text)}
 
 
 class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of backfill for one chain. The first six and their defaults come from the specification.
 
     first_block_available, last_block_to_store: the blocks that this node should have. -1 means no end.
-    block_node_sources: the source nodes, see `parse_source`. Without any, backfill is off.
+    block_node_sources: the source nodes, see `parse_source`, and files of them, see `read_sources`. Without any,
+    backfill is off.
     scan_interval_secs: between two searches for missing blocks.
     max_retries: how often a block is requested again before it is left to the next search.
     initial_retry_delay_secs, max_backoff_secs: the pause after the first failure of a source node, and the longest one.
@@ -81,11 +107,43 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.sources()
 
     def sources(self) -> list[SourceSetting]:
-        found = [parse_source(text) for text in self.block_node_sources]
+        found = [source for text in self.block_node_sources for source in _sources_of(text)]
         names = [source.name for source in found]
         if len(set(names)) < len(names):
             raise BackfillSettingsError("blockNodeSources: a source is named twice")
         return found
+
+
+def _sources_of(text: str) -> Iterator[SourceSetting]:
+    if text.endswith(".json"):
+        yield from read_sources(Path(text))
+    else:
+        yield parse_source(text)
+
+
+def read_sources(path: Path) -> list[SourceSetting]:
+    """Reads a file of sources of the reference block node (facts/block_node.md §5.1), which all speak gRPC. Names are
+    written as in its `.proto`, or as protobuf's JSON writes them. The tuning of its client is not needed. Raises
+    BackfillSettingsError."""
+    try:
+        nodes = msgspec.json.decode(path.read_bytes())["nodes"]
+        given = [{re.sub("_([a-z])", lambda at: at[1].upper(), name): each[name] for name in each} for each in nodes]
+        found = msgspec.convert(given, list[_SourceNode])
+        return [_source_over_grpc(each) for each in found]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise BackfillSettingsError(f"blockNodeSources: {path} is no file of sources: {error!r}") from error
+
+
+def _source_over_grpc(node: _SourceNode) -> SourceSetting:
+    """Raises ValueError."""
+    scheme = {"": "grpc", "http": "grpc", "https": "grpcs"}.get(node.scheme)
+    if scheme is None:
+        raise ValueError(f"{node.scheme!r} is no scheme; there are http and https")
+    host = f"[{node.address}]" if ":" in node.address else node.address
+    main, status, blocks = (f"{host}:{port or node.port}" for port in (0, node.status_port, node.subscribe_port))
+    for address in (main, status, blocks):
+        split_host_port(address)
+    return SourceSetting(f"{scheme}://{main}", (blocks,), node.priority, scheme, "" if status == blocks else status)
 
 
 def parse_source(text: str) -> SourceSetting:

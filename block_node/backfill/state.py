@@ -267,16 +267,19 @@ class BackfillState:
         from block_node.grpc.client.channel import GrpcChannel
         from block_node.grpc.client.source import GrpcSource
 
+        def channel_to(address: str) -> GrpcChannel:
+            def make_tls() -> TlsLayer:
+                layer = self._make_tls(address)
+                if layer is None:
+                    raise RemoteProtocolError("tls_other", f"this node has no TLS for {address}")
+                return layer
+
+            return GrpcChannel(self._node, address, make_tls if setting.scheme == "grpcs" else None)
+
         [address] = setting.hops
-
-        def make_tls() -> TlsLayer:
-            layer = self._make_tls(address)
-            if layer is None:
-                raise RemoteProtocolError("tls_other", f"this node has no TLS for {address}")
-            return layer
-
-        channel = GrpcChannel(self._node, address, make_tls if setting.scheme == "grpcs" else None)
-        return GrpcSource(self._node, channel, silence_s_max=self.settings.fetch_timeout_secs)
+        channel = channel_to(address)
+        status = channel_to(setting.status) if setting.status else channel
+        return GrpcSource(self._node, channel, status, silence_s_max=self.settings.fetch_timeout_secs)
 
     def _route_source(self, setting: SourceSetting) -> RouteSource:
         route = tuple(tcp(hop) for hop in setting.hops)

@@ -10,6 +10,7 @@ import stat
 import time
 from pathlib import Path
 
+from block_node.backfill.settings import describe_sources
 from ockam.actors.address import split_host_port
 from ockam.identity.rules.audit_chain import audit_files, examine_audit
 from ockam.identity.rules.rule_file import RulesError, load_rules
@@ -32,6 +33,7 @@ def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]
         check_listen(config),
         check_rates(config),
         check_addresses(config, is_running=is_running),
+        check_sources(config),
         check_tls(config),
         check_rules(config),
         check_tokens(config),
@@ -93,6 +95,13 @@ def check_addresses(config: Config, *, is_running: bool) -> Finding:
             text = f"{setting} {address}: {error.strerror or error}: the node does not start; choose another address"
             return Finding("addresses", "wrong", text, {setting: address})
     return Finding("addresses", "ok", "free")
+
+
+def check_sources(config: Config) -> Finding:
+    """Names the protocol of each source of backfill: for a block node of Hiero, `HOST:PORT` alone means gRPC."""
+    found = describe_sources(config.backfill_block_node_sources)
+    text = ", ".join(f"{name} speaks {protocol}" for name, protocol in found.items())
+    return Finding("sources", "ok", text or "none: missing blocks are not fetched", {**found})
 
 
 def check_tls(config: Config) -> Finding:

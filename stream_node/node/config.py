@@ -360,7 +360,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Group "Backfill": how missing blocks are fetched from other nodes. See [backfill.md](backfill.md).
     backfill_block_node_sources: tuple[str, ...] = ()
     """The nodes from which missing blocks are fetched: `HOST:PORT`, `HOST:PORT@1` with priority 1 (0 is tried first),
-    or `HOST:PORT>HOST:PORT` for the second node through the first. Without sources, backfill is off."""
+    or `HOST:PORT>HOST:PORT` for the second node through the first; these speak Ockam routing. `grpc://HOST:PORT` and
+    `grpcs://HOST:PORT` are block nodes that speak gRPC, as are those in a file `….json`, which is written as that of a
+    block node of Hiero. Without sources, backfill is off."""
     backfill_first_block_available: Amount = 0
     """The number of the lowest block that this node should have."""
     backfill_last_block_to_store: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1

@@ -56,9 +56,11 @@ BLOCK_S_MAX = 10.0
 ROOMY = PublishLimits(block_s_max=BLOCK_S_MAX, processing_s_max=20.0, resend_s=2.0, idle_s_max=120.0, slice_items_max=5)
 CROWDED = msgspec.structs.replace(ROOMY, queued_bytes_max=6_000, ahead_blocks_max=3)
 """With these the node reads only from whoever has the lowest block, and consensus nodes wait for their windows."""
-GRPC = GrpcLimits(publish_window_bytes=1_500)
+GRPC = GrpcLimits(publish_window_bytes=600)
 HTTP2 = Http2Limits(stream_window_bytes=500)
 CHECKED_S = 0.5
+WINDOW_S_MAX = 0.25
+"""Real publishers give up after half a second without a window (facts/grpc_peers.md §2, thread 5)."""
 PAUSES_S = (0.0, 0.02, 0.1, 0.4)
 """Of the four consensus nodes, between two messages. The slowest needs less than half of a block's time."""
 STEPS_MAX = 25
@@ -86,8 +88,7 @@ class GrpcOutcome(msgspec.Struct, frozen=True):
 
 def run_grpc_seed(seed: int, directory: Path) -> GrpcOutcome:
     """Runs the world of one seed. Raises BrokenPromise or Stuck."""
-    world = GrpcWorld(random.Random(seed), directory)
-    return run_seeded(seed, world.run)
+    return run_seeded(seed, GrpcWorld(random.Random(seed), directory).run)
 
 
 class Witness(Plugin):
@@ -130,8 +131,9 @@ class GrpcWorld:
         self._rng = rng
         self._directory = directory
         self._auditor = BlockAuditor(true_chain())
-        self._is_crowded = rng.random() < 0.3
-        self._limits = CROWDED if self._is_crowded else ROOMY
+        self.counts = DoorCounts()
+        self.is_crowded = rng.random() < 0.3
+        self._limits = CROWDED if self.is_crowded else ROOMY
         self._delay_s_max = rng.choice((0.0, 0.02, 0.3))
         self._begins_at = rng.choice((0, 0, 0, 2, 4))
         self._block_s = rng.choice((0.0, 0.5, 2.0))
@@ -236,7 +238,7 @@ class GrpcWorld:
             routes,
             HTTP2,
             MessageBudget(HTTP2.unfinished_bytes_max),
-            DoorCounts(),
+            self.counts,
             address=name,
             peer=Origin("grpc", f"{name}:1"),
             batch=node.batch,
@@ -368,6 +370,8 @@ class GrpcWorld:
     def _check(self) -> None:
         self._auditor.check_answers()
         raise_broken(self._honest)
+        if not self.is_crowded and self.counts.closed_s_longest > WINDOW_S_MAX:
+            raise BrokenPromise(f"a window stood at 0 for {self.counts.closed_s_longest:g} s while there was room")
 
     def _check_log(self) -> None:
         database = open_database(self._directory)
@@ -391,7 +395,8 @@ class Stall:
     def check(self, machine: PublishMachine, can_be_sent: bool, now_s: float) -> None:
         number = machine.blocks.next_durable
         block = machine.blocks.find(number)
-        state = (number, None if block is None else (block.publisher, block.stage))
+        # Whoever gives a block up and takes it again has another one of it.
+        state = (number, None if block is None else (block, block.stage))
         if state != self._last or not can_be_sent:
             self._last, self._since_s = state, now_s
         limits = self._limits
@@ -401,7 +406,7 @@ class Stall:
         else:
             most_s = limits.block_s_max if block.stage is Stage.RECEIVING else limits.processing_s_max
         if now_s - self._since_s > most_s + 2 * limits.tick_s + CHECKED_S:
-            raise BrokenPromise(f"block {number} stalls for {now_s - self._since_s:g} s: {state}")
+            raise BrokenPromise(f"block {number} stalls for {now_s - self._since_s:g} s in {block and block.stage}")
 
 
 def _fail() -> None:

@@ -28,11 +28,16 @@ LACKING: Final = (SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_E
 
 
 class GrpcSource:
-    """Another block node, over `channel`. silence_s_max: the longest wait for a message."""
+    """Another block node, whose blocks come over `channel`. silence_s_max: the longest wait for a message.
 
-    def __init__(self, node: Node, channel: GrpcChannel, *, silence_s_max: float) -> None:
+    status: the channel for questions about its blocks; None: the same one. Real nodes can serve them apart."""
+
+    def __init__(
+        self, node: Node, channel: GrpcChannel, status: GrpcChannel | None = None, *, silence_s_max: float
+    ) -> None:
         self._node = node
         self._channel = channel
+        self._status_channel = channel if status is None else status
         self._silence_s_max = silence_s_max
         # Nodes of earlier versions have no detail.
         self._has_detail = True
@@ -60,7 +65,7 @@ class GrpcSource:
             except CallRefused as refused:
                 on_done(None, refused.text)
 
-        self._channel.use(ask, lambda reason: on_done(None, reason))
+        self._status_channel.use(ask, lambda reason: on_done(None, reason))
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
         """Answers that it does not know: no message of the protocol names the root hash of a block."""

@@ -49,7 +49,7 @@ class DoorCounts:
         self.lines = LogRate()
 
 
-class Pace(Protocol):
+class ReadingPace(Protocol):
     """Counts what a peer sends and gets, and makes the node read more slowly from one that exceeds its limits."""
 
     def spend(self, messages: int, size_bytes: int) -> None: ...
@@ -83,7 +83,7 @@ class GrpcConnection:
         *,
         address: str,
         batch: Callable[[], AbstractContextManager[object]],
-        pace: Pace | None = None,
+        pace: ReadingPace | None = None,
     ) -> None:
         self._stream = stream
         self._pace = pace
@@ -373,7 +373,7 @@ class ServerConnection(GrpcConnection):
         peer: object = None,
         prefers: Sequence[str] = (),
         batch: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
-        pace: Pace | None = None,
+        pace: ReadingPace | None = None,
     ) -> None:
         machine = Http2Machine(limits, budget, trio.current_time())
         super().__init__(stream, machine, limits, counts, address=address, batch=batch, pace=pace)

@@ -183,6 +183,7 @@ def has_terminal() -> bool:
 def report_listening(
     settings: Config, addresses: list[str], http: list[str], as_json: bool, grpc: Sequence[str] = ()
 ) -> None:
+    from block_node.backfill.settings import describe_sources
     from stream_node.node.identity.access import lacking
     from stream_node.node.identity.tls_state import find_certificate_sha384, tls_mode, tls_text
 
@@ -194,6 +195,9 @@ def report_listening(
         line["grpc"] = list(grpc)
     if sha384 is not None:
         line["certificate_sha384"] = sha384
+    sources = describe_sources(settings.backfill_block_node_sources)
+    if sources:
+        line["backfill_sources"] = sources
     line |= {"data_dir": settings.data_dir, "tls": tls_mode(settings)}
     lines = [f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"]
     if http:
@@ -205,6 +209,7 @@ def report_listening(
         lines.append(f"the SHA-384 of the certificate, for block-nodes.json, is {sha384}")
     if settings.tls_certificate is not None:
         lines.append(f"TLS is {tls_text(settings)}")
+    lines += [f"backfill fetches from {name} by {protocol}" for name, protocol in sources.items()]
     missing = lacking(settings)
     if missing is not None:
         line["insecure"] = missing

@@ -11,7 +11,7 @@ class GrpcDoorStatistics(msgspec.Struct, frozen=True):
 
     closed: the connections that the node has closed or refused, by reason. calls: ended calls, by their status.
     unfinished_bytes: the announced bytes of messages that have not arrived completely.
-    window_closed_s_longest: the longest time for which a peer could send nothing of a call that had room here.
+    window_closed_s_longest: the longest time for which a peer could send nothing of a call, held back or not.
     """
 
     open: int

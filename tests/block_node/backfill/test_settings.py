@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from block_node.backfill.settings import BackfillSettings, BackfillSettingsError, SourceSetting
+from block_node.backfill.settings import BackfillSettings, BackfillSettingsError, SourceSetting, describe_sources
+from stream_node.care.doctor_access import check_sources
+from stream_node.cli.node.serve import report_listening
 from stream_node.node.block_services import check_settings
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
@@ -39,6 +42,60 @@ def test_the_names_of_the_specification_stand_in_a_table(tmp_path: Path) -> None
     check_settings(config)
     sources = BackfillSettings(block_node_sources=config.backfill_block_node_sources).sources()
     assert sources[1] == SourceSetting("[::1]:4001", ("[::1]:4001",), 2)
+
+
+def test_the_sources_of_a_block_node_of_hiero_are_read_as_they_stand(tmp_path: Path) -> None:
+    """Its file has names as in `block_node_source.proto`, or as protobuf's JSON writes them. All sources speak gRPC."""
+    tuning = {"connect_timeout": 1000, "prior_knowledge": True, "max_frame_size": 2097152}
+    nodes = [
+        {"address": "one.example", "port": 40840, "priority": 1, "node_id": 1, "name": "one"},
+        {"address": "two.example", "port": 40840, "status_port": 40841, "subscribe_port": 40842, "scheme": "https"},
+        {"address": "::1", "port": 40840, "priority": 2, "statusPort": 7, "grpc_webclient_tuning": tuning},
+    ]
+    file = tmp_path / "block-nodes.json"
+    file.write_text(json.dumps({"nodes": nodes}))
+    settings = BackfillSettings(block_node_sources=("127.0.0.1:4000", str(file)))
+    settings.check()
+    assert settings.sources()[1:] == [
+        SourceSetting("grpc://one.example:40840", ("one.example:40840",), 1, "grpc"),
+        SourceSetting("grpcs://two.example:40840", ("two.example:40842",), 0, "grpcs", "two.example:40841"),
+        SourceSetting("grpc://[::1]:40840", ("[::1]:40840",), 2, "grpc", "[::1]:7"),
+    ]
+    assert describe_sources(settings.block_node_sources) == {
+        "127.0.0.1:4000": "Ockam routing",
+        "grpc://one.example:40840": "gRPC",
+        "grpcs://two.example:40840": "gRPC over TLS",
+        "grpc://[::1]:40840": "gRPC",
+    }
+
+
+def test_the_line_at_the_start_says_how_a_source_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    config = Config(block_node=True, backfill_block_node_sources=("127.0.0.1:4000", "grpc://127.0.0.1:40840"))
+    report_listening(config, ["127.0.0.1:4001"], [], as_json=True)
+    told = json.loads(capsys.readouterr().out)["backfill_sources"]
+    assert told == {"127.0.0.1:4000": "Ockam routing", "grpc://127.0.0.1:40840": "gRPC"}
+    finding = check_sources(config)
+    assert (finding.check, finding.status, finding.values) == ("sources", "ok", told)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        '{"nodes": [{"port": 1}]}',
+        '{"nodes": [{"address": "a", "port": 70000}]}',
+        '{"nodes": [{"address": "a", "port": 1, "scheme": "ftp"}]}',
+        '{"nodes": [1]}',
+        "nodes",
+    ],
+)
+def test_a_file_that_is_none_of_sources_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "sources.json"
+    file.write_text(text)
+    for path in (file, tmp_path / "none.json"):
+        with pytest.raises(BackfillSettingsError, match="no file of sources"):
+            BackfillSettings(block_node_sources=(str(path),)).check()
 
 
 def test_a_variable_takes_the_place_of_what_the_file_says(tmp_path: Path) -> None:

@@ -280,6 +280,7 @@ def test_the_command_reports_all_of_it(command: CommandLine, tmp_path: Path) -> 
         "listen",
         "rates",
         "addresses",
+        "sources",
         "tls",
         "rules",
         "tokens",

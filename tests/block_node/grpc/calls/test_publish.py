@@ -358,13 +358,15 @@ async def test_p29_a_legal_block_larger_than_a_message_comes_in_several(tmp_path
         await first.expect("acknowledgement", 0)
 
 
-async def test_p30_a_thousand_streams_that_do_nothing_pin_nothing(tmp_path: Path) -> None:
+async def test_p30_many_streams_that_do_nothing_hold_nothing_and_end_with_their_connection(tmp_path: Path) -> None:
     async with block_door(tmp_path, http2=Http2Limits(streams_max=1_000)) as door, raw_client(door.port) as client:
         client.h2.remote_settings.max_concurrent_streams = 1_000
         client.h2.remote_settings.acknowledge()
         for _ in range(300):
             await client.open(pbj_headers(PUBLISH))
         await wait_until(lambda: feeding(door) == 300)
+        machine = door.connections[0]._machine
+        assert not sum(call.pending_bytes + call.reader.waiting_bytes for call in machine.calls.values())
         await client.stream.aclose()
         await wait_until(lambda: feeding(door) == 0)
 

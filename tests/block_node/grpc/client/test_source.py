@@ -27,7 +27,7 @@ from ockam.actors.node import Node
 from ockam.identity.tls import Tls, new_client_context
 from ockam.identity.tls_layer import TlsLayer
 from stream_node.node.process import NodeProcess
-from tests.block_node.grpc.calls.block_door import GrpcPublisher
+from tests.block_node.grpc.calls.block_door import GrpcPublisher, block_door
 from tests.block_node.grpc.http2.raw_client import raw_client
 from tests.block_node.publish.samples import chain_of
 from tests.stream_node.doors.grpc.test_grpc_door import grpc_node, tls_settings
@@ -229,6 +229,22 @@ async def test_nobody_there_is_unreachable() -> None:
         listener = await fetched(source, 0, 1)
         assert (listener.reason or "").startswith("unreachable")
         assert not listener.lied
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_real_node_may_serve_its_status_at_another_port(tmp_path: Path) -> None:
+    async with (
+        block_door(tmp_path / "blocks") as blocks,
+        block_door(tmp_path / "status") as status,
+        trio.open_nursery() as nursery,
+    ):
+        await publish(blocks.port, 3)
+        await publish(status.port, 1)
+        node = Node(nursery)
+        channel, other = (GrpcChannel(node, f"127.0.0.1:{door.port}") for door in (blocks, status))
+        source = GrpcSource(node, channel, other, silence_s_max=5.0)
+        assert (await status_of(source))[0] == BlockRanges([(0, 0)])
+        assert len((await fetched(source, 0, 2)).blocks) == 3
         nursery.cancel_scope.cancel()
 
 
