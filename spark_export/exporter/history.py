@@ -248,6 +248,8 @@ class ExportHistory:
             try:
                 async with engine.begin() as connection:
                     await connection.execute(text(f"PRAGMA busy_timeout = {BUSY_MS}"))
+                    # Of two processes that make the file at once, one waits, and finds the tables of the other.
+                    await connection.execute(text("BEGIN IMMEDIATE"))
                     await connection.run_sync(metadata.create_all)
                     await work(connection)
             finally:

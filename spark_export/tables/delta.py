@@ -32,7 +32,7 @@ from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, PartitionField, count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
-from spark_export.tables.log import CommitConflict, OldRuns, TableFile, TableLog, commit_of, said_of
+from spark_export.tables.log import PLAN_KEY, RUN_KEY, CommitConflict, OldRuns, TableFile, TableLog, commit_of, said_of
 from spark_export.tables.model import (
     Commit,
     DataFile,
@@ -141,7 +141,18 @@ class DeltaLog(TableLog):
         lacks = any(field.name not in known for field in table.schema().fields)
         files = [replace(each, stats=count_only(each.rows)) if lacks else each for each in written.files]
         actions = [_add(each, now_ms) for each in files]
-        self._transact(table, actions, applications, said_of(run, ranges))
+        self._transact(table, actions, applications, said_of(run, ranges, plan))
+
+    def find_run(self, plan: FilesPlan) -> int | None:
+        table = self._table
+        assert table is not None
+        # Each entry is a file to read, so only those since the plan are.
+        if (later := table.version() - plan.version) <= 0:
+            return None
+        with _delta_errors(f"the log of {self.address} cannot be read"):
+            return next(
+                (int(each[RUN_KEY]) for each in table.history(later) if each.get(PLAN_KEY) == plan.plan_id), None
+            )
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run

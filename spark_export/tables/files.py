@@ -77,6 +77,9 @@ class FilesPlan:
     partition_by: how the table is partitioned. folders: whether a file is in folders `NAME=VALUE/…` of these.
     convert: a function that adds columns to a batch of rows, such as decoded ones, or None.
     forgotten: the messages that must not be written; see `TableState`.
+    version: the version of the table at the time of the plan.
+    plan_id: no other plan has it. The table's log has it with the run, so that a run whose commit was not answered can
+        be told from one of another exporter with the same messages.
     """
 
     root: str
@@ -87,6 +90,8 @@ class FilesPlan:
     convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     forgotten: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     folders: bool = True
+    version: int = 0
+    plan_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 class FilesWriter:

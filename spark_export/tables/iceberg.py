@@ -30,6 +30,7 @@ from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, rewrite_rows
 from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
 from spark_export.tables.log import (
+    PLAN_KEY,
     RUN_KEY,
     CommitConflict,
     OldRuns,
@@ -176,7 +177,7 @@ class IcebergLog(TableLog):
         return f"{_address_of(table)}/data", fitting(schema.as_arrow(), columns, self.address), partition_by
 
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
-        table, after, said = self._table, state.after(ranges), said_of(state.run + 1, ranges)
+        table, after, said = self._table, state.after(ranges), said_of(state.run + 1, ranges, plan)
         files = [f"{table.location().rstrip('/')}/data/{each.path}" for each in written.files]
         with self._changing(table) as change:
             change.set_properties({POSITIONS_KEY: _text(after.positions), RUN_KEY: str(after.run)})
@@ -186,6 +187,10 @@ class IcebergLog(TableLog):
                 # The snapshot makes the commit fail if another one came first.
                 with change.update_snapshot(snapshot_properties=said).fast_append():
                     pass
+
+    def find_run(self, plan: FilesPlan) -> int | None:
+        said = (each.summary.additional_properties for each in self._table.snapshots() if each.summary is not None)
+        return next((int(each[RUN_KEY]) for each in said if each.get(PLAN_KEY) == plan.plan_id), None)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         with iceberg_errors(f"the snapshots of {self.address} cannot be read"):

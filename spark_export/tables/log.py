@@ -30,7 +30,7 @@ from spark_export.tables.model import (
     TablePosition,
     TableState,
     Written,
-    is_committed,
+    check_next,
     join,
 )
 
@@ -40,8 +40,8 @@ OldRuns = Mapping[int, tuple[Sequence[IndexRange], Sequence[DataFile]]]
 
 COMMIT_ATTEMPTS_MAX = 10
 """How often a commit is tried when other programs change the table at the same time."""
-RUN_KEY, RANGES_KEY = "stream-node.run", "stream-node.ranges"
-"""The keys of what a commit of an export says in the log: the number of the run, and its index ranges."""
+RUN_KEY, RANGES_KEY, PLAN_KEY = "stream-node.run", "stream-node.ranges", "stream-node.plan"
+"""The keys of what a commit of an export says in the log: the run's number, index ranges and `FilesPlan.plan_id`."""
 
 
 class CommitConflict(Exception):
@@ -117,6 +117,7 @@ class TableLog(ABC):
             convert=convert,
             forgotten=state.forgotten,
             folders=self.format == "parquet",
+            version=state.version,
         )
 
     @abstractmethod
@@ -135,10 +136,11 @@ class TableLog(ABC):
 
         def commit() -> Commit:
             state = self.load()
-            if is_committed(state, ranges):
+            if (run := self.find_run(plan)) is not None:
                 # If the answer to the commit was lost, the table has these files, so they stay.
                 self.abandon(plan)
-                return Commit(state.run, ranges, already=True)
+                return Commit(run, ranges, already=True)
+            check_next(state, ranges)
             if state.forgotten != plan.forgotten:
                 raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")
             self._commit(plan, state, written, ranges)
@@ -170,6 +172,13 @@ class TableLog(ABC):
     @abstractmethod
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
         """Commits if the table is still in `state`, or was only changed by other programs. Raises CommitConflict."""
+
+    @abstractmethod
+    def find_run(self, plan: FilesPlan) -> int | None:
+        """Returns the number of the run that was made by this plan, None if the loaded table has no such run.
+
+        The positions do not tell that: another exporter can have planned and committed the same messages.
+        """
 
     @abstractmethod
     def has_old_run(self, old_id: str, run: int) -> bool:
@@ -211,9 +220,9 @@ class TableLog(ABC):
         """
 
 
-def said_of(run: int, ranges: Iterable[IndexRange]) -> dict[str, str]:
+def said_of(run: int, ranges: Iterable[IndexRange], plan: FilesPlan) -> dict[str, str]:
     """Returns what a commit of an export says in the log."""
-    return {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)}
+    return {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges), PLAN_KEY: plan.plan_id}
 
 
 def commit_of(said: Mapping[str, Any], operation: str) -> Commit | str:

@@ -142,13 +142,17 @@ class ParquetFolderLog(TableLog):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(Path(plan.root) / each.path, target)
         after = state.after(ranges)
-        self._write_run(tree, written.files, ranges, after)
+        self._write_run(tree, written.files, ranges, after, plan_id=plan.plan_id)
         with self._locked():
             generation = self._generation()
             if self.load() != state:
                 raise CommitConflict("another exporter has published a run meanwhile")
             rename_durably(tree, generation / f"run={after.run:06d}")
         self.abandon(plan)
+
+    def find_run(self, plan: FilesPlan) -> int | None:
+        runs = (_run_file(folder) for folder in reversed(self._runs(self._generation())))
+        return next((each["run"] for each in runs if each.get("plan") == plan.plan_id), None)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._generation() / f"run={run:06d}").is_dir()
@@ -301,10 +305,12 @@ class ParquetFolderLog(TableLog):
         ranges: Sequence[IndexRange],
         after: TableState,
         time_us: int | None = None,
+        plan_id: str = "",
     ) -> None:
         tree.mkdir(parents=True, exist_ok=True)
         content = {
             "run": after.run,
+            "plan": plan_id,
             "time_us": time.time_ns() // 1000 if time_us is None else time_us,
             "files": [
                 {
