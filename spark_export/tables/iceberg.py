@@ -73,6 +73,8 @@ CHOICE = "_export.json"
 """The file at the export's address with the catalog that the user has chosen. It has no secrets."""
 SECRETS = ("token", "credential", "secret", "password", "access-key")
 TRANSFORMS = {"identity": "", "year": "year", "month": "month", "day": "day", "hour": "hour"}
+SNAPSHOTS_MAX = 500
+"""How many snapshots `expire` keeps at most. Each commit writes all of them again: 7 kB each at 100 partitions."""
 ORPHANS_S = 24 * 3600
 """The age in seconds from which files that no snapshot ever had are removed."""
 SMALL_BYTES = FILE_BYTES_MAX // 2
@@ -288,6 +290,8 @@ class IcebergLog(TableLog):
     def expire(self, keep_s: float) -> int:
         """Expires snapshots, and removes the data and manifest files that only they had, and what killed runs left.
 
+        Snapshots beyond the latest SNAPSHOTS_MAX are expired at any age, because every commit writes the list of them.
+
         pyiceberg removes no files. Spark's procedure for orphans also removes those of other programs.
         """
         now_s = time.time()
@@ -303,7 +307,12 @@ class IcebergLog(TableLog):
             before = _files_of_snapshots(table)
             # A snapshot is the current one from its own time to the time of the next snapshot.
             times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
-            old = [number for (_, number), (end_ms, _) in pairwise(times) if end_ms <= (now_s - keep_s) * 1000]
+            beyond = len(times) - SNAPSHOTS_MAX
+            old = [
+                number
+                for place, ((_, number), (end_ms, _)) in enumerate(pairwise(times))
+                if place < beyond or end_ms <= (now_s - keep_s) * 1000
+            ]
             protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
             if expired := [number for number in old if number not in protected]:
                 table.maintenance.expire_snapshots().by_ids(expired).commit()
