@@ -241,7 +241,7 @@ class _OpenFile:
 
     def _flush(self) -> None:
         if self._waiting:
-            rows = pa.concat_tables(self._waiting)
+            rows = _in_order(pa.concat_tables(self._waiting))
             with store_errors(self._path):
                 self._writer.write_table(rows, row_group_size=rows.num_rows)
             self._waiting.clear()
@@ -390,6 +390,21 @@ def remove_files(plan: FilesPlan, files: Iterable[DataFile]) -> None:
     for each in files:
         with suppress(OSError):
             filesystem.delete_file(f"{root}/{each.path}")
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """Returns the rows of a row group by partition and index. Files with several partitions, and files that another
+    program has written, are merged into one file as they are."""
+    # A table of somebody else can be partitioned by `partition`, whose column is then not in the files.
+    names = [name for name in ("partition", "index") if name in rows.schema.names]
+    rises, stays = pa.scalar(False), pa.scalar(True)
+    for name in names:
+        steps = pc.pairwise_diff(rows[name].combine_chunks())
+        rises = pc.or_(rises, pc.and_(stays, pc.greater(steps, 0)))
+        stays = pc.and_(stays, pc.equal(steps, 0))
+    if pc.all(rises.slice(1), min_count=0).as_py():
+        return rows
+    return rows.sort_by([(name, "ascending") for name in names])
 
 
 def _data_bytes(rows: pa.RecordBatch | pa.Table) -> int:

@@ -270,6 +270,9 @@ class IcebergLog(TableLog):
         """Replaces files by others with the same rows, except forgotten ones. Returns the numbers of files and rows."""
         table = self._table
         plan = self.files_plan(state, schema_to_pyarrow(table.schema(), include_field_ids=False))
+        # The manifests have the newest files first.
+        columns = [table.schema().find_field(name) for name in ("partition", "index")]
+        tasks = sorted(tasks, key=lambda task: (str(task.file.partition), *_least(task.file, columns)))
         with iceberg_errors(f"files of {self.address} cannot be read"):
             rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_record_batches(tasks)
             before, made = rewrite_rows(FilesWriter(plan), rows)
@@ -398,6 +401,12 @@ def _text(positions: Positions) -> str:
 
 def _address_of(table: Any) -> str:
     return str(table.location()).rstrip("/")
+
+
+def _least(file: Any, columns: Sequence[Any]) -> list[int]:
+    """Returns the lower bound of each column in a file; -1 if the manifest does not have it."""
+    bounds = ((each.field_type, (file.lower_bounds or {}).get(each.field_id)) for each in columns)
+    return [-1 if bound is None else int(from_bytes(kind, bound)) for kind, bound in bounds]
 
 
 def _is_earlier(snapshot: Any) -> bool:

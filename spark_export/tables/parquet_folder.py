@@ -43,6 +43,7 @@ from spark_export.tables.files import (
     PartitionField,
     hive_folder,
     rewrite_rows,
+    statistics,
 )
 from spark_export.tables.log import (
     CommitConflict,
@@ -291,7 +292,9 @@ class ParquetFolderLog(TableLog):
         made: list[DataFile] = []
         for files in merges.values():
             names = ["stream", *plan.schema.names]
-            rows = (part for folder, each in files for part in read_file(folder / each.path, each.partition, names))
+            # The tasks of a run report their files in any order.
+            ordered = sorted(files, key=lambda one: _least(one[0] / one[1].path))
+            rows = (part for folder, each in ordered for part in read_file(folder / each.path, each.partition, names))
             for done in rewrite_rows(FilesWriter(plan), rows)[1]:
                 (tree / done.path).parent.mkdir(parents=True, exist_ok=True)
                 os.rename(Path(plan.root) / done.path, tree / done.path)
@@ -404,6 +407,12 @@ def _columns_of(merges: Iterable[Sequence[tuple[Path, DataFile]]]) -> pa.Schema:
         except (pa.ArrowException, OSError) as error:
             raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
     return pa.unify_schemas([*(each.remove_metadata() for each in found), pa.schema([ROWS.field("era")])])
+
+
+def _least(path: Path) -> list[int]:
+    """Returns the lowest partition and the lowest index of a file; -1 where its statistics do not say it."""
+    said = json.loads(statistics(pq.read_metadata(path))).get("minValues", {})
+    return [said.get(name, -1) for name in ("partition", "index")]
 
 
 def _state_of(folders: Sequence[Path]) -> TableState:
