@@ -32,7 +32,17 @@ from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, PartitionField, count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
-from spark_export.tables.log import PLAN_KEY, RUN_KEY, CommitConflict, OldRuns, TableFile, TableLog, commit_of, said_of
+from spark_export.tables.log import (
+    PLAN_KEY,
+    RUN_KEY,
+    CommitConflict,
+    OldRuns,
+    OwnersRule,
+    TableFile,
+    TableLog,
+    commit_of,
+    said_of,
+)
 from spark_export.tables.model import (
     Commit,
     DataFile,
@@ -63,12 +73,20 @@ REFUSED = {
     "delta.constraints": "an export does not check constraints of others; remove them, or export into another table",
 }
 """The beginnings of the names of table properties with which an export cannot write into a table, and why."""
+DESCRIPTION = "Messages of stream-node, one row each: stream, partition, era and index name one message."
+"""The description of a table that an exporter has made."""
+KEPT = "delta.deletedFileRetentionDuration"
+"""The property with which the owner of a table says how long files of earlier versions are kept."""
+KEPT_DEFAULT = "interval 7 days"
+"""What Delta's specification says for a table without the property."""
+UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 7 * 86_400}
 SMALL_BYTES = 64 * 1024 * 1024
 VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 ORPHANS_S = 24 * 3600
 """The age in seconds from which files in no transaction are removed. A younger one can be of a run that goes on."""
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(?:(\d{10})\.(\d{10})|[0-9a-f-]{36}))?\.(parquet|json)")
 _COMMIT = re.compile(r"(\d{20})\.json")
+_INTERVAL = re.compile(r"(\d+)\s+([a-z]+?)s?\b")
 
 
 class DeltaLog(TableLog):
@@ -105,7 +123,7 @@ class DeltaLog(TableLog):
                 mode="ignore",
                 partition_by=list(PARTITIONS),
                 name="messages",
-                description="Messages of stream-node, one row each: stream, partition, era and index name one message.",
+                description=DESCRIPTION,
                 storage_options=self._storage,
             )
         self._sync(self._log, 0)
@@ -227,8 +245,10 @@ class DeltaLog(TableLog):
         failpoint("rewritten")
         return int(metrics["numFilesRemoved"])
 
-    def expire(self, keep_s: float) -> int:
+    def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         started_s = time.time()
+        if not exactly:
+            keep_s = max(keep_s, self.owners_rule().keep_s)
         with _delta_errors(f"old files of {self.address} cannot be removed"):
             removed = self._open().vacuum(
                 # deltalake takes whole hours. Rounded down, half an hour would remove files at once.
@@ -239,6 +259,23 @@ class DeltaLog(TableLog):
             )
         self._sync(self._log, started_s)
         return len(removed)
+
+    def is_own(self) -> bool:
+        table = self._open()
+        # Tables of earlier versions have no description, but their runs in the log.
+        return table.metadata().description == DESCRIPTION or any(
+            name.startswith(EARLIER) for name in self._load_applications(table.version())
+        )
+
+    def owners_rule(self) -> OwnersRule:
+        said = self._open().metadata().configuration.get(KEPT)
+        if said is None and self.is_own():
+            return OwnersRule()
+        text = said or KEPT_DEFAULT
+        parts = [(float(count), unit) for count, unit in _INTERVAL.findall(text.lower())]
+        if not parts or any(unit not in UNITS_S for _, unit in parts):
+            raise ExportError(f"the table {self.address} has {KEPT} = {text}, which is no interval; nothing is removed")
+        return OwnersRule(sum(count * UNITS_S[unit] for count, unit in parts), said=f"{KEPT} = {text}")
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
         digest = "" if key is None else sha256(key).hexdigest()

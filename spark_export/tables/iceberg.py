@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from hashlib import sha256
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from spark_export.tables.log import (
     RUN_KEY,
     CommitConflict,
     OldRuns,
+    OwnersRule,
     TableFile,
     TableLog,
     commit_of,
@@ -57,8 +59,10 @@ try:
         TableAlreadyExistsError,
         ValidationException,
     )
-    from pyiceberg.expressions import AlwaysTrue, EqualTo
+    from pyiceberg.expressions import AlwaysTrue, And, EqualTo
     from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files, schema_to_pyarrow
+    from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+    from pyiceberg.table.snapshots import ancestors_of
     from pyiceberg.transforms import DayTransform, IdentityTransform
 except ModuleNotFoundError as error:
     raise ExtraMissing(f"the format iceberg needs the library `pyiceberg` ({error.name} is missing)") from error
@@ -79,8 +83,12 @@ ORPHANS_S = 24 * 3600
 """The age in seconds from which files that no snapshot ever had are removed."""
 SMALL_BYTES = FILE_BYTES_MAX // 2
 """Compaction merges files smaller than this size, in bytes."""
+COMMENT = "Messages of stream-node, one row each: stream, partition, era and index name one message."
+"""The comment of a table that an exporter has made."""
+KEPT, KEPT_MIN, GC = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep", "gc.enabled"
+"""The properties with which the owner of a table says how long snapshots are kept, and whether files are removed."""
 PROPERTIES = {
-    "comment": "Messages of stream-node, one row each: stream, partition, era and index name one message.",
+    "comment": COMMENT,
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -205,7 +213,9 @@ class IcebergLog(TableLog):
         if RUN_KEY in table.properties:
             return
         with self._changing(table) as change:
-            change.set_properties({POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))})
+            # Earlier versions set no comment, and wrote only into tables that they had made.
+            numbers = {POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))}
+            change.set_properties({**numbers, "comment": COMMENT})
             with change.update_snapshot().fast_append():
                 pass
 
@@ -290,7 +300,7 @@ class IcebergLog(TableLog):
         failpoint("rewritten")
         return len(tasks), before - sum(each.rows for each in made)
 
-    def expire(self, keep_s: float) -> int:
+    def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Expires snapshots, and removes the data and manifest files that only they had, and what killed runs left.
 
         Snapshots beyond the latest SNAPSHOTS_MAX are expired at any age, because every commit writes the list of them.
@@ -299,7 +309,11 @@ class IcebergLog(TableLog):
         """
         now_s = time.time()
         with iceberg_errors(f"old snapshots of {self.address} cannot be expired"):
-            table = self._open()
+            table, rule = self._open(), self.owners_rule()
+            if rule.keep_s == math.inf:
+                return 0
+            if not exactly:
+                keep_s = max(keep_s, rule.keep_s)
             # The files are listed before the snapshots are read again: a file of a later commit is not in the list.
             listed = [
                 each
@@ -317,6 +331,8 @@ class IcebergLog(TableLog):
                 if place < beyond or end_ms <= (now_s - keep_s) * 1000
             ]
             protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
+            if not exactly:
+                protected |= _latest_of_branches(table, rule.versions_min)
             if expired := [number for number in old if number not in protected]:
                 table.maintenance.expire_snapshots().by_ids(expired).commit()
                 self._sync(table, now_s)
@@ -332,6 +348,37 @@ class IcebergLog(TableLog):
             for each in removed:
                 filesystem.delete_file(each.path)
         return len(expired) + len(removed)
+
+    def is_own(self) -> bool:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            return bool(self._open().properties.get("comment") == COMMENT)
+
+    def owners_rule(self) -> OwnersRule:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            metadata = self._open().metadata
+            said = {name: metadata.properties[name] for name in (KEPT, KEPT_MIN, GC) if name in metadata.properties}
+            ages_ms = [each.max_snapshot_age_ms for each in metadata.refs.values()]
+            counts = [each.min_snapshots_to_keep for each in metadata.refs.values()]
+            age_ms = max(int(said.get(KEPT, 0)), *(each or 0 for each in ages_ms), 0)
+            count = max(int(said.get(KEPT_MIN, 1)), *(each or 1 for each in counts), 1)
+        if any(ages_ms) or any(counts):
+            said["the branches"] = f"{age_ms} ms, {count} snapshots"
+        # Without garbage collection, another table may have the same files.
+        keep_s = math.inf if said.get(GC, "true").lower() == "false" else age_ms / 1000
+        return OwnersRule(keep_s, count, ", ".join(f"{name} = {value}" for name, value in said.items()))
+
+    def versions_with(self, stream: str, key: bytes | None) -> list[str]:
+        wanted = EqualTo("stream", stream) if key is None else And(EqualTo("stream", stream), EqualTo("key", key))
+        found = []
+        with iceberg_errors(f"the tags and branches of {self.address} cannot be read"):
+            table = self._open()
+            for name, ref in table.metadata.refs.items():
+                if name == MAIN_BRANCH:
+                    continue
+                rows = table.scan(wanted, selected_fields=("index",), snapshot_id=ref.snapshot_id)
+                if any(each.num_rows for each in rows.to_arrow_batch_reader()):
+                    found.append(f"the {ref.snapshot_ref_type.value} {name}")
+        return sorted(found)
 
     def _list(self, address: str) -> list[fs.FileInfo]:
         filesystem, path = open_filesystem(address, self.options)
@@ -412,6 +459,13 @@ def _least(file: Any, columns: Sequence[Any]) -> list[int]:
 def _is_earlier(snapshot: Any) -> bool:
     """Returns whether an earlier version made a snapshot. It named its runs ID/NUMBER."""
     return snapshot.summary is not None and "/" in snapshot.summary.additional_properties.get(RUN_KEY, "")
+
+
+def _latest_of_branches(table: Any, count: int) -> set[int]:
+    """Returns the ids of the latest `count` snapshots of each branch."""
+    branches = [each for each in table.metadata.refs.values() if each.snapshot_ref_type == SnapshotRefType.BRANCH]
+    heads = [table.metadata.snapshot_by_id(each.snapshot_id) for each in branches]
+    return {each.snapshot_id for head in heads for each in islice(ancestors_of(head, table.metadata), count)}
 
 
 def _files_of_snapshots(table: Any) -> set[str]:

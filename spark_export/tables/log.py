@@ -65,6 +65,19 @@ class TableFile:
     has_removed_rows: bool = False
 
 
+@dataclass(frozen=True)
+class OwnersRule:
+    """How long the owner of a table has its old versions kept, by properties of the table.
+
+    keep_s: at least so many seconds; infinite if nothing may be removed. versions_min: so many versions of each branch,
+        whatever their age. said: the properties, with their values; empty without any.
+    """
+
+    keep_s: float = 0.0
+    versions_min: int = 1
+    said: str = ""
+
+
 class TableLog(ABC):
     """The table of one export and its log. A method opens what it needs, so that nothing stays open between two runs.
 
@@ -208,8 +221,23 @@ class TableLog(ABC):
         """Merges small files of the table; its rows stay the same. Returns the number of merged files."""
 
     @abstractmethod
-    def expire(self, keep_s: float) -> int:
-        """Removes files and old versions that were replaced `keep_s` seconds ago. Returns their number."""
+    def expire(self, keep_s: float, *, exactly: bool = False) -> int:
+        """Removes files and old versions that were replaced `keep_s` seconds ago. Returns their number.
+
+        exactly: also those that the owner of the table has kept for longer, see `owners_rule`.
+        """
+
+    def is_own(self) -> bool:
+        """Returns whether an exporter made the table, and no other program."""
+        return True
+
+    def owners_rule(self) -> OwnersRule:
+        """Returns how long the owner of the table has old versions kept."""
+        return OwnersRule()
+
+    def versions_with(self, stream: str, key: bytes | None) -> list[str]:
+        """Returns the names of versions that `expire` never removes, and that have rows of a stream or of one key."""
+        return []
 
     @abstractmethod
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:

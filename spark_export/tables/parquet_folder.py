@@ -212,7 +212,7 @@ class ParquetFolderLog(TableLog):
 
         return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, digest, until_us))[1])
 
-    def expire(self, keep_s: float) -> int:
+    def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Removes generations that the link has left `keep_s` seconds ago, and what killed runs have left."""
         removed = self._sweep()
         # Without the lock, a generation to which another process is just turning the link would seem to be an old one.
