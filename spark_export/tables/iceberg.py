@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from hashlib import sha256
 from itertools import islice, pairwise
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -102,11 +103,18 @@ class IcebergLog(TableLog):
 
     def __init__(self, place: StoreLocation, options: Mapping[str, str], chosen: CatalogChoice | None = None) -> None:
         super().__init__(place, options)
-        for name, option in ((chosen.name, option) for option in chosen.options) if chosen is not None else ():
+        options_of = chosen.options.items() if chosen is not None else ()
+        name = chosen.name if chosen is not None else ""
+        for option, value in options_of:
             if any(part in option.lower() for part in SECRETS):
                 raise TableRefused(
                     f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set "
                     f"PYICEBERG_CATALOG__{name.upper()}__{option.upper().replace('-', '_')}"
+                )
+            if _has_password(value):
+                raise TableRefused(
+                    f"--catalog-option {option}: its address has a password, which `ps` and the file {CHOICE} would "
+                    f"show; set PYICEBERG_CATALOG__{name.upper()}__{option.upper().replace('-', '_')} to the address"
                 )
         self._chosen = chosen
         self._choice = chosen or self._read_choice()
@@ -440,6 +448,13 @@ class IcebergLog(TableLog):
             return None
         except (OSError, ValueError, TypeError) as error:
             raise TableRefused(f"{self.place}/{CHOICE} cannot be read: {one_line(error)}") from error
+
+
+def _has_password(address: str) -> bool:
+    try:
+        return urlsplit(address).password is not None
+    except ValueError:
+        return False
 
 
 def _text(positions: Positions) -> str:
