@@ -77,7 +77,7 @@ def cbor_reader() -> Callable[[bytes], Mapping[Any, Any]]:
     try:
         import cbor2
     except ImportError as error:
-        raise OptionError("decode=cbor needs the package cbor2 on every worker; install the extra `spark`") from error
+        raise OptionError("decode=cbor needs the package cbor2 on every worker; install the extra `export`") from error
 
     def tagged_value(tag: int, value: Any, immutable: bool) -> Any:
         try:

@@ -313,8 +313,8 @@ def _length(named: tuple[str, str]) -> int:
 
 def _check_there(plan: FilesPlan, written: Written) -> None:
     """Raises ExportError if this process does not have the files of the executors: Delta's log would name them."""
-    if parse_place(plan.root).is_local:
-        missing = [each.path for each in written.files if not (Path(plan.root) / each.path).is_file()]
+    if (place := parse_place(plan.root)).is_local:
+        missing = [each.path for each in written.files if not (place.folder / each.path).is_file()]
         if missing:
             raise ExportError(
                 f"{plan.root} has no {missing[0]}, which an executor wrote: the machines do not share this folder; "

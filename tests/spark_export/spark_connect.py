@@ -16,7 +16,7 @@ import pyspark
 
 from spark_export.java import find_java_home
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 600.0
 RUN_TIMEOUT_S = 900.0
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -86,7 +86,7 @@ class ArrowRead(Operation):
 def find_missing() -> str | None:
     """Returns a text that names the packages that are missing for bulk reads, or None."""
     missing = [name for name in NEEDED if find_spec(name) is None]
-    return f"{' and '.join(missing)} are not installed here: install the extra `spark`" if missing else None
+    return f"{' and '.join(missing)} are not installed here: install the extra `export`" if missing else None
 
 
 class ArrowThread(threading.Thread):

@@ -266,7 +266,7 @@ class FailingQuery(MagicMock):
         self.take = take
         return self
 
-    def option(self, *given: Any) -> FailingQuery:
+    def option(self, *given: Any, **more: Any) -> FailingQuery:
         return self
 
     trigger = option
