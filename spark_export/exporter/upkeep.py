@@ -102,16 +102,15 @@ async def forget(
 
 
 def _latest_us(log: TableLog, stream: str) -> int:
-    """Returns the latest time that a message of a stream can have until now, in microseconds since 1970.
+    """Returns the latest time of the messages of a stream until now, in microseconds since 1970.
 
-    The clock of the node can be ahead of the clock here. The times of a partition never decrease, so the time of its
-    last exported message is the latest one. The log of Delta has it in milliseconds.
+    The clock of the node can be ahead of the clock here, or was before it was set back. So the rows say it, and the
+    position of the last one, whose row another program may have removed. The log of Delta has it in milliseconds.
     """
     positions = [each for of, each in log.load().positions.items() if of.stream == stream]
     times_us = [time.time_ns() // 1000, *(each.last_us + 999 for each in positions)]
-    if any(not each.last_us for each in positions):
-        # An earlier version exported the partition, and noted no times.
-        for batch in log.read(["stream", "timestamp"]):
-            found = pc.max(batch.filter(pc.equal(batch.column("stream"), stream)).column("timestamp")).cast("int64")
-            times_us += [found.as_py()] if found.is_valid else []
+    for batch in log.read(["stream", "timestamp"]):
+        if "timestamp" in batch.schema.names:
+            found = pc.max(batch.filter(pc.equal(batch.column("stream"), stream)).column("timestamp"))
+            times_us += [found.cast("int64").as_py()] if found.is_valid else []
     return max(times_us)

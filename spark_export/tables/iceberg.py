@@ -332,7 +332,8 @@ class IcebergLog(TableLog):
             before = _files_of_snapshots(table)
             # A snapshot is the current one from its own time to the time of the next snapshot.
             times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
-            beyond = len(times) - SNAPSHOTS_MAX
+            # Where the owner of the table has said an age, no number of ours comes before it.
+            beyond = len(times) - SNAPSHOTS_MAX if exactly or not rule.keep_s else 0
             old = [
                 number
                 for place, ((_, number), (end_ms, _)) in enumerate(pairwise(times))

@@ -126,7 +126,7 @@ class ParquetFolderLog(TableLog):
         with self._locked():
             make_folder(staged)
             # The lock shows that the run is alive. Without it, another exporter removes the folder.
-            self._staged[str(staged)] = _lock(staged / "lock")
+            self._staged[str(staged)] = take_lock(staged / "lock")
         return str(staged), without(columns, [each.name for each in PARTITION_BY]), PARTITION_BY
 
     def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
@@ -367,7 +367,7 @@ class ParquetFolderLog(TableLog):
                 held = None
                 with suppress(FileNotFoundError):
                     try:
-                        held = _lock(folder / "lock", os.O_RDWR)
+                        held = take_lock(folder / "lock", os.O_RDWR)
                     except BlockingIOError:
                         continue
                 removed += sum(1 for _ in folder.rglob("*.parquet"))
@@ -379,7 +379,7 @@ class ParquetFolderLog(TableLog):
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Only one process at a time publishes in the folder."""
-        held = _lock(self.folder / "exporter.lock", wait=True)
+        held = take_lock(self.folder / "exporter.lock", wait=True)
         try:
             yield
         finally:
@@ -442,7 +442,7 @@ def _run_file(folder: Path) -> Any:
         raise TableDamaged(f"{folder / RUN_FILE} cannot be read: {error}") from error
 
 
-def _lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = False) -> int:
+def take_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = False) -> int:
     """Takes a lock until the descriptor is closed or the process ends. Raises BlockingIOError if it is taken."""
     descriptor = os.open(path, flags, 0o644)
     try:
