@@ -35,6 +35,7 @@ from spark_export.tables.filesystem import one_line, open_filesystem, store_erro
 from spark_export.tables.log import (
     PLAN_KEY,
     RUN_KEY,
+    UPKEEP_KEY,
     CommitConflict,
     OldRuns,
     OwnersRule,
@@ -188,9 +189,7 @@ class DeltaLog(TableLog):
                         stats = statistics(pq.ParquetFile(opened).metadata)
                     actions.append(_add(replace(each, path=path, stats=stats), time.time_ns() // 1_000_000))
         applications = [Transaction(_application(of), position.end) for of, position in positions.items()]
-        self._transact(
-            table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {"stream-node": "migrate"}
-        )
+        self._transact(table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {UPKEEP_KEY: "migrate"})
 
     def commits(self) -> list[Commit | str]:
         with _delta_errors(f"the log of {self.address} cannot be read"):
@@ -240,7 +239,7 @@ class DeltaLog(TableLog):
         failpoint("rewrite_written")
         with _delta_errors(f"the table {self.address} cannot be compacted"):
             started_s = time.time()
-            metrics = table.optimize.compact()
+            metrics = table.optimize.compact(commit_properties=_upkeep("compact"))
             self._sync(self._root, started_s)
         failpoint("rewritten")
         return int(metrics["numFilesRemoved"])
@@ -256,6 +255,7 @@ class DeltaLog(TableLog):
                 dry_run=False,
                 enforce_retention_duration=False,
                 full=keep_s >= ORPHANS_S,
+                commit_properties=_upkeep("expire"),
             )
         self._sync(self._log, started_s)
         return len(removed)
@@ -286,7 +286,7 @@ class DeltaLog(TableLog):
             # not know the record fails.
             table = self._open()
             numbers = [Transaction(RUN, self._state_of(table).run), Transaction(application, until_us)]
-            self._transact(table, [], numbers, {"stream-node.forget": application})
+            self._transact(table, [], numbers, {UPKEEP_KEY: application})
 
         self._repeat("nothing is forgotten", note)
         table, text = self._open(), stream.replace("'", "''")
@@ -298,7 +298,7 @@ class DeltaLog(TableLog):
         failpoint("rewrite_written")
         with _delta_errors(f"rows of {self.address} could not be deleted"):
             started_s = time.time()
-            metrics = table.delete(predicate)
+            metrics = table.delete(predicate, commit_properties=_upkeep("forget"))
             self._sync(self._root, started_s)
         failpoint("rewritten")
         return int(metrics["num_deleted_rows"] or 0)
@@ -407,6 +407,11 @@ def _add(file: DataFile, now_ms: int) -> AddAction:
         data_change=True,
         stats=file.stats,
     )
+
+
+def _upkeep(kind: str) -> CommitProperties:
+    """Returns what says in the log that a commit is the exporter's own."""
+    return CommitProperties(custom_metadata={UPKEEP_KEY: kind})
 
 
 def _application(of: Incarnation) -> str:

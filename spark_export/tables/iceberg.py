@@ -34,6 +34,7 @@ from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem,
 from spark_export.tables.log import (
     PLAN_KEY,
     RUN_KEY,
+    UPKEEP_KEY,
     CommitConflict,
     OldRuns,
     OwnersRule,
@@ -224,7 +225,7 @@ class IcebergLog(TableLog):
             # Earlier versions set no comment, and wrote only into tables that they had made.
             numbers = {POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))}
             change.set_properties({**numbers, "comment": COMMENT})
-            with change.update_snapshot().fast_append():
+            with change.update_snapshot(snapshot_properties={UPKEEP_KEY: "migrate"}).fast_append():
                 pass
 
     def commits(self) -> list[Commit | str]:
@@ -299,7 +300,7 @@ class IcebergLog(TableLog):
         with self._changing(table) as change:
             if forgotten:
                 change.set_properties({FORGOTTEN_KEY: json.dumps(forgotten, ensure_ascii=False)})
-            with change.update_snapshot().overwrite() as snapshot:
+            with change.update_snapshot(snapshot_properties={UPKEEP_KEY: "rewrite"}).overwrite() as snapshot:
                 for task in tasks:
                     snapshot.delete_data_file(task.file)
                 paths = (f"{_address_of(table)}/data/{each.path}" for each in made)

@@ -44,6 +44,10 @@ RUN_KEY, RANGES_KEY, PLAN_KEY = "stream-node.run", "stream-node.ranges", "stream
 """The keys of what a commit of an export says in the log: the run's number, index ranges and `FilesPlan.plan_id`."""
 
 
+UPKEEP_KEY, UPKEEP = "stream-node.upkeep", "UPKEEP"
+"""The key of what a compaction or another commit of the exporter without ranges says in the log, and its operation."""
+
+
 class CommitConflict(Exception):
     """Another program changed the table during a commit, or the answer of the store or catalog was lost."""
 
@@ -203,7 +207,10 @@ class TableLog(ABC):
 
     @abstractmethod
     def commits(self) -> list[Commit | str]:
-        """Returns the commits that the log still has, newest first. A text is the operation of another program."""
+        """Returns the commits that the log still has, newest first. A text is the operation of another program.
+
+        The operation of the exporter's own compactions and the like is UPKEEP.
+        """
 
     @abstractmethod
     def list_files(self) -> list[TableFile]:
@@ -254,8 +261,10 @@ def said_of(run: int, ranges: Iterable[IndexRange], plan: FilesPlan) -> dict[str
 
 
 def commit_of(said: Mapping[str, Any], operation: str) -> Commit | str:
-    """Returns a commit of an export, or the operation of a commit that has no ranges."""
-    return Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY])) if RANGES_KEY in said else operation
+    """Returns a commit of an export, or the operation of a commit that has no ranges; UPKEEP for the exporter's own."""
+    if RANGES_KEY in said:
+        return Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY]))
+    return UPKEEP if UPKEEP_KEY in said else operation
 
 
 def ranges_to_json(ranges: Iterable[IndexRange]) -> str:

@@ -146,6 +146,9 @@ def history(
         from dataclasses import asdict
 
         rows = [asdict(each) for each in table.history_of(folder).load_runs(last)]
+        if not rows:
+            # A path without an export is told, because it may be misspelt.
+            table.open(folder)
     say_each(rows, columns([HEAD, *map(_cells, rows)], NUMBERS) if rows else "no run yet")
 
 
@@ -291,8 +294,12 @@ def files(folder: FolderArgument, table: TableOptions = PLAIN_TABLE) -> None:
     Example: stream-node export files s3://bucket/lake
     """
     with errors_told():
+        from spark_export.exporter.job import plain_path
+
         found = table.open(folder).list_files()
-        rows = [{"address": each.address, "file_bytes": each.file_bytes, "rows": each.rows} for each in found]
+        rows = [
+            {"address": plain_path(each.address), "file_bytes": each.file_bytes, "rows": each.rows} for each in found
+        ]
     say_each(rows, [each["address"] for each in rows])
 
 
