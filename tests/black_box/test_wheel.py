@@ -182,7 +182,7 @@ assert cluster.OWNER == "cluster"
 spark = open_session("local[1,4]")
 rows = spark.read.format("stream_node").option("subscribe", "mine").option("endpoint", sys.argv[1]).load()
 owner = udf(lambda: __import__("cluster").OWNER, "string")
-print([(bytes(row.data), row.owner) for row in rows.orderBy("index").withColumn("owner", owner()).collect()])
+print([(bytes(row.value), row.owner) for row in rows.orderBy("offset").withColumn("owner", owner()).collect()])
 spark.stop()
 """
 

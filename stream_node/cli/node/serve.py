@@ -99,9 +99,11 @@ def serve(
     _relax_garbage_collector()
 
     def report_ready() -> None:
+        # A supervisor watches a worker from its first report on, so the report comes before the line by which the
+        # supervisor learns that the worker listens.
+        notifier.ready()
         report_listening(settings, server.addresses, server.http, as_json)
         log_started(origins, server.addresses, server.http)
-        notifier.ready()
 
     trio.run(_serve_until_stopped, server, reloading, report_ready, None if place is None else place.supervisor)
     end_at_once()
