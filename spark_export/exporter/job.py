@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from spark_export.exporter.history import ExportHistory
 
 SUFFIX_CHARACTERS = 6
-OWN_NAMES = ("messages", "generations", "staging", "catalog.sqlite", "catalog.sqlite-journal", "ledger.sqlite")
-"""The names of files in the folder of an export whose table may not exist yet, besides those that begin with `_`."""
+OWN_NAMES = (
+    *("messages", "generations", "staging", "catalog.sqlite", "catalog.sqlite-journal", "ledger.sqlite"),
+    "lost+found",
+)
+"""The names of files in the folder of an export whose table may not exist yet, besides those that begin with `_`. The
+last one is in the root of a file system."""
 
 
 @dataclass(frozen=True)

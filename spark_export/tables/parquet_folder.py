@@ -152,8 +152,9 @@ class ParquetFolderLog(TableLog):
         self.abandon(plan)
 
     def find_run(self, plan: FilesPlan) -> int | None:
-        runs = (_run_file(folder) for folder in reversed(self._runs(self._generation())))
-        return next((each["run"] for each in runs if each.get("plan") == plan.plan_id), None)
+        # Each run is a file to read, so only those since the plan are.
+        later = [each for each in self._runs(self._generation()) if int(each.name[4:]) > plan.version]
+        return next((run["run"] for run in map(_run_file, later) if run.get("plan") == plan.plan_id), None)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._generation() / f"run={run:06d}").is_dir()

@@ -19,7 +19,7 @@ from spark_export.tables.columns import ROWS
 from spark_export.tables.model import Incarnation, IndexRange, Written
 from spark_export.tables.open import open_table
 
-RUNS, PARTITIONS = 200, 20
+RUNS, PARTITIONS = 100, 20
 KEEP_S = 5 * 86_400.0
 
 
