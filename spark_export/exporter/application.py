@@ -208,7 +208,6 @@ class SparkExporter(Exporter):
         try:
             written = write_files(rows, plan, starts, is_remote=self._choice.remote is not None)
             failpoint("tasks_done")
-            # A batch query is planned after the first check, so a stream can have been made anew in between.
             self._check_incarnations(planned.values())
             _check_there(plan, written)
             if self._stopping.is_set():
@@ -224,8 +223,12 @@ class SparkExporter(Exporter):
         return asyncio.run_coroutine_threadsafe(commit, loop).result()
 
     def _check_incarnations(self, planned: Iterable[IndexRange]) -> None:
-        """Raises PositionsMoved if a stream was made anew after the plan. The tasks have not read a row yet, and they
-        read rows of the streams that the micro-batch was planned with, or fail."""
+        """Raises PositionsMoved if a stream was deleted or made anew after the plan.
+
+        Called before the tasks read, which could only fail then, and the stream would be left out of the run. Called
+        again before the commit: Spark plans a batch query after the first call, so its tasks can have read rows of a
+        stream that was made anew in between.
+        """
         now = {(each.stream, each.partition): each.created_us for each in self._node.list_ends(self._selection)}
         for each in planned:
             if now.get(each.of.place) != each.of.created_us:
@@ -278,15 +281,12 @@ def blamed_streams(places: Iterable[tuple[str, int]], text: str) -> set[str]:
     """Returns the streams of which an error names a partition, as STREAM/PARTITION."""
     blamed = set()
     # The name of one stream can be the end of another one's, so the longest names are looked for first.
-    for name, stream in sorted(((f"{stream}/{partition}", stream) for stream, partition in places), key=_length):
+    names = ((f"{stream}/{partition}", stream) for stream, partition in places)
+    for name, stream in sorted(names, key=lambda named: -len(named[0])):
         if name in text:
             blamed.add(stream)
             text = text.replace(name, "")
     return blamed
-
-
-def _length(named: tuple[str, str]) -> int:
-    return -len(named[0])
 
 
 def _check_there(plan: FilesPlan, written: Written) -> None:
