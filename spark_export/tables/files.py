@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -425,15 +425,11 @@ def _value(each: PartitionField, fixed: Mapping[str, Any], time: datetime | None
     return str(fixed[each.source]) if time is None or not each.unit else time.strftime(UNITS[each.unit])
 
 
-def statistics(
-    metadata: pq.FileMetaData, bounded: Collection[str] = BOUNDED, counted: Collection[str] = COUNTED
-) -> str:
+def statistics(metadata: pq.FileMetaData) -> str:
     """Returns the row count, minima, maxima and numbers of nulls of a file, as the JSON text of Delta's log.
 
     If a column other than bytes has no minimum, such as a decoded one, only the row count is returned: deltalake's
     datasets compare the missing minimum of such a column as null, and a filter on the column then finds no row.
-
-    bounded, counted: the columns with minimum and maximum, and those with the number of nulls.
     """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -441,9 +437,9 @@ def statistics(
     for number in range(metadata.num_columns):
         name = metadata.schema.column(number).path
         found = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
-        if name in counted and all(each is not None and each.has_null_count for each in found):
+        if name in COUNTED and all(each is not None and each.has_null_count for each in found):
             nulls[name] = sum(each.null_count for each in found)
-        if name in bounded and found and all(each is not None and each.has_min_max for each in found):
+        if name in BOUNDED and found and all(each is not None and each.has_min_max for each in found):
             least[name] = _bound(min(each.min for each in found), up=False)
             greatest[name] = _bound(max(each.max for each in found), up=True)
         column = metadata.schema.column(number)
