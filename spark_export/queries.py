@@ -13,8 +13,8 @@ from typing import Any
 def open_query(rows: Any, take: Callable[[Any], None], **trigger: Any) -> Iterator[Any]:
     """Starts a streaming query, and stops it at the end. Raises the error of `take`, or an error of Spark.
 
-    rows: a streaming DataFrame. take: is called with each micro-batch, and commits it. trigger: as for Spark's
-    `DataStreamWriter.trigger`. The checkpoint counts for this query only, and is removed with it.
+    rows: a streaming DataFrame. take: is called with each micro-batch, and commits it. trigger: the arguments
+    of Spark's method `trigger`. The checkpoint counts for this query only, and is removed with it.
     """
     failed: list[Exception] = []
 

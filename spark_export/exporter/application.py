@@ -2,10 +2,10 @@
 
     spark-submit …/stream_node/__main__.py export daemon LAKE --node HOST:PORT
 
-A run is a query `readStream` with the trigger `availableNow`. Each micro-batch goes to `foreachBatch`: tasks write its
-rows as files (`spark_files`), and this process commits them and the new positions in one transaction of the table. The
-positions in the table decide where the next query begins, so a checkpoint counts for one query only, and a run can
-continue what the small engine has begun.
+A run is a query `readStream` with the trigger `availableNow` (`spark_export/queries.py::open_query`). For each
+micro-batch, tasks write its rows as files (`spark_files`), and this process commits them and the new positions in one
+transaction of the table. The positions in the table decide where the next query begins, so a checkpoint counts for one
+query only, and a run can continue what the small engine has begun.
 """
 
 from __future__ import annotations
