@@ -21,12 +21,7 @@ def examine_server(url: str, config: Config) -> Finding:
     except ConfigError as error:
         return Finding(CHECK, "wrong", str(error), {})
     except ImportError:
-        return Finding(
-            CHECK,
-            "wrong",
-            NO_DRIVER,
-            {},
-        )
+        return Finding(CHECK, "wrong", NO_DRIVER, {})
     try:
         server = PostgresPrimary(url, wait_s=CONNECT_WAIT_S, call_s=config.database_call_s)
     except StorageError as error:
