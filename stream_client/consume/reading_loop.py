@@ -17,14 +17,14 @@ from collections.abc import Collection, Sequence
 
 from stream_client.consume.partition_reading import PartitionReading
 from stream_client.consume.reader import LONG_POLL_S
-from stream_client.consume.readings import Readings
+from stream_client.consume.readings import ReadPartitions
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionReset, RequestTimeout, StreamRemade
 from stream_client.positions import Positions, resume
 from stream_client.session import ClientSession
 
 
-class ReadingLoop(Readings):
+class ReadingLoop(ReadPartitions):
     """Reads the partitions of one consumer, and records the consumer's position in each partition."""
 
     _session: ClientSession

@@ -1,4 +1,4 @@
-"""Readings: the partitions that a consumer reads, and its position in each. `ReadingLoop` adds the waiting."""
+"""ReadPartitions: the partitions that a consumer reads, and its position in each. `ReadingLoop` adds the waiting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SavesNowait(Protocol):
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None: ...
 
 
-class Readings:
+class ReadPartitions:
     """The partitions of one consumer, and the consumer's position in each. It never waits, so the async and the
     blocking loop share it.
 

@@ -11,10 +11,10 @@ from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.position_saves import check_keeps_positions, check_name
 from stream_client.positions import SavedIndexes
 from stream_client.session import ClientSession, Connected
-from stream_client.share.membership import Membership
+from stream_client.share.membership import LeaseMembership
 
 
-class LeaseMember(Membership):
+class LeaseMember(LeaseMembership):
     """One member of a consumer group. The members of a group share the partitions of a stream under one client id.
 
     Each consumer needs its own LeaseMember. The member saves positions together with the fence of its lease, a number

@@ -1,4 +1,4 @@
-"""Membership: requests and renews the leases of one member of a consumer group (`node/lease/1`), without waiting.
+"""LeaseMembership: requests and renews the leases of one member of a consumer group (`node/lease/1`), without waiting.
 
 `LeaseClientMachine` decides which partitions the member may process. This module sends the machine's requests on time.
 The async and the blocking `LeaseMember` (`stream_client.share.leases`) share it.
@@ -42,7 +42,7 @@ def own_member_id() -> str:
     return f"{socket.gethostname()[:HOST_CHARACTERS_MAX]}:{os.getpid()}:{secrets.token_hex(MEMBER_ID_BYTES)}"
 
 
-class Membership:
+class LeaseMembership:
     """The leases of one member of a consumer group, and the saves under them."""
 
     def __init__(self, session: Requests, saves: PositionSaves, member_id: str | None) -> None:

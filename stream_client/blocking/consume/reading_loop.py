@@ -20,12 +20,12 @@ from stream_client.blocking.positions import Positions, resume
 from stream_client.blocking.session import ClientSession
 from stream_client.consume.partition_reading import PartitionReading
 from stream_client.consume.reader import LONG_POLL_S
-from stream_client.consume.readings import Readings
+from stream_client.consume.readings import ReadPartitions
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionReset, RequestTimeout, StreamRemade
 
 
-class ReadingLoop(Readings):
+class ReadingLoop(ReadPartitions):
     """Reads the partitions of one consumer, and records the consumer's position in each partition."""
 
     _session: ClientSession
