@@ -22,11 +22,10 @@ from spark_export.source.catalog import (
     ending_indexes,
     find_catalog,
     is_chosen,
-    is_latest,
     selected,
     starting_indexes,
 )
-from spark_export.source.option_values import EARLIEST, LATEST
+from spark_export.source.option_values import EARLIEST, LATEST, has_mark
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import (
     Place,
@@ -73,7 +72,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        if is_latest(options):
+        if has_mark(options.starting, LATEST):
             raise OptionError("startingOffsets cannot be latest (-1) in a batch read: nothing would be read")
         catalog = find_catalog(options)
         ends = selected(options, catalog)
