@@ -20,7 +20,7 @@ import msgspec
 from bench.peers.servers import family_cpu_seconds
 from stream_client import blocking
 from stream_node.fleet.cluster.fixed_member import fixed_view
-from stream_node.fleet.cluster.shards import shard_of
+from stream_node.fleet.cluster.view import shard_of
 from stream_node.fleet.worker_place import worker_members
 from stream_node.node.process import NodeProcess
 from stream_service.names import stream_address

@@ -228,19 +228,12 @@ def _inspect(target: Path, over: bool) -> Present:
     """Checks the target as `_replaceable` does, for a dry run, under the lock if there is one. Raises BackupError,
     StorageError."""
     names = names_in(target)
-    if LOCK_NAME not in names:
-        return _replaceable(target, over, names)
-    with _owned_as_it_is(target):
-        return _replaceable(target, over, names)
-
-
-@contextmanager
-def _owned_as_it_is(target: Path) -> Iterator[None]:
-    lock = DirectoryLock(target)
+    lock = DirectoryLock(target) if LOCK_NAME in names else None
     try:
-        yield
+        return _replaceable(target, over, names)
     finally:
-        lock.release_as_found()
+        if lock is not None:
+            lock.release_as_found()
 
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
@@ -259,12 +252,9 @@ def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
     if FILE_NAME not in names:
         raise BackupError(f"{target} has other files and no database to replace; choose another data directory")
     try:
-        session = Database.open(target, read_only=True).read_session()
-        try:
+        with closing(Database.open(target, read_only=True).read_session()) as session:
             streams, messages, _ = count_stored(session)
             return Present(True, streams, messages)
-        finally:
-            session.close()
     except (StorageError, sqlite3.Error):
         return Present(found=True)
 

@@ -17,8 +17,7 @@ from stream_node.cli.progress import ProgressLine
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
-    from stream_node.bench.loads import Load
-    from stream_node.bench.run import Result, Work
+    from stream_node.bench.run import Load, Result, Work
 
 CLIENTS_MAX = 1_000
 """The maximum number of clients. Each needs a connection, so a file in this process and in the node."""
@@ -67,7 +66,7 @@ def push(
 
     Example: stream-node bench push --messages 100000 --size 1000 --publishers 4
     """
-    from stream_node.bench.loads import Load
+    from stream_node.bench.run import Load
 
     load = Load(messages=messages, size_bytes=size, clients=publishers, window=window)
     _measure("push", load, node)
@@ -87,7 +86,7 @@ def pull(
 
     Example: stream-node bench pull --messages 100000 --page 100 --readers 4
     """
-    from stream_node.bench.loads import Load
+    from stream_node.bench.run import Load
 
     load = Load(messages=messages, size_bytes=size, clients=readers, window=page)
     _measure("pull", load, node)
@@ -103,7 +102,7 @@ def latency(
 
     Example: stream-node bench latency --messages 1000 --publishers 10
     """
-    from stream_node.bench.loads import Load
+    from stream_node.bench.run import Load
 
     load = Load(messages=messages, size_bytes=size, clients=publishers)
     _measure("latency", load, node)
@@ -122,7 +121,7 @@ def fanout(
 
     Example: stream-node bench fanout --messages 10000 --consumers 100
     """
-    from stream_node.bench.loads import Load
+    from stream_node.bench.run import Load
 
     load = Load(messages=messages, size_bytes=size, clients=consumers, window=window)
     _measure("fanout", load, node)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -242,12 +243,9 @@ def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyRepor
     from stream_storage.sqlite.database import Database
     from stream_storage.sqlite.verify import verify as verify_session
 
-    session = Database.open(folder, read_only=True).read_session()
-    try:
+    with closing(Database.open(folder, read_only=True).read_session()) as session:
         total = sum(each.next_index - each.first_index for each in session.log.list_streams(limit=STREAMS_LISTED))
         return verify_session(session, lambda _, messages: progress(messages, total))
-    finally:
-        session.close()
 
 
 def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, listen: ListenOption = None) -> None:
@@ -263,7 +261,7 @@ def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, listen: 
     import msgspec
 
     from stream_node.care.doctor import examine
-    from stream_node.node.setting_origins import load_effective
+    from stream_node.node.config_sources import load_effective
 
     in_force, settings = load_effective({"data_dir": data_dir, "listen": listen}, file=config)
     findings = examine(in_force)

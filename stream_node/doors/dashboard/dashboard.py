@@ -25,14 +25,13 @@ from stream_node.doors.dashboard import (
     messages,
     mirrors,
 )
-from stream_node.doors.dashboard.history import INTERVAL_S, History, take_sample
+from stream_node.doors.dashboard.history import INTERVAL_S, History, StreamRates, take_sample
 from stream_node.doors.dashboard.mirror_watch import MirrorWatch
 from stream_node.doors.dashboard.overview import Overview, listed
 from stream_node.doors.dashboard.page import DashboardPage, show_problem
 from stream_node.doors.dashboard.rendering import read_asset
 from stream_node.doors.dashboard.sessions import PATH, Sessions, set_cookie
 from stream_node.doors.dashboard.silence import Silence
-from stream_node.doors.dashboard.stream_rates import StreamRates
 from stream_node.doors.dashboard.streams import Streams
 from stream_node.doors.dashboard.trends import Trends
 from stream_node.doors.http.app import Endpoint, HttpCall

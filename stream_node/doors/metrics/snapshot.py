@@ -16,8 +16,7 @@ from ockam.actors.mailbox import MailboxStatistics
 from stream_node.care.trouble import CurrentTroubles
 from stream_node.doors.metrics.reading import ConsumerFigures, StreamFigures, read_figures
 from stream_node.node.identity.endings import Ending, read_endings
-from stream_node.node.parts import NodeCondition, NodeParts
-from stream_node.node.statistics import ServerStatistics
+from stream_node.node.parts import NodeCondition, NodeParts, ServerStatistics
 from stream_service.counters import StreamCounters
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.database import FILE_NAME

@@ -10,9 +10,8 @@ import trio
 
 from stream_node.fleet.cluster.member import ShardServices
 from stream_node.fleet.cluster.router import Router
-from stream_node.fleet.cluster.shards import SHARDS, choose_owner
 from stream_node.fleet.cluster.statistics import MemberStatistics, peer_statistics
-from stream_node.fleet.cluster.view import ClusterView, Shard, StoredMember
+from stream_node.fleet.cluster.view import SHARDS, ClusterView, Shard, StoredMember, choose_owner
 from stream_storage.errors import StorageBusy, StorageError
 
 LOOK_S = 0.5

@@ -22,8 +22,7 @@ from sqlalchemy import (
     update,
 )
 
-from stream_node.fleet.cluster.shards import SHARDS
-from stream_node.fleet.cluster.view import ClusterView, Shard, StoredMember
+from stream_node.fleet.cluster.view import SHARDS, ClusterView, Shard, StoredMember
 from stream_storage.contract import Operation, Session
 from stream_storage.errors import MemberFenced
 from stream_storage.statement import compiled, upsert

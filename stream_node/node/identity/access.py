@@ -15,7 +15,7 @@ from ockam.actors.node import Node
 from ockam.identity.identity import Identity
 from ockam.identity.rules.audit import Audit
 from ockam.identity.rules.audit_lines import Entry
-from ockam.identity.rules.authorizer import AccessStatistics, Authorizer
+from ockam.identity.rules.authorizer import Authorizer
 from ockam.identity.rules.rule_file import RulesError, load_rules
 from ockam.identity.rules.rules import Rule, Rules
 from ockam.transport.tcp import TcpTransport
@@ -96,7 +96,7 @@ class NodeAccess:
         self._node = node
         self._file = file
         self._keepers = tuple(keepers)
-        self._authorizer = authorizer
+        self.authorizer = authorizer
         self.audit = audit
         self.closers: list[Closer] = [tcp.close_identities]
         self._seen = _state_of(file)
@@ -125,13 +125,6 @@ class NodeAccess:
             logger.error("audit_not_opened", reason=str(error))
         self._load()
 
-    @property
-    def authorizer(self) -> Authorizer:
-        return self._authorizer
-
-    def statistics(self) -> AccessStatistics:
-        return self._authorizer.statistics()
-
     def close(self) -> None:
         self.audit.close()
 
@@ -141,12 +134,12 @@ class NodeAccess:
         try:
             rules = load_rules(self._file)
         except RulesError as error:
-            self._authorizer.note_bad_rules()
+            self.authorizer.note_bad_rules()
             for mistake in error.mistakes:
-                logger.error("rules_not_taken", reason=mistake, in_force=len(self._authorizer.rules))
+                logger.error("rules_not_taken", reason=mistake, in_force=len(self.authorizer.rules))
             self.audit.note(Entry("rules_not_taken", reason=str(error)))
             return
-        has_changed = self._authorizer.replace_rules(Rules([*self._keepers, *rules.rules]))
+        has_changed = self.authorizer.replace_rules(Rules([*self._keepers, *rules.rules]))
         # Changed limits need no new connections: what waits obeys them from now on.
         self._node.usages.replace_tables(rules.limits, trio.current_time())
         # Waiting pulls, subscriptions and sessions began under the old rules. They end with their connection, and a
