@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.responses import Response
 
@@ -20,10 +20,6 @@ RANGES_MAX = 2_000
 
 
 async def show_blocks(page: DashboardPage) -> Response:
-    return page.show("blocks.html", active="blocks", **await _values(page))
-
-
-async def _values(page: DashboardPage) -> dict[str, Any]:
     parts = page.call.parts
     chain = parts.config.block_chain
     statistics = parts.services.statistics().blocks
@@ -40,20 +36,22 @@ async def _values(page: DashboardPage) -> dict[str, Any]:
     gaps = find_gaps(available)
     drawn, known = available[-RANGES_MAX:], stored[-RANGES_MAX:]
     bars = draw_ranges(drawn, known, min(drawn[0][0], known[0][0]), drawn[-1][1]) if available else []
-    return {
-        "chain": chain,
-        "reach": status,
-        "store": statistics.node.store,
-        "publish": statistics.node.publish,
-        "backfill": statistics.backfill,
-        "readers": statistics.readers,
-        "bars": bars,
-        "gaps": gaps[-GAPS_MAX:],
-        "gap_count": len(gaps),
-        "missing": sum(last - first + 1 for first, last in gaps),
+    return page.show(
+        "blocks.html",
+        active="blocks",
+        chain=chain,
+        reach=status,
+        store=statistics.node.store,
+        publish=statistics.node.publish,
+        backfill=statistics.backfill,
+        readers=statistics.readers,
+        bars=bars,
+        gaps=gaps[-GAPS_MAX:],
+        gap_count=len(gaps),
+        missing=sum(last - first + 1 for first, last in gaps),
         # The names and addresses of other nodes are for operators.
-        "may_operate": page.may(OPERATOR, chain),
-    }
+        may_operate=page.may(OPERATOR, chain),
+    )
 
 
 def _pairs(ranges: list[BlockRange]) -> list[tuple[int, int]]:
