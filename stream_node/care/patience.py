@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from stream_node.cli.units import UnitError, parse_duration
+from stream_node.cli.values import UsageError, parse_duration
 
 WAITS = 3.0
 """A consumer is stuck when a message has waited for it this many times as long as messages usually wait."""
@@ -36,10 +36,10 @@ class StuckAfter(NamedTuple):
 
 
 def parse_stuck_after(text: str) -> StuckAfter:
-    """Parses CONSUMER=TIME or CONSUMER@STREAM=TIME. Raises UnitError."""
+    """Parses CONSUMER=TIME or CONSUMER@STREAM=TIME. Raises UsageError."""
     names, equals, limit = text.rpartition("=")
     if not equals or not names:
-        raise UnitError(f"{text!r} is not CONSUMER=TIME or CONSUMER@STREAM=TIME, such as nightly*=1d or old=never")
+        raise UsageError(f"{text!r} is not CONSUMER=TIME or CONSUMER@STREAM=TIME, such as nightly*=1d or old=never")
     wanted = names if "@" in names else f"{names}@*"
     pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
     return StuckAfter(pattern, math.inf if limit == NEVER else parse_duration(limit))

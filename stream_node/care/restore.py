@@ -58,12 +58,14 @@ class Present(msgspec.Struct, frozen=True):
 
 
 class FileContents(msgspec.Struct, frozen=True):
-    """The contents of a database file. data_bytes: of all messages. newest_us: in microseconds since 1970."""
+    """The contents of a database file, or of a backup. data_bytes: of all messages.
+    newest_us: of the newest message, created_us: of the backup, both in microseconds since 1970; None if unknown."""
 
     streams: int
     messages: int
     data_bytes: int
-    newest_us: int | None
+    newest_us: int | None = None
+    created_us: int | None = None
 
 
 def restore(

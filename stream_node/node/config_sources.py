@@ -15,7 +15,7 @@ from ockam.actors.address import split_host_port
 from ockam.errors import InvalidAddress
 from ockam.files.parsing import ParseError, parse_toml
 from stream_node.care.patience import parse_stuck_after
-from stream_node.cli.units import UnitError, parse_duration, parse_size
+from stream_node.cli.values import UsageError, parse_duration, parse_size
 from stream_node.node.block_services import check_settings as check_block_settings
 from stream_node.node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError, unknown_variables
 from stream_node.node.identity.access import check_exposure, check_rules
@@ -199,7 +199,7 @@ def _stuck_mistakes(config: Config) -> list[str]:
     for text in config.consumer_stuck_after:
         try:
             parse_stuck_after(text)
-        except UnitError as error:
+        except UsageError as error:
             mistakes.append(f"consumer_stuck_after: {error}")
     return mistakes
 
@@ -250,12 +250,12 @@ def _converted(name: str, value: Any, source: str) -> Any:
         raise ConfigError(f"unknown setting {name!r} {source}; {known}")
     try:
         return msgspec.convert(_in_units(name, value), field.type, strict=False)
-    except (msgspec.ValidationError, UnitError) as error:
+    except (msgspec.ValidationError, UsageError) as error:
         raise ConfigError(f"{name} {source}: {error}") from error
 
 
 def _in_units(name: str, value: Any) -> Any:
-    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes. Raises UnitError."""
+    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes. Raises UsageError."""
     if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return value
     if _TIME.search(name):

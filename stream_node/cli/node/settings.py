@@ -213,17 +213,7 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
     import msgspec
 
     tls = None if target.tls is None else msgspec.to_builtins(target.tls)
-    report = {"name": name, "address": target.address, "via": list(target.via), "service": target.service}
-    return report | {
-        "index_service": target.index_service,
-        "framing": target.framing,
-        "tls": tls,
-        "token_file": target.token_file,
-        "peer": target.peer,
-        "identity": target.identity,
-        "channel_listener": target.channel_listener,
-        "current": current,
-    }
+    return {"name": name, **msgspec.structs.asdict(target), "tls": tls, "current": current}
 
 
 def _way(target: Target) -> str:

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from stream_node.cli.output import AS_JSON
 from stream_node.cli.printable import printable_bytes
 from stream_node.cli.values import UsageError, time_text
 
@@ -190,20 +189,6 @@ class PrintFormat(NamedTuple):
     as_json: bool = False
     framed: bool = False
     escaped: bool = False
-
-    @classmethod
-    def of(
-        cls, keys: bool, headers: bool, times: bool, ndjson: bool, framed: bool = False, *, raw: bool
-    ) -> PrintFormat:
-        """Makes the format from the options of a command. Raises UsageError if the options cannot be combined."""
-        as_json = AS_JSON.get()
-        if framed and (keys or headers or times or as_json or ndjson):
-            raise UsageError(
-                "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
-                "headers, time and data"
-            )
-        escaped = sys.stdout.isatty() and not raw
-        return cls(keys or ndjson, headers or ndjson, times or ndjson, as_json or ndjson, framed, escaped)
 
     @property
     def is_rich(self) -> bool:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_client import Retention, StreamNotFound
-from stream_node.cli.units import UnitError, parse_duration, parse_size
+from stream_node.cli.values import UsageError, parse_duration, parse_size
 from stream_node.doors.dashboard.finding import Asked, find, find_streams
 from stream_node.doors.dashboard.listing import (
     StreamRow,
@@ -169,7 +169,7 @@ def _retention(fields: dict[str, str]) -> Retention:
             int(messages) if messages else None,
             parse_size(size) if size else None,
         )
-    except UnitError as error:
+    except UsageError as error:
         raise Problem(400, "invalid-request", str(error)) from error
 
 
