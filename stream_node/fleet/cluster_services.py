@@ -177,7 +177,7 @@ class NodeCluster:
             self._token,
             call=self._call,
             hang_up=self._hang_up,
-            new_nonce=_new_nonce,
+            new_nonce=lambda: secrets.token_bytes(NONCE_BYTES),
             refresh=self._refresh,
             has_own_database=self._view is not None,
             others_at=chain_address(config) if config.block_node else None,
@@ -232,10 +232,6 @@ class NodeCluster:
             connection = self._node.find_worker(address)
             if isinstance(connection, Connection):
                 connection.close(LINK_LOST)
-
-
-def _new_nonce() -> bytes:
-    return secrets.token_bytes(NONCE_BYTES)
 
 
 def is_any_host(host: str) -> bool:

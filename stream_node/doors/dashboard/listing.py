@@ -12,6 +12,7 @@ from index_service.extensions import SavedPosition
 from stream_client import AccessDenied, StreamClient, StreamInfo, list_positions
 from stream_node.care.unread import count_unread
 from stream_node.doors.dashboard.page import DashboardPage
+from stream_node.doors.http.data.places import find_partitions
 
 ROWS = 50
 
@@ -62,13 +63,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 async def list_infos(client: StreamClient, name: str | None = None) -> list[StreamInfo]:
-    found: list[StreamInfo] = []
-    async for each in client.list_streams(name or ""):
-        # The name itself sorts before longer names that begin with it.
-        if name is not None and each.stream_name != name:
-            break
-        found.append(each)
-    return found
+    return [each async for each in client.list_streams()] if name is None else await find_partitions(client, name)
 
 
 async def list_saved(

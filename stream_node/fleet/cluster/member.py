@@ -44,6 +44,25 @@ class ShardServices(Protocol):
         ...
 
 
+async def serve_shards(router: Router, services: ShardServices, shards: Sequence[int]) -> None:
+    """Starts the services of shards whose routes are clear, and serves them. Raises StorageError."""
+    done = trio.Event()
+    failure: list[StorageError] = []
+
+    def opened(error: StorageError | None) -> None:
+        # The shards are served before any other task runs, so no message finds workers without an owner.
+        if error is None:
+            router.serve(shards)
+        else:
+            failure.append(error)
+        done.set()
+
+    services.open_shards(shards, opened)
+    await done.wait()
+    if failure:
+        raise failure[0]
+
+
 class ClusterMember:
     def __init__(
         self,
@@ -248,25 +267,14 @@ class ClusterMember:
         shards = self.router.clear(shards)
         if not shards:
             return
-        done = trio.Event()
-        failure: list[StorageError] = []
-
-        def opened(error: StorageError | None) -> None:
-            if error is None:
-                self.router.serve(shards)
-            else:
-                failure.append(error)
-            done.set()
-
-        # `opened` serves the shards before any other task runs, so no message finds workers without an owner.
-        self._services.open_shards(shards, opened)
-        await done.wait()
-        if failure:
-            if _is_final(failure[0]):
-                raise failure[0]
-            logger.warning("cluster_shards_not_opened", shards=len(shards), reason=str(failure[0]))
-            return
-        self._taken += len(shards)
+        try:
+            await serve_shards(self.router, self._services, shards)
+        except StorageError as error:
+            if _is_final(error):
+                raise
+            logger.warning("cluster_shards_not_opened", shards=len(shards), reason=str(error))
+        else:
+            self._taken += len(shards)
 
     async def _give(self, owner: str, shards: Sequence[int]) -> bool:
         """Gives shards to another member after everything submitted for them is stored. Returns False if the result is

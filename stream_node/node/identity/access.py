@@ -23,6 +23,7 @@ from stream_node.fleet.worker_place import WorkerPlace, worker_name
 from stream_node.node.block_services import KEEPERS
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.identity.identity_limits import ExcessLog
+from stream_node.node.identity.token_services import state_of
 
 INTERVAL_S = 0.5
 AUDIT_FILE = "audit.jsonl"
@@ -73,10 +74,13 @@ def check_exposure(config: Config) -> None:
 
 def check_rules(config: Config) -> None:
     """Raises ConfigError with all mistakes in the file of the rules, if the settings name one."""
-    if config.access_rules is None:
-        return
+    if config.access_rules is not None:
+        _read_rules(Path(config.access_rules))
+
+
+def _read_rules(file: Path) -> Rules:
     try:
-        load_rules(Path(config.access_rules))
+        return load_rules(file)
     except RulesError as error:
         raise ConfigError(*(f"access_rules: {mistake}" for mistake in error.mistakes)) from error
 
@@ -99,7 +103,7 @@ class NodeAccess:
         self.authorizer = authorizer
         self.audit = audit
         self.closers: list[Closer] = [tcp.close_identities]
-        self._seen = _state_of(file)
+        self._seen = state_of(file)
 
     async def watch(self) -> None:
         """Reads the rules again when their file has changed, without end. Each second, writes to the audit log how
@@ -109,7 +113,7 @@ class NodeAccess:
             await trio.sleep(INTERVAL_S)
             # A program may write the file in parts, and the beginning of the rules may be valid by itself. So a change
             # counts only when two samples of the file are the same.
-            before, looks = looks, _state_of(self._file)
+            before, looks = looks, state_of(self._file)
             if looks != self._seen and looks == before:
                 self._load()
             ticks += 1
@@ -130,7 +134,7 @@ class NodeAccess:
 
     def _load(self) -> None:
         # The state is read first: a change during the reading of the file is then seen by the next sample.
-        self._seen = _state_of(self._file)
+        self._seen = state_of(self._file)
         try:
             rules = load_rules(self._file)
         except RulesError as error:
@@ -162,10 +166,7 @@ def open_access(
     if config.access_rules is None:
         return None
     file = Path(config.access_rules)
-    try:
-        rules = load_rules(file)
-    except RulesError as error:
-        raise ConfigError(*(f"access_rules: {mistake}" for mistake in error.mistakes)) from error
+    rules = _read_rules(file)
     try:
         audit = Audit(audit_file(config), now_us, worker_name(0 if place is None else place.number))
     except OSError as error:
@@ -179,13 +180,3 @@ def open_access(
     access = NodeAccess(file, KEEPERS, authorizer, audit, node, tcp)
     nursery.start_soon(access.watch)
     return access
-
-
-def _state_of(file: Path) -> tuple[int, int, int] | None:
-    """Returns time, size and inode of the file, which change when it is written or replaced; None if they are
-    unknown."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
