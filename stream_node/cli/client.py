@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import sha256
@@ -219,14 +219,18 @@ async def get_partitions(client: StreamClient, name: str, partition: int | None)
 
 def _ranges(numbers: list[int]) -> str:
     """Formats rising numbers as text: "0", "0 to 3", "0 and 2 to 3"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in ranges_of(numbers)]
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
+def ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], number
+        else:
+            ranges.append((number, number))
+    return ranges
 
 
 FOLDER = "plain-services"

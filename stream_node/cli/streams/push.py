@@ -6,14 +6,14 @@ import os
 import stat
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.client import open_partition, open_target, with_client
+from stream_node.cli.client import open_partition, open_target, ranges_of, with_client
 from stream_node.cli.completion import complete_stream
 from stream_node.cli.options import ANY_NODE, NodeOptions, PartitionOptions, not_empty
 from stream_node.cli.output import AS_JSON, counted, say
@@ -380,13 +380,3 @@ def print_unconfirmed(counts: PushCounts, stream: str) -> None:
                 named = ", ".join(f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges)
                 count = counted(len(numbers), "message")
                 typer.echo(printable(f"{count} for {stream}/{partition} {state}: number {named}"))
-
-
-def ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1] = ranges[-1][0], number
-        else:
-            ranges.append((number, number))
-    return ranges
