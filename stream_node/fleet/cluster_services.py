@@ -175,7 +175,7 @@ class NodeCluster:
             node,
             name,
             self._token,
-            call=self._call,
+            call=lambda link: self._nursery.start_soon(self._connect, link),
             hang_up=self._hang_up,
             new_nonce=lambda: secrets.token_bytes(NONCE_BYTES),
             refresh=self._refresh,
@@ -208,9 +208,6 @@ class NodeCluster:
     def _refresh(self) -> None:
         if self._member is not None:
             self._member.refresh()
-
-    def _call(self, link: Link) -> None:
-        self._nursery.start_soon(self._connect, link)
 
     async def _connect(self, link: Link) -> None:
         try:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 import trio
 
-from block_node.protocol_reading import STATUS, BlockRange, StatusRequest
+from block_node.protocol_reading import STATUS, StatusRequest
 from index_service.extensions import SavedPosition
 from stream_client import (
     ClientError,
@@ -146,11 +146,8 @@ class NodeReader:
     async def _blocks(self, chain: str) -> BlockStatus:
         found = await self._client.session.ask("block_status", STATUS, StatusRequest(0, True))
         ranges = [] if found.detail is None else found.detail.available
-        return BlockStatus(chain, found.first_available, found.last_available, _missing(ranges), found.next_expected)
-
-
-def _missing(ranges: list[BlockRange]) -> int:
-    return sum(after.first_block - before.last_block - 1 for before, after in pairwise(ranges))
+        missing = sum(after.first_block - before.last_block - 1 for before, after in pairwise(ranges))
+        return BlockStatus(chain, found.first_available, found.last_available, missing, found.next_expected)
 
 
 class SilentConsumer(NamedTuple):

@@ -248,9 +248,4 @@ def _columns(message: Any, print_format: PrintFormat) -> Iterator[bytes]:
     if print_format.keys:
         yield message.key or b""
     if print_format.headers:
-        yield b",".join(_pairs(message.headers))
-
-
-def _pairs(headers: Iterable[Header]) -> Iterator[bytes]:
-    for header in headers:
-        yield header.name.encode() + b"=" + header.value
+        yield b",".join(header.name.encode() + b"=" + header.value for header in message.headers)
