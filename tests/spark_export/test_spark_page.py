@@ -26,7 +26,7 @@ from stream_node.node.config import ENVIRONMENT_PREFIX
 from stream_node.node.process import NodeProcess
 from tests.ockam.identity.rules.guarded_node import write_rules
 from tests.spark_export.decode.registry_server import RegistryServer, registry_server
-from tests.support.spark_queries import LATE_MAX
+from tests.spark_export.spark_queries import LATE_MAX
 from tests.tls.keys import Keys, settings
 from tests.tokens.token_node import everything_to_tokens
 

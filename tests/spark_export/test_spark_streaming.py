@@ -19,8 +19,8 @@ from spark_export.source.plan import CREATED
 from spark_export.source.readers import StreamReader
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
+from tests.spark_export.spark_queries import run_query
 from tests.spark_export.test_spark_batch import fill
-from tests.support.spark_queries import run_query
 
 pytestmark = pytest.mark.spark
 

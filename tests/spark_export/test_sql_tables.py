@@ -24,7 +24,7 @@ from spark_export.source.source import StreamNodeSource
 from spark_export.source.table_options import own_options, recall, recall_for_write, remember
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
-from tests.support.spark_queries import run_query
+from tests.spark_export.spark_queries import run_query
 
 OF_A_TABLE = {
     "provider": "stream_node",

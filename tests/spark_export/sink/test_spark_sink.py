@@ -28,7 +28,7 @@ from spark_export.source.options import write_options
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.sink.test_spark_write import stored
-from tests.support.spark_queries import run_query
+from tests.spark_export.spark_queries import run_query
 
 pytestmark = pytest.mark.spark
 
