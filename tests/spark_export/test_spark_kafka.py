@@ -26,8 +26,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from spark_export.source.lag import LagListener
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
+from tests.spark_export.source.test_kafka_names import KAFKAS
 from tests.spark_export.spark_queries import run_query
-from tests.spark_export.test_kafka_names import KAFKAS
 from tests.spark_export.test_spark_batch import fill, load
 
 pytestmark = pytest.mark.spark
