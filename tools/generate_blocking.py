@@ -40,7 +40,6 @@ MODULES: dict[str, str] = {
         "streams",
         "correspondent",
         "client",
-        "tracing",
         "connecting",
     )
 } | {
