@@ -26,29 +26,11 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from bare.errors import Irregular
-from bare.inline import CHAIN_MEMBERS_MAX, counts_items, is_called
+from bare import model
+from bare.compiler import Compiler
+from bare.inline import CHAIN_MEMBERS_MAX
 from bare.limits import Limits
-from bare.model import (
-    BareType,
-    BoolType,
-    DataType,
-    EnumType,
-    FixedIntType,
-    FloatType,
-    ListType,
-    MapType,
-    NamedType,
-    OptionalType,
-    Sizes,
-    StrType,
-    StructType,
-    UnionType,
-    VarintType,
-    VoidType,
-)
-from bare.source import Source
-from bare.types import Some, Tagged
+from bare.model import BareType, Sizes
 from bare.varint import long_uint
 
 
@@ -73,20 +55,12 @@ def compile_decoder(
     """Returns a compiled function that decodes a whole message and returns its value.
 
     heads: the result of `cycle_heads`. careful: called with the message if anything in the message is unusual."""
-    compiler = _DecoderCompiler(limits, heads, careful=careful)
-    source = compiler.source
-    with source.block("def decode(data):"):
-        with source.block("try:"):
-            source.line("size = len(data)")
-            source.line(f"if data.__class__ is not bytes or size > {limits.message_bytes_max}: raise Irregular")
-            value, at = compiler.root(node, _At(""))
-            source.line(f"if {at} != size: raise Irregular")
-            source.line(f"return {value}")
-        # Call the careful codec after the handler, so that its error does not have this exception as its context.
-        with source.block("except Exception:"):
-            source.line("pass")
-        source.line("return careful(data)")
-    return compiler.made()
+    compiler = _DecoderCompiler("read", "data, size, start", limits, heads, long_uint=long_uint, careful=careful)
+    with compiler.codec("decode", "data"):
+        value, at = compiler.root(node, _At(""))
+        compiler.source.line(f"if {at} != size: raise Irregular")
+        compiler.source.line(f"return {value}")
+    return compiler.made("decode")
 
 
 def compile_prefix_decoder(
@@ -95,23 +69,15 @@ def compile_prefix_decoder(
     """Returns a compiled function that decodes the value at an offset (not negative) of a buffer.
 
     The function returns the value and the offset after it. heads, careful: as for `compile_decoder`."""
-    compiler = _DecoderCompiler(limits, heads, careful=careful)
-    source = compiler.source
-    with source.block("def decode(data, start):"):
-        with source.block("try:"):
-            source.line("size = len(data)")
-            source.line(f"if data.__class__ is not bytes or size > {limits.message_bytes_max}: raise Irregular")
-            value, at = compiler.root(node, _At("start"))
-            source.line(f"if {at} > size: raise Irregular")
-            source.line(f"return {value}, {at}")
-        # Call the careful codec after the handler, so that its error does not have this exception as its context.
-        with source.block("except Exception:"):
-            source.line("pass")
-        source.line("return careful(data, start)")
-    return compiler.made()
+    compiler = _DecoderCompiler("read", "data, size, start", limits, heads, long_uint=long_uint, careful=careful)
+    with compiler.codec("decode", "data, start"):
+        value, at = compiler.root(node, _At("start"))
+        compiler.source.line(f"if {at} > size: raise Irregular")
+        compiler.source.line(f"return {value}, {at}")
+    return compiler.made("decode")
 
 
-class _DecoderCompiler:
+class _DecoderCompiler(Compiler):
     """A writer of decoders, which writes Python statements into `source`.
 
     Each method takes a type and a position in the message. It writes the statements that read a value of the type
@@ -121,57 +87,24 @@ class _DecoderCompiler:
     A slice can reach beyond the end of the message. This is noticed later, because positions only grow: the next read
     finds no byte, or the last position is not the end of the message."""
 
-    def __init__(self, limits: Limits, heads: frozenset[int], **names: Any) -> None:
-        self.source = Source(Irregular=Irregular, long_uint=long_uint, Some=Some, Tagged=Tagged, **names)
-        self._limits = limits
-        self._heads = heads
-        self._sizes = Sizes()
-        self._functions: dict[int, str] = {}
-        self._called: list[BareType] = []
-        self._tables: list[tuple[dict[int, Any], int, str]] = []
-        self._nest = 0
-        self._counts = False
-        # The other arguments of every function, besides the message and the position: the depth, and the number of
-        # items that the message may still have.
-        self._shared = ""
+    _sizes: Sizes
 
     def root(self, node: BareType, at: _At) -> tuple[str, _At]:
-        self._counts = counts_items(node, self._heads, self._limits)
-        self._shared = (", depth" if self._heads else "") + (", left" if self._counts else "")
-        if self._heads:
-            self.source.line("depth = 0")
-        if self._counts:
-            self.source.line(f"left = [{self._limits.items_max}]")
+        self._sizes = Sizes()
+        self.source.line("size = len(data)")
+        self.source.line(f"if data.__class__ is not bytes or size > {self._limits.message_bytes_max}: raise Irregular")
+        self.begin(node)
         return self._call(node, at) if id(node) in self._heads else self._written(node, at)
 
-    def made(self) -> Callable[..., Any]:
-        """Writes the functions that `decode` calls, compiles all functions, and returns the compiled `decode`."""
-        # A loop and not recursion, so that a long chain of types does not exhaust the stack.
-        for node in self._called:
-            self._nest = 0
-            with self.source.block(f"def {self._functions[id(node)]}(data, size, start{self._shared}):"):
-                if id(node) in self._heads:
-                    self.source.line("depth += 1")
-                    self.source.line(f"if depth > {self._limits.depth_max}: raise Irregular")
-                value, end = self._written(node, _At("start"))
-                self.source.line(f"return {value}, {end}")
-        decode = self.source.made("decode")
-        for table, tag, name in self._tables:
-            table[tag] = self.source.function(name)
-        return decode
+    def _write_body(self, node: BareType) -> None:
+        value, end = self._written(node, _At("start"))
+        self.source.line(f"return {value}, {end}")
 
     def _part(self, node: BareType, at: _At) -> tuple[str, _At]:
-        return self._call(node, at) if is_called(node, self._heads, self._nest) else self._written(node, at)
+        return self._call(node, at) if self._is_called(node) else self._written(node, at)
 
     def _call(self, node: BareType, at: _At) -> tuple[str, _At]:
         return self._called_by(self._function(node), at)
-
-    def _function(self, node: BareType) -> str:
-        """Returns the name of the function that reads a value of a type. `made` writes its source later."""
-        if id(node) not in self._functions:
-            self._functions[id(node)] = self.source.name("read")
-            self._called.append(node)
-        return self._functions[id(node)]
 
     def _called_by(self, function: str, at: _At) -> tuple[str, _At]:
         value, after = self.source.name("v"), self.source.name("p")
@@ -180,39 +113,39 @@ class _DecoderCompiler:
 
     def _written(self, node: BareType, at: _At) -> tuple[str, _At]:
         match node:
-            case VarintType(signed=signed):
+            case model.VarintType(signed=signed):
                 value, at = self._uint(at)
                 return (f"({value} >> 1 ^ -({value} & 1))" if signed else value), at
-            case FixedIntType(name="u8"):
+            case model.FixedIntType(name="u8"):
                 return self._byte(at), at.plus(1)
-            case FixedIntType() | FloatType():
+            case model.FixedIntType() | model.FloatType():
                 return self._numbers([node], at)[0], at.plus(node.size)
-            case BoolType():
+            case model.BoolType():
                 return self._flag(at) + " == 1", at.plus(1)
-            case StrType():
+            case model.StrType():
                 value, at = self._slice(at)
                 return f"{value}.decode()", at
-            case DataType(length=None):
+            case model.DataType(length=None):
                 return self._slice(at)
-            case DataType(length=length):
+            case model.DataType(length=length):
                 end = at.plus(length or 0)
                 return f"data[{at}:{end}]", end
-            case VoidType():
+            case model.VoidType():
                 return "None", at
-            case EnumType(by_value=by_value):
+            case model.EnumType(by_value=by_value):
                 value, at = self._uint(at)
                 return f"{self.source.constant(by_value)}[{value}]", at
-            case OptionalType():
+            case model.OptionalType():
                 return self._optional(node, at)
-            case ListType():
+            case model.ListType():
                 return self._list(node, at)
-            case MapType():
+            case model.MapType():
                 return self._map(node, at)
-            case UnionType():
+            case model.UnionType():
                 return self._union(node, at)
-            case StructType():
+            case model.StructType():
                 return self._struct(node, at)
-            case NamedType(target=target):
+            case model.NamedType(target=target):
                 assert target is not None
                 return self._part(target, at)
 
@@ -238,14 +171,14 @@ class _DecoderCompiler:
         self.source.line(f"{end} = {start} + {length}")
         return f"data[{start}:{end}]", _At(end)
 
-    def _numbers(self, nodes: list[FixedIntType | FloatType], at: _At) -> list[str]:
+    def _numbers(self, nodes: list[model.FixedIntType | model.FloatType], at: _At) -> list[str]:
         """Writes one `unpack_from` call that reads adjacent numbers of fixed size. Returns one name per number."""
         unpack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).unpack_from)
         values = [self.source.name("v") for _ in nodes]
         self.source.line(f"{', '.join(values)}, = {unpack}(data, {at})")
         return values
 
-    def _optional(self, node: OptionalType, at: _At) -> tuple[str, _At]:
+    def _optional(self, node: model.OptionalType, at: _At) -> tuple[str, _At]:
         flag, value, after = self._flag(at), self.source.name("v"), self.source.name("p")
         with self.source.block(f"if {flag}:"):
             self._nest += 1
@@ -261,14 +194,10 @@ class _DecoderCompiler:
     def _count(self, at: _At, limit: int, least: int) -> tuple[str, _At]:
         count, at = self._uint(at)
         self.source.line(f"if {count} > {limit} or {count} * {least} > size - {at}: raise Irregular")
-        if self._counts:
-            # This test of the count skips the two statements below for empty lists.
-            with self.source.block(f"if {count}:"):
-                self.source.line(f"left[0] -= {count}")
-                self.source.line("if left[0] < 0: raise Irregular")
+        self._count_items(count)
         return count, at
 
-    def _list(self, node: ListType, at: _At) -> tuple[str, _At]:
+    def _list(self, node: model.ListType, at: _At) -> tuple[str, _At]:
         least = self._sizes.least(node.item)
         if node.length is None:
             count, at = self._count(at, self._limits.list_items_max, least)
@@ -277,7 +206,7 @@ class _DecoderCompiler:
             # Without this test, a short message could make a long list before the end is noticed.
             self.source.line(f"if {node.length * least} > size - ({at}): raise Irregular")
         values = self.source.name("v")
-        if isinstance(node.item, FixedIntType | FloatType):
+        if isinstance(node.item, model.FixedIntType | model.FloatType):
             # A list of numbers of fixed size is unpacked as a whole, without a loop over its items.
             after = self.source.name("p")
             self.source.line(f"{after} = {at} + {count} * {least}")
@@ -299,7 +228,7 @@ class _DecoderCompiler:
             self.source.line(f"{place} = {end}")
         return values, _At(place)
 
-    def _map(self, node: MapType, at: _At) -> tuple[str, _At]:
+    def _map(self, node: model.MapType, at: _At) -> tuple[str, _At]:
         least = self._sizes.least(node.key) + self._sizes.least(node.value)
         count, at = self._count(at, self._limits.map_entries_max, least)
         values, place, key = self.source.name("v"), self.source.name("p"), self.source.name("k")
@@ -317,7 +246,7 @@ class _DecoderCompiler:
         self.source.line(f"if len({values}) != {count}: raise Irregular")
         return values, _At(place)
 
-    def _union(self, node: UnionType, at: _At) -> tuple[str, _At]:
+    def _union(self, node: model.UnionType, at: _At) -> tuple[str, _At]:
         tag, at = self._uint(at)
         if len(node.members) > CHAIN_MEMBERS_MAX:
             return self._member_by_table(node, tag, at)
@@ -333,22 +262,22 @@ class _DecoderCompiler:
             self.source.line("raise Irregular")
         return value, _At(after)
 
-    def _member_by_table(self, node: UnionType, tag: str, at: _At) -> tuple[str, _At]:
+    def _member_by_table(self, node: model.UnionType, tag: str, at: _At) -> tuple[str, _At]:
         """Writes the read of a union member by a function from a table, by tag. An unknown tag raises KeyError."""
         table: dict[int, Any] = {}
         self._tables += [(table, known, self._function(member)) for known, member in node.members]
         value, at = self._called_by(f"{self.source.constant(table)}[{tag}]", at)
         return (f"Tagged({tag}, {value})" if node.tagged else value), at
 
-    def _struct(self, node: StructType, at: _At) -> tuple[str, _At]:
+    def _struct(self, node: model.StructType, at: _At) -> tuple[str, _At]:
         values: list[str] = []
-        run: list[FixedIntType | FloatType] = []
+        run: list[model.FixedIntType | model.FloatType] = []
         # Adjacent numbers of fixed size are unpacked with one call; a single byte is read without one.
         for index, (_, item) in enumerate(node.fields):
-            if isinstance(item, FixedIntType | FloatType):
+            if isinstance(item, model.FixedIntType | model.FloatType):
                 run.append(item)
                 following = node.fields[index + 1][1] if index + 1 < len(node.fields) else None
-                if not isinstance(following, FixedIntType | FloatType):
+                if not isinstance(following, model.FixedIntType | model.FloatType):
                     values += [self._byte(at)] if len(run) == 1 and item.code == "B" else self._numbers(run, at)
                     at, run = at.plus(sum(part.size for part in run)), []
             else:

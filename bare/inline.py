@@ -5,23 +5,9 @@ no source. In it, `heads` are the ids of types that contain themselves (`cycle_h
 
 from __future__ import annotations
 
+from bare import model
 from bare.limits import Limits
-from bare.model import (
-    BareType,
-    BoolType,
-    DataType,
-    EnumType,
-    FixedIntType,
-    FloatType,
-    ListType,
-    MapType,
-    NamedType,
-    StrType,
-    StructType,
-    VarintType,
-    VoidType,
-    parts,
-)
+from bare.model import BareType, parts
 
 # A type that is nested deeper than this in one function gets its own function: Python allows at most 20 nested loops.
 NEST_MAX = 3
@@ -33,7 +19,16 @@ INLINE_PARTS_MAX = 8
 # branch of an `elif` chain is one more nesting level, and the compiler fails at a few thousand levels.
 CHAIN_MEMBERS_MAX = 32
 
-LEAVES = VarintType | FixedIntType | FloatType | BoolType | StrType | DataType | VoidType | EnumType
+LEAVES = (
+    model.VarintType
+    | model.FixedIntType
+    | model.FloatType
+    | model.BoolType
+    | model.StrType
+    | model.DataType
+    | model.VoidType
+    | model.EnumType
+)
 
 
 def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
@@ -42,7 +37,7 @@ def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
     return (
         len(below) <= INLINE_PARTS_MAX
         and id(node) not in heads
-        and not isinstance(node, NamedType)
+        and not isinstance(node, model.NamedType)
         and all(isinstance(part, LEAVES) for part in below)
     )
 
@@ -51,7 +46,7 @@ def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
     """Whether a type gets its own function. nest: the number of loops and branches around its use."""
     if is_inlined(node, heads):
         return False
-    return id(node) in heads or isinstance(node, StructType) or nest >= NEST_MAX
+    return id(node) in heads or isinstance(node, model.StructType) or nest >= NEST_MAX
 
 
 def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
@@ -65,10 +60,10 @@ def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
     stack, seen = [root], {id(root)}
     while stack:
         node = stack.pop()
-        if isinstance(node, MapType) or (isinstance(node, ListType) and node.length is None):
+        if isinstance(node, model.MapType) or (isinstance(node, model.ListType) and node.length is None):
             containers.append(id(node))
         for part in parts(node):
-            if isinstance(node, ListType | MapType) or id(part) in above:
+            if isinstance(node, model.ListType | model.MapType) or id(part) in above:
                 repeated.add(id(part))
             above.setdefault(id(part), []).append(id(node))
             if id(part) not in seen:

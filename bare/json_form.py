@@ -17,21 +17,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from bare import model
 from bare.errors import EncodeError
-from bare.model import (
-    BareType,
-    DataType,
-    EnumType,
-    FloatType,
-    ListType,
-    MapType,
-    OptionalType,
-    StrType,
-    StructType,
-    UnionType,
-    python_types,
-    resolved,
-)
+from bare.model import BareType, python_types, resolved
 from bare.types import Some, Tagged
 
 _FLOAT_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -40,25 +28,25 @@ _FLOAT_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def to_json(node: BareType, value: Any) -> Any:
     """Returns the JSON form of a value that a decoder of the type `node` has returned, for `json.dumps`."""
     match resolved(node):
-        case FloatType():
+        case model.FloatType():
             return _float_to_json(value)
-        case DataType():
+        case model.DataType():
             return value.hex()
-        case EnumType():
+        case model.EnumType():
             return value.name
-        case OptionalType(item=item, wrapped=wrapped):
+        case model.OptionalType(item=item, wrapped=wrapped):
             if value is None:
                 return None
             return {"some": to_json(item, value.value)} if wrapped else to_json(item, value)
-        case ListType(item=item):
+        case model.ListType(item=item):
             return [to_json(item, part) for part in value]
-        case MapType(key=key, value=item):
+        case model.MapType(key=key, value=item):
             pairs = [(to_json(key, name), to_json(item, part)) for name, part in value.items()]
-            return dict(pairs) if isinstance(key, StrType) else [list(pair) for pair in pairs]
-        case UnionType() as union:
+            return dict(pairs) if isinstance(key, model.StrType) else [list(pair) for pair in pairs]
+        case model.UnionType() as union:
             tag, member, inner = _chosen(union, value)
             return {"tag": tag, "value": to_json(member, inner)}
-        case StructType(fields=fields):
+        case model.StructType(fields=fields):
             return {name: to_json(part, getattr(value, name)) for name, part in fields}
         case _:
             return value
@@ -69,30 +57,30 @@ def from_json(node: BareType, form: Any, path: str = "$") -> Any:
 
     The encoder checks numbers, texts and lengths. path: the path of the value in the message, for errors."""
     match resolved(node):
-        case FloatType() if isinstance(form, str):
+        case model.FloatType() if isinstance(form, str):
             if form not in _FLOAT_WORDS:
                 raise EncodeError(f"wants a number, NaN, Infinity or -Infinity, not {form!r}", path)
             return _FLOAT_WORDS[form]
-        case DataType():
+        case model.DataType():
             return _data_from_json(form, path)
-        case EnumType(cls=cls):
+        case model.EnumType(cls=cls):
             if not isinstance(form, str) or form not in cls.__members__:
                 raise EncodeError(f"wants one of {', '.join(cls.__members__)}, not {form!r}", path)
             return cls[form]
-        case OptionalType(item=item, wrapped=wrapped):
+        case model.OptionalType(item=item, wrapped=wrapped):
             if form is None:
                 return None
             if not wrapped:
                 return from_json(item, form, path)
             return Some(from_json(item, _object(form, ("some",), path)["some"], path))
-        case ListType(item=item):
+        case model.ListType(item=item):
             parts = _array(form, path)
             return [from_json(item, part, f"{path}[{index}]") for index, part in enumerate(parts)]
-        case MapType() as map_:
+        case model.MapType() as map_:
             return _map_from_json(map_, form, path)
-        case UnionType() as union:
+        case model.UnionType() as union:
             return _union_from_json(union, form, path)
-        case StructType(cls=struct, fields=fields):
+        case model.StructType(cls=struct, fields=fields):
             names = tuple(name for name, _ in fields)
             values = _object(form, names, path)
             return struct(**{name: from_json(part, values[name], f"{path}.{name}") for name, part in fields})
@@ -106,7 +94,7 @@ def _float_to_json(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _chosen(union: UnionType, value: Any) -> tuple[int, BareType, Any]:
+def _chosen(union: model.UnionType, value: Any) -> tuple[int, BareType, Any]:
     for tag, member in union.members:
         if union.tagged and value.tag == tag:
             return tag, member, value.value
@@ -140,8 +128,8 @@ def _object(form: Any, names: tuple[str, ...], path: str) -> dict[str, Any]:
     return form
 
 
-def _map_from_json(node: MapType, form: Any, path: str) -> dict[Any, Any]:
-    if isinstance(node.key, StrType):
+def _map_from_json(node: model.MapType, form: Any, path: str) -> dict[Any, Any]:
+    if isinstance(node.key, model.StrType):
         if not isinstance(form, dict):
             raise EncodeError(f"wants an object, not {type(form).__name__}", path)
         pairs = list(form.items())
@@ -161,7 +149,7 @@ def _map_from_json(node: MapType, form: Any, path: str) -> dict[Any, Any]:
     return found
 
 
-def _union_from_json(union: UnionType, form: Any, path: str) -> Any:
+def _union_from_json(union: model.UnionType, form: Any, path: str) -> Any:
     chosen = _object(form, ("tag", "value"), path)
     for tag, member in union.members:
         if type(chosen["tag"]) is int and chosen["tag"] == tag:

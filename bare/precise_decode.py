@@ -9,27 +9,10 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from bare import model
 from bare.errors import DecodeError
 from bare.limits import Limits
-from bare.model import (
-    UINT_MAX,
-    BareType,
-    BoolType,
-    DataType,
-    EnumType,
-    FixedIntType,
-    FloatType,
-    ListType,
-    MapType,
-    NamedType,
-    OptionalType,
-    Sizes,
-    StrType,
-    StructType,
-    UnionType,
-    VarintType,
-    VoidType,
-)
+from bare.model import UINT_MAX, BareType, Sizes
 from bare.types import Some, Tagged
 from bare.varint import VARINT_BYTES_MAX
 
@@ -86,34 +69,34 @@ class _Reader:
 
     def _plain_value(self, node: BareType) -> Any:
         match node:
-            case VarintType(signed=signed):
+            case model.VarintType(signed=signed):
                 number = self._uint("int" if signed else "uint")
                 return (number >> 1) ^ -(number & 1) if signed else number
-            case FixedIntType(name=name, code=code, size=size) | FloatType(name=name, code=code, size=size):
+            case model.FixedIntType(name=name, code=code, size=size) | model.FloatType(name=name, code=code, size=size):
                 return struct.unpack("<" + code, self._bytes(size, name))[0]
-            case BoolType():
+            case model.BoolType():
                 return self._flag("bool")
-            case StrType():
+            case model.StrType():
                 return self._str()
-            case DataType(length=length):
+            case model.DataType(length=length):
                 return self._bytes(self._uint("length") if length is None else length, "data")
-            case VoidType():
+            case model.VoidType():
                 return None
-            case EnumType():
+            case model.EnumType():
                 return self._enum(node)
-            case OptionalType(item=item, wrapped=wrapped):
+            case model.OptionalType(item=item, wrapped=wrapped):
                 if not self._flag("optional"):
                     return None
                 return Some(self.value(item)) if wrapped else self.value(item)
-            case ListType():
+            case model.ListType():
                 return self._list(node)
-            case MapType():
+            case model.MapType():
                 return self._map(node)
-            case UnionType():
+            case model.UnionType():
                 return self._union(node)
-            case StructType():
+            case model.StructType():
                 return self._struct(node)
-            case NamedType(target=target):
+            case model.NamedType(target=target):
                 assert target is not None
                 return self.value(target)
 
@@ -169,7 +152,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise self.error(f"str is not UTF-8: {error.reason}", start + error.start) from error
 
-    def _enum(self, node: EnumType) -> Any:
+    def _enum(self, node: model.EnumType) -> Any:
         start = self.at
         number = self._uint(f"enum {node.cls.__name__}")
         if number not in node.by_value:
@@ -201,19 +184,19 @@ class _Reader:
                 have,
             )
 
-    def _list(self, node: ListType) -> list[Any]:
+    def _list(self, node: model.ListType) -> list[Any]:
         least = self._sizes.least(node.item)
         if node.length is None:
             count = self._count("list", self._limits.list_items_max, least)
         else:
             count = node.length
             self._room("list", count, least)
-        if isinstance(node.item, FixedIntType | FloatType):
+        if isinstance(node.item, model.FixedIntType | model.FloatType):
             # All bytes are valid for these numbers, so a long list can be read in one call.
             return list(struct.unpack(f"<{count}{node.item.code}", self._bytes(count * least, "list")))
         return [self._step(node.item, f"[{index}]") for index in range(count)]
 
-    def _map(self, node: MapType) -> dict[Any, Any]:
+    def _map(self, node: model.MapType) -> dict[Any, Any]:
         least = self._sizes.least(node.key) + self._sizes.least(node.value)
         count = self._count("map", self._limits.map_entries_max, least)
         found: dict[Any, Any] = {}
@@ -226,7 +209,7 @@ class _Reader:
             found[key] = self._step(node.value, f".values[{index}]")
         return found
 
-    def _union(self, node: UnionType) -> Any:
+    def _union(self, node: model.UnionType) -> Any:
         start = self.at
         tag = self._uint("union tag")
         for known, member in node.members:
@@ -235,7 +218,7 @@ class _Reader:
                 return Tagged(tag, value) if node.tagged else value
         raise self.error(f"{tag} is not a tag of the union", start)
 
-    def _struct(self, node: StructType) -> Any:
+    def _struct(self, node: model.StructType) -> Any:
         start = self.at
         values = [self._step(item, "." + name) for name, item in node.fields]
         named = {name: value for (name, _), value in zip(node.fields, values, strict=True)}

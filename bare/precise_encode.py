@@ -9,29 +9,10 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from bare import model
 from bare.errors import EncodeError
 from bare.limits import Limits
-from bare.model import (
-    INT_MAX,
-    INT_MIN,
-    UINT_MAX,
-    BareType,
-    BoolType,
-    DataType,
-    EnumType,
-    FixedIntType,
-    FloatType,
-    ListType,
-    MapType,
-    NamedType,
-    OptionalType,
-    StrType,
-    StructType,
-    UnionType,
-    VarintType,
-    VoidType,
-    python_types,
-)
+from bare.model import INT_MAX, INT_MIN, UINT_MAX, BareType, python_types
 from bare.types import Some, Tagged
 from bare.varint import encode_uint
 
@@ -80,41 +61,41 @@ class _Writer:
 
     def _plain_value(self, node: BareType, value: Any) -> None:
         match node:
-            case VarintType(signed=True):
+            case model.VarintType(signed=True):
                 number = self._int("int", INT_MIN, INT_MAX, value)
                 self.out += encode_uint(number << 1 if number >= 0 else ~(number << 1))
-            case VarintType():
+            case model.VarintType():
                 self.out += encode_uint(self._int("uint", 0, UINT_MAX, value))
-            case FixedIntType(name=name, code=code, low=low, high=high):
+            case model.FixedIntType(name=name, code=code, low=low, high=high):
                 self.out += struct.pack("<" + code, self._int(name, low, high, value))
-            case FloatType():
+            case model.FloatType():
                 self._float(node, value)
-            case BoolType():
+            case model.BoolType():
                 if value is not True and value is not False:
                     raise self._wants("bool", value)
                 self.out.append(value)
-            case StrType():
+            case model.StrType():
                 self._str(value)
-            case DataType(length=length):
+            case model.DataType(length=length):
                 self._data(length, value)
-            case VoidType():
+            case model.VoidType():
                 if value is not None:
                     raise self._wants("None", value)
-            case EnumType(cls=cls):
+            case model.EnumType(cls=cls):
                 if type(value) is not cls:
                     raise self._wants(f"a member of {cls.__name__}", value)
                 self.out += encode_uint(value.value)
-            case OptionalType():
+            case model.OptionalType():
                 self._optional(node, value)
-            case ListType():
+            case model.ListType():
                 self._list(node, value)
-            case MapType():
+            case model.MapType():
                 self._map(node, value)
-            case UnionType():
+            case model.UnionType():
                 self._union(node, value)
-            case StructType():
+            case model.StructType():
                 self._struct(node, value)
-            case NamedType(target=target):
+            case model.NamedType(target=target):
                 assert target is not None
                 self.value(target, value)
 
@@ -134,7 +115,7 @@ class _Writer:
             raise self.error(f"{name} must be from {low} to {high}")
         return int(value)
 
-    def _float(self, node: FloatType, value: Any) -> None:
+    def _float(self, node: model.FloatType, value: Any) -> None:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self._wants(f"a float for {node.name}", value)
         try:
@@ -165,7 +146,7 @@ class _Writer:
             raise self.error(f"wants exactly {length} bytes, not {len(data)}")
         self.out += data
 
-    def _optional(self, node: OptionalType, value: Any) -> None:
+    def _optional(self, node: model.OptionalType, value: Any) -> None:
         if value is None:
             self.out.append(0)
             return
@@ -177,7 +158,7 @@ class _Writer:
         else:
             raise self._wants("None or Some", value)
 
-    def _list(self, node: ListType, value: Any) -> None:
+    def _list(self, node: model.ListType, value: Any) -> None:
         if not isinstance(value, list):
             raise self._wants("a list", value)
         if node.length is None:
@@ -196,7 +177,7 @@ class _Writer:
         if self._left < 0:
             raise self.error(f"all lists and maps together are over the limit of {self._limits.items_max} items")
 
-    def _map(self, node: MapType, value: Any) -> None:
+    def _map(self, node: model.MapType, value: Any) -> None:
         if not isinstance(value, dict):
             raise self._wants("a dict", value)
         if len(value) > self._limits.map_entries_max:
@@ -207,7 +188,7 @@ class _Writer:
             self._step(node.key, f".keys[{index}]", key)
             self._step(node.value, f".values[{index}]", item)
 
-    def _union(self, node: UnionType, value: Any) -> None:
+    def _union(self, node: model.UnionType, value: Any) -> None:
         if node.tagged:
             if type(value) is not Tagged:
                 raise self._wants("Tagged", value)
@@ -224,7 +205,7 @@ class _Writer:
                 return
         raise self._wants("a member of the union", value)
 
-    def _struct(self, node: StructType, value: Any) -> None:
+    def _struct(self, node: model.StructType, value: Any) -> None:
         if type(value) is not node.cls:
             raise self._wants(node.cls.__name__, value)
         for name, item in node.fields:

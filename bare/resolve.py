@@ -12,27 +12,8 @@ from typing import Any
 
 import msgspec
 
-from bare.model import (
-    LENGTH_MAX,
-    PRIMITIVES,
-    UINT_MAX,
-    BareType,
-    BoolType,
-    DataType,
-    EnumType,
-    FixedIntType,
-    ListType,
-    MapType,
-    OptionalType,
-    StrType,
-    StructType,
-    UnionType,
-    VarintType,
-    VoidType,
-    needs_some,
-    needs_tags,
-    parts,
-)
+from bare import model
+from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX, BareType, needs_some, needs_tags, parts
 from bare.types import Fixed, Scalar, Some, Tagged, Union
 
 # The name of the BARE type for each plain Python type.
@@ -55,7 +36,7 @@ def resolve(annotation: Any) -> BareType:
     return node
 
 
-def enum_type(cls: type[enum.IntEnum]) -> EnumType:
+def enum_type(cls: type[enum.IntEnum]) -> model.EnumType:
     """Returns the model of an enum. Raises TypeError without members, and for a value that is no u64 (section 2)."""
     by_value = {member.value: member for member in cls}
     if not by_value:
@@ -63,12 +44,14 @@ def enum_type(cls: type[enum.IntEnum]) -> EnumType:
     for value, member in by_value.items():
         if not 0 <= value <= UINT_MAX:
             raise TypeError(f"{cls.__name__}.{member.name} = {value} is not an unsigned 64-bit number")
-    return EnumType(cls, by_value)
+    return model.EnumType(cls, by_value)
 
 
 def check_map_key(key: BareType) -> None:
     """Raises TypeError unless a map can have this key: an enum or a primitive but f32, f64, void (section 2)."""
-    if not isinstance(key, VarintType | FixedIntType | BoolType | StrType | DataType | EnumType):
+    if not isinstance(
+        key, model.VarintType | model.FixedIntType | model.BoolType | model.StrType | model.DataType | model.EnumType
+    ):
         raise TypeError("the key of a map must be an enum or a primitive type, and not a float or None")
 
 
@@ -78,8 +61,8 @@ class _Resolver:
     structs: the model of every struct class found so far, including classes whose fields are not converted yet."""
 
     def __init__(self) -> None:
-        self.structs: dict[type[Any], StructType] = {}
-        self._enums: dict[type[enum.IntEnum], EnumType] = {}
+        self.structs: dict[type[Any], model.StructType] = {}
+        self._enums: dict[type[enum.IntEnum], model.EnumType] = {}
 
     def node(self, annotation: Any) -> BareType:
         origin = typing.get_origin(annotation)
@@ -88,11 +71,11 @@ class _Resolver:
         if origin in (typing.Union, types.UnionType):
             return self._optional(annotation)
         if origin is list:
-            return ListType(self._item(typing.get_args(annotation)[0]))
+            return model.ListType(self._item(typing.get_args(annotation)[0]))
         if origin is dict:
             key, value = (self._item(part) for part in typing.get_args(annotation))
             check_map_key(key)
-            return MapType(key, value)
+            return model.MapType(key, value)
         if annotation is None or (isinstance(annotation, type) and annotation in PLAIN):
             return PRIMITIVES[PLAIN[type(None) if annotation is None else annotation]]
         if isinstance(annotation, type) and issubclass(annotation, enum.IntEnum):
@@ -106,7 +89,7 @@ class _Resolver:
     def _item(self, annotation: Any) -> BareType:
         """Returns the model of a part of another type. Raises TypeError for void (draft, section 2)."""
         node = self.node(annotation)
-        if isinstance(node, VoidType):
+        if isinstance(node, model.VoidType):
             raise TypeError("None (void) may only be a member of a union, or a whole message")
         return node
 
@@ -130,10 +113,10 @@ class _Resolver:
         if type(length) is not int or not 1 <= length <= LENGTH_MAX:
             raise TypeError(f"a fixed length must be from 1 to {LENGTH_MAX}, not {length!r}")
         match self.node(base):
-            case DataType(length=None):
-                return DataType(length)
-            case ListType(item=item, length=None):
-                return ListType(item, length)
+            case model.DataType(length=None):
+                return model.DataType(length)
+            case model.ListType(item=item, length=None):
+                return model.ListType(item, length)
         raise TypeError(f"Fixed belongs to bytes or list[T], not to {base!r}")
 
     def _union(self, base: Any, union: Union) -> BareType:
@@ -146,27 +129,27 @@ class _Resolver:
             raise TypeError("a union must have at least one member")
         ordered = tuple(members)
         if base is Tagged:
-            return UnionType(ordered, tagged=True)
+            return model.UnionType(ordered, tagged=True)
         if needs_tags(ordered):
             raise TypeError(f"members of {union!r} have the same Python type: annotate bare.Tagged instead of {base!r}")
-        return UnionType(ordered, tagged=False)
+        return model.UnionType(ordered, tagged=False)
 
     def _optional(self, annotation: Any) -> BareType:
         rest = [part for part in typing.get_args(annotation) if part is not type(None)]
         if len(rest) != 1 or len(rest) == len(typing.get_args(annotation)):
             raise TypeError(f"{annotation!r} needs its tags: Annotated[..., bare.Union({{0: ..., 1: ...}})]")
         if typing.get_origin(rest[0]) is Some:
-            return OptionalType(self._item(typing.get_args(rest[0])[0]), wrapped=True)
+            return model.OptionalType(self._item(typing.get_args(rest[0])[0]), wrapped=True)
         item = self._item(rest[0])
         if needs_some(item):
             raise TypeError(f"{annotation!r}: the item can be None itself, so present values need bare.Some[...]")
-        return OptionalType(item)
+        return model.OptionalType(item)
 
     def _struct(self, cls: type[msgspec.Struct]) -> BareType:
         if cls in self.structs:
             return self.structs[cls]
         # The struct is known before its fields are converted, so that it can contain itself.
-        struct = self.structs[cls] = StructType(cls)
+        struct = self.structs[cls] = model.StructType(cls)
         if not cls.__struct_fields__:
             raise TypeError(f"{cls.__name__} has no fields: a struct must have at least one")
         try:
@@ -185,7 +168,7 @@ class _Resolver:
         return struct
 
 
-def _has_value(node: BareType, structs: dict[type[Any], StructType]) -> bool:
+def _has_value(node: BareType, structs: dict[type[Any], model.StructType]) -> bool:
     """Whether a type has a finite value: a struct that always contains itself has none. structs: all in the type."""
     finite: set[int] = set()
     grown = True
@@ -200,11 +183,11 @@ def _has_value(node: BareType, structs: dict[type[Any], StructType]) -> bool:
 
 def _is_finite(node: BareType, finite: set[int]) -> bool:
     match node:
-        case StructType():
+        case model.StructType():
             return id(node) in finite
-        case UnionType():
+        case model.UnionType():
             return any(_is_finite(part, finite) for part in parts(node))
-        case ListType(length=int()):
+        case model.ListType(length=int()):
             return _is_finite(node.item, finite)
         case _:
             return True

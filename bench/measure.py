@@ -16,8 +16,8 @@ import trio
 
 from bench.report import percentiles
 from stream_client import Stream, blocking, connect
-from stream_node.bench import loads
-from stream_node.bench.loads import TIMED_EVERY_MAX, TIMED_MIN, Load, Timed, Timer
+from stream_node.bench import run as loads
+from stream_node.bench.run import TIMED_EVERY_MAX, TIMED_MIN, Load, Timed, Timer
 
 PAGE_MESSAGES: Final = 1_000
 FANOUT_WINDOW: Final = 100

@@ -16,7 +16,7 @@ from bench.measure import sample_fields
 from bench.packages import maybe_compile
 from bench.report import OURS, Sample
 from bench.servers.bench_node import BenchNode
-from stream_node.bench.loads import Timed
+from stream_node.bench.run import Timed
 
 ROOT = Path(__file__).parents[1]
 COMPILED = f"{OURS}, compiled"

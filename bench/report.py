@@ -10,7 +10,7 @@ from statistics import median
 
 import msgspec
 
-from stream_node.bench.loads import percentile
+from stream_node.bench.run import percentile
 
 OURS = "stream-node"
 OUR_DURABILITY = "fsync before every confirm (WAL, synchronous=FULL)"

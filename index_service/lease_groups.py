@@ -15,10 +15,11 @@ import structlog
 
 from index_service.extensions import LeaseRequest, LeaseResponse, PositionKey
 from index_service.lease_machine import GroupMember, LeaseCounters, LeaseMachine, StoredLease
-from index_service.lease_storage import LoadLeases, WriteLeases
+from index_service.lease_storage import StoredLeases, WriteLeases, load_leases
 from index_service.limits import LeaseLimits, LeaseStatistics
 from index_service.listing import PositionRow
 from index_service.storage import SetPosition
+from stream_storage.contract import Do
 from stream_storage.errors import StorageBusy, StorageError
 from stream_storage.runner import Runner
 
@@ -212,23 +213,23 @@ class LeaseGroups:
             work(Refusal(f"{WAITING_MAX} requests wait for this group to be read; ask again later"))
         elif self._has_room(groups=1, entries=0):
             self._groups[key] = group = Group(None, [work])
-            self._storage.submit_read(LoadLeases(*key, on_done=partial(self._loaded, group)))
+            load = partial(load_leases, client_id=key[0], stream_name=key[1])
+            self._storage.submit_read(Do(load, partial(self._loaded, key, group)))
         else:
             work(Refusal(f"{len(self._groups)} groups share streams already; ask again later"))
 
-    def _loaded(self, group: Group, operation: LoadLeases) -> None:
-        key = operation.client_id, operation.stream_name
+    def _loaded(self, key: GroupKey, group: Group, operation: Do[StoredLeases]) -> None:
         if self._groups.get(key) is not group:
             # The group was forgotten meanwhile.
             return
         found: LeaseMachine | Refusal
         if operation.error is None:
-            old_until_s = self._served_since_s(operation.stream_name) + operation.ttl_ms_max / 1000
+            rows, floor, ttl_ms_max = operation.result
             found = group.machine = LeaseMachine(
-                operation.rows,
-                old_until_s=old_until_s,
+                rows,
+                old_until_s=self._served_since_s(key[1]) + ttl_ms_max / 1000,
                 ttl_s=self.limits.ttl_s,
-                fence_floor=operation.floor,
+                fence_floor=floor,
                 counters=self._counters,
             )
             self._entries += found.size

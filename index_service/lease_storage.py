@@ -4,7 +4,7 @@ on disk before a member gets the lease."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select, update
 from sqlalchemy.schema import CreateTable
@@ -89,33 +89,30 @@ FENCE_REMEDY = "run `stream-node verify`, then restore a backup: a fence that is
 """What an operator does if the row of a fence is damaged."""
 
 
-class LoadLeases(Operation):
-    """Reads all fences of one client id on one stream.
+class StoredLeases(NamedTuple):
+    """The fences of one client id on one stream.
 
     rows: the leases of the partitions, as stored. Each new fence must be higher than `floor`, too.
     ttl_ms_max: the longest time to live among the rows that have a holder, in milliseconds; 0 if no row has a holder.
     """
 
-    __slots__ = ("client_id", "floor", "rows", "stream_name", "ttl_ms_max")
+    rows: list[StoredLease]
+    floor: int
+    ttl_ms_max: int
 
-    def __init__(self, client_id: str, stream_name: str, on_done: Callable[[LoadLeases], None]) -> None:
-        super().__init__(on_done)
-        self.client_id = client_id
-        self.stream_name = stream_name
-        self.rows: list[StoredLease] = []
-        self.floor = 0
-        self.ttl_ms_max = 0
 
-    def apply(self, session: Session) -> None:
-        found = session.execute(_LOAD, {"client_id": self.client_id, "stream_name": self.stream_name}).fetchall()
-        for row in found:
-            check_sealed(lease_fences.name, (self.client_id, self.stream_name, *row), FENCE_REMEDY)
-        self.rows = [StoredLease(partition, fence, holder) for partition, fence, holder, _, _ in found]
-        floor = session.execute(FLOOR).fetchone()
-        if floor is not None:
-            check_sealed(lease_floor.name, floor, FENCE_REMEDY)
-        self.floor = 0 if floor is None else int(floor[0])
-        self.ttl_ms_max = max((ttl_ms for _, _, holder, ttl_ms, _ in found if holder is not None), default=0)
+def load_leases(session: Session, client_id: str, stream_name: str) -> StoredLeases:
+    found = session.execute(_LOAD, {"client_id": client_id, "stream_name": stream_name}).fetchall()
+    for row in found:
+        check_sealed(lease_fences.name, (client_id, stream_name, *row), FENCE_REMEDY)
+    floor = session.execute(FLOOR).fetchone()
+    if floor is not None:
+        check_sealed(lease_floor.name, floor, FENCE_REMEDY)
+    return StoredLeases(
+        [StoredLease(partition, fence, holder) for partition, fence, holder, _, _ in found],
+        0 if floor is None else int(floor[0]),
+        max((ttl_ms for _, _, holder, ttl_ms, _ in found if holder is not None), default=0),
+    )
 
 
 class WriteLeases(Operation):

@@ -38,6 +38,8 @@ logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
+logger.blocks.name = org.apache.spark.storage.BlockManager
+logger.blocks.level = error
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.register.name = org.apache.spark.sql.execution.datasources.v2.python
@@ -47,7 +49,8 @@ logger.manager.level = error
 logger.manager2.name = org.apache.spark.sql.execution.datasources.DataSourceManager
 logger.manager2.level = error
 """
-"""The driver's log settings, without the log of task failures, which the caller gets as exceptions."""
+"""The driver's log settings, without the log of task failures, which the caller gets as exceptions, and without a
+warning that means nothing: two tasks have made the same block of a cache."""
 QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

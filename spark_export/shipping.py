@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copyreg
 import marshal
-import os
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, find_spec
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql.datasource import DataSource
@@ -96,7 +96,8 @@ def make_archive() -> str:
     made = folder / f"stream_node_{digest.hexdigest()[:16]}.zip"
     if not made.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        partial = made.with_suffix(f".{os.getpid()}")
+        # Two threads, or two containers with the same process number, may make the zip in one folder at once.
+        partial = made.with_suffix(f".{uuid4().hex}")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, path in sources.items():
                 code = SourceFileLoader(name, str(path)).get_code(name)

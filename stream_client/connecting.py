@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import anyio  # async only
+import anyio.to_thread  # async only
+
 from ockam.actors.address import Route
 from stream_client.arguments import to_address
 from stream_client.client import StreamClient
@@ -18,11 +21,12 @@ from stream_client.shell.backoff import Reconnect
 from stream_client.shell.defaults import ANSWER_TIMEOUT_S, Framing, OnLink
 from stream_client.shell.tls import check_tls
 from stream_client.shell.token import check_token
-from stream_client.tracing import end_tracing, queue_maker, start_tracing
+from stream_client.tracing import queue_maker, start_tracing
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls
     from ockam.identity.token import Token
+    from ockam.tracing.spans import Tracing
 
 
 @asynccontextmanager
@@ -115,4 +119,13 @@ async def connect(
         ) as shell:
             yield StreamClient(ClientSession(address, core, shell, answer_timeout_s))
     finally:
-        await end_tracing(tracing)
+        await _end_tracing(tracing)
+
+
+async def _end_tracing(tracing: Tracing | None) -> None:
+    """Sends the last spans of a client, if it makes any, and ends the thread that sends them."""
+    if tracing is None:
+        return
+    # blocking only: tracing.close()
+    with anyio.CancelScope(shield=True):  # async only
+        await anyio.to_thread.run_sync(tracing.close)  # async only

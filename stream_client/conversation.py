@@ -8,12 +8,10 @@ from typing import TypeVar
 
 from ockam.protocol import Protocol as WireProtocol
 from ockam.protocol import ProtocolError
+from stream_client.core.conversation import UNSENT_BYTES_MAX
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
 from stream_client.session import ClientSession
-
-UNSENT_BYTES_MAX = 64 * 1024
-"""`Conversation.send` waits while the connection has more unsent bytes than this."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")

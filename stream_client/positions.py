@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from index_service.extensions import (
-    LOAD_PARTITIONS_MAX,
     LOAD_POSITIONS,
     MARKED_SAVE,
     LoadedPosition,
     LoadRequest,
-    LoadResponse,
-    MarkedResponse,
-    MarkedSave,
     SaveResponse,
     SaveStatus,
 )
-from index_service.limits import INDEX_MAX
-from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, PartitionIndex, SavePartitionIndex
-from ockam.protocol import ProtocolError
-from stream_client.arguments import encoded
-from stream_client.core.marks import KnownPosition, Marks, OnReset
+from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex
+from stream_client.core.marks import KnownPosition, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.errors import (
-    AccessDenied,
-    ClientError,
-    InvalidArgument,
-    NodeFailed,
-    RequestRefused,
-    UnexpectedAnswer,
+from stream_client.errors import AccessDenied, NodeFailed, RequestRefused, UnexpectedAnswer
+from stream_client.position_saves import (
+    PositionSaves,
+    check_answer,
+    check_keeps_positions,
+    check_name,
+    split_partitions,
 )
-from stream_client.session import Connected
-
-P = TypeVar("P")
+from stream_client.session import ClientSession, Connected
 
 SAVES_MAX = 5
 """A save is sent this many times at most: it has no answer, and can be lost together with a connection."""
@@ -57,7 +47,7 @@ class Positions(Protocol):
         ...
 
 
-class SavedIndexes:
+class SavedIndexes(PositionSaves):
     """The positions that a node's index service saves under one client id: the next index to read of each partition.
 
     The service keeps the highest index saved so far. The positions that a consumer reads from here are saved with an
@@ -65,15 +55,11 @@ class SavedIndexes:
     these indexes back, and saves again if a save was lost together with a connection.
     """
 
+    _session: ClientSession
+
     def __init__(self, client: Connected, client_id: str) -> None:
         """client: a StreamClient. client_id: the name under which the node saves the positions."""
-        self._session = client.session
-        self._marks = Marks(client_id)
-        self._cancels: dict[tuple[str, int], Callable[[], None]] = {}
-        self.client_id = client_id
-
-    def __repr__(self) -> str:
-        return f"<SavedIndexes of {self.client_id!r}>"
+        super().__init__(client.session, client_id)
 
     async def get(self, stream_name: str, partition: int = 0) -> int:
         """Returns the saved index of one partition; 0 if no index was saved. Raises what `load` raises."""
@@ -85,7 +71,7 @@ class SavedIndexes:
         requests = [GetPartitionIndex(self.client_id, stream_name, partition) for partition in partitions]
         answers = await self._session.ask_all(INDEX_SERVICE, INDEX_PARTITIONED, requests)
         for request, answer in zip(requests, answers, strict=True):
-            _check(request, answer)
+            check_answer(request, answer)
         return [answer.index or 0 for answer in answers]
 
     async def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[KnownPosition]:
@@ -116,20 +102,6 @@ class SavedIndexes:
         self._marks.answered(request, answer)
         return answer
 
-    def check_nowait(self, stream_name: str, partitions: Sequence[int]) -> None:
-        """Asks, without waiting, whether somebody else has changed these positions: then `on_reset` of `resume` is
-        called."""
-
-        def checked(asked: Sequence[int], answer: LoadResponse | ClientError) -> None:
-            if not isinstance(answer, ClientError):
-                for partition, position in zip(asked, answer.positions, strict=False):
-                    self._marks.checked(stream_name, partition, position)
-
-        marked = [each for each in partitions if self._marks.find(stream_name, each) is not None]
-        for asked in _parts(marked):
-            request = LoadRequest(0, self.client_id, stream_name, asked, creates=False)
-            self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, partial(checked, asked))
-
     async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Saves the index of each partition in `indexes`. When this method returns, the node has stored these or higher
         indexes. A position that somebody else has changed stays as it is. Raises InvalidArgument for an index that no
@@ -148,48 +120,10 @@ class SavedIndexes:
         if missing:
             raise NodeFailed(f"{self._session.address} does not store the position of {self.client_id!r}; read its log")
 
-    def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Sends the index of each partition to the node, without waiting. Without a connection, the save is lost,
-        unless a consumer reads the partition from here. Raises InvalidArgument for an index that no node can save."""
-        marked, plain = self._split(stream_name, indexes)
-        for request in marked:
-            # A later save makes an unanswered one useless. So at most one save of each partition waits for an answer.
-            key = stream_name, request.partition
-            self._cancels.pop(key, _nothing)()
-            answered = partial(self._saved, request)
-            self._cancels[key] = self._session.ask_nowait(INDEX_SERVICE, MARKED_SAVE, request, answered)
-        self._tell(stream_name, plain)
-
-    def request(self, stream_name: str, partition: int, index: int, fence: int) -> MarkedSave | None:
-        """Returns the request that saves a position under a lease; None if the node does not know marks."""
-        return self._marks.request(stream_name, partition, index, fence)
-
-    def answered(self, request: MarkedSave, answer: MarkedResponse) -> None:
-        self._marks.answered(request, answer)
-
-    def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
-        if not isinstance(answer, ClientError):
-            self._marks.answered(request, answer)
-
-    def _split(self, stream_name: str, indexes: Mapping[int, int]) -> tuple[list[MarkedSave], dict[int, int]]:
-        marked, plain = [], {}
-        for partition, index in indexes.items():
-            if not isinstance(index, int) or not 0 <= index <= INDEX_MAX:
-                raise InvalidArgument(f"index {index!r} cannot be saved; pass one from 0 to {INDEX_MAX}")
-            request = self._marks.request(stream_name, partition, index, None)
-            if request is None:
-                plain[partition] = index
-            else:
-                marked.append(request)
-        return marked, plain
-
-    def _tell(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        for partition, index in indexes.items():
-            request = SavePartitionIndex(self.client_id, stream_name, partition, index)
-            self._session.core.notify(INDEX_SERVICE, encoded(INDEX_PARTITIONED, request))
-
     async def _load(self, stream_name: str, partitions: Sequence[int]) -> list[LoadedPosition]:
-        requests = [LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in _parts(partitions)]
+        requests = [
+            LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in split_partitions(partitions)
+        ]
         answers = await self._session.ask_all(INDEX_SERVICE, LOAD_POSITIONS, requests)
         found = [position for answer in answers for position in answer.positions if position is not None]
         if len(found) != len(partitions):
@@ -213,33 +147,3 @@ def to_positions(client: Connected, positions: Positions | str) -> Positions:
     if isinstance(positions, str):
         return SavedIndexes(client, check_name(positions))
     return check_keeps_positions(positions)
-
-
-def check_keeps_positions(positions: P) -> P:
-    if not hasattr(positions, "save_nowait"):
-        raise InvalidArgument(
-            "a consumer takes its name, under which the node keeps how far it came, or an object that keeps positions "
-            f"(SavedIndexes, LeaseMember), not {type(positions).__name__}"
-        )
-    return positions
-
-
-def check_name(name: str) -> str:
-    if not name:
-        raise InvalidArgument("the name of a consumer is empty; its position is kept under that name, so choose one")
-    return name
-
-
-def _check(request: GetPartitionIndex, answer: PartitionIndex) -> None:
-    asked = (request.client_id, request.stream_name, request.partition)
-    if (answer.client_id, answer.stream_name, answer.partition) != asked:
-        raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {request.stream_name!r}")
-
-
-def _parts(partitions: Sequence[int]) -> list[list[int]]:
-    begins = range(0, len(partitions), LOAD_PARTITIONS_MAX)
-    return [list(partitions[at : at + LOAD_PARTITIONS_MAX]) for at in begins]
-
-
-def _nothing() -> None:
-    """Used if no save waits for an answer."""

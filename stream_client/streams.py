@@ -27,14 +27,8 @@ from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import pulled, pulled_rich
 from stream_client.positions import Positions
-from stream_client.publish import (
-    WINDOW,
-    PartitionChooser,
-    PartitionedPublisher,
-    Publisher,
-    make_sequences,
-    missing_partition,
-)
+from stream_client.publish import PartitionedPublisher, Publisher
+from stream_client.push_windows import WINDOW, PartitionChooser, make_sequences, missing_partition
 from stream_client.session import ClientSession
 from stream_client.share.leases import LeaseMember
 from stream_client.share.shared_consumer import SharedConsumer

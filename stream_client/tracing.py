@@ -1,12 +1,9 @@
-"""`start_tracing`, `queue_maker`, `end_tracing`: the argument `traces` of `connect`."""
+"""`start_tracing` and `queue_maker`: the argument `traces` of `connect`."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
-
-import anyio  # async only
-import anyio.to_thread  # async only
 
 from stream_client.core.streams_in_use import MakeQueue, plain_queue
 from stream_client.errors import InvalidArgument
@@ -39,12 +36,3 @@ def queue_maker(tracing: Tracing | None) -> MakeQueue:
     from stream_client.core.traced_queue import traced_queue
 
     return partial(traced_queue, tracing)
-
-
-async def end_tracing(tracing: Tracing | None) -> None:
-    """Sends the last spans of a client, if it makes any, and ends the thread that sends them."""
-    if tracing is None:
-        return
-    # blocking only: tracing.close()
-    with anyio.CancelScope(shield=True):  # async only
-        await anyio.to_thread.run_sync(tracing.close)  # async only

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.errors import ClientError
-from stream_client.session import ClientSession
+from stream_client.requests import Requests
 from stream_service.extensions import LIST, ListRequest, ListResponse, StreamKey
 
 WATCH_S = 5.0
@@ -27,7 +27,7 @@ class PartitionWatch:
     """Asks whether a stream has more partitions than the `known` ones (0 if the stream does not exist), while its user
     calls `poll`. `on_more` is called with the numbers of the added partitions, in order."""
 
-    def __init__(self, session: ClientSession, name: str, known: int, on_more: Callable[[list[int]], None]) -> None:
+    def __init__(self, session: Requests, name: str, known: int, on_more: Callable[[list[int]], None]) -> None:
         self._session = session
         self._name = name
         self._known = known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stream_service import stored
 from stream_service.appending import AppendRequest, AppendStatus
-from stream_service.extras import NO_EXTRAS, Extras, encode_extras
+from stream_service.extras import encode_beside
 from stream_service.mirror_operations import AnyChange
 from stream_service.mirror_rows import find_mirror
 from stream_storage.contract import Append, Session
@@ -17,14 +17,13 @@ def append_expected(session: Session, change: AnyChange, request: AppendRequest,
     if status is not AppendStatus.OK:
         return status
     last = stored.stored_stream(session, session.log.get_stream(change.stream_id)).last_time_us
-    extras = [Extras(message.headers, None) for message in request.messages]
     append = Append(
         change.stream_id,
         request.expected,
         max(last, now_us),
         [message.data for message in request.messages],
         [message.key for message in request.messages],
-        [None if each == NO_EXTRAS else encode_extras(each) for each in extras],
+        [encode_beside(message.headers) for message in request.messages],
     )
     session.log.append((append,))
     change.appended = (append,)

@@ -13,6 +13,7 @@ import msgspec
 import bare
 from ockam.protocol import Protocol, ProtocolError
 from stream_service.extensions import Header
+from stream_service.extras import check_beside
 from stream_service.limits import StreamLimits
 
 
@@ -68,9 +69,5 @@ def read_append(payload: bytes, limits: StreamLimits) -> AppendRequest:
     if not request.messages:
         raise ProtocolError("an append without messages")
     for message in request.messages:
-        if len(message.key or b"") > limits.key_bytes_max:
-            raise ProtocolError(f"a key of {len(message.key or b'')} bytes; at most {limits.key_bytes_max}")
-        headers_bytes = sum(len(each.name.encode()) + len(each.value) for each in message.headers)
-        if headers_bytes > limits.headers_bytes_max:
-            raise ProtocolError(f"headers of {headers_bytes} bytes; at most {limits.headers_bytes_max}")
+        check_beside(message.key, message.headers, limits)
     return request

@@ -4,19 +4,19 @@ transaction, a read on a read-only connection."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
 
 from stream_service import stored
 from stream_service.copying import CopyRequest
 from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, StreamInfo
-from stream_service.extras import NO_EXTRAS, Extras, encode_extras
+from stream_service.extras import encode_beside
 from stream_service.publisher_rows import Times, forget_old, note_messages
 from stream_service.stored import StoredStream
-from stream_storage.contract import Append, Operation, Record, Session, StreamRecord
+from stream_storage.contract import Operation, Record, Session, StreamRecord
 from stream_storage.errors import StorageError
 from stream_storage.history import ensure_history
+from stream_storage.timed import timed_appends
 
 Place: TypeAlias = FromIndex | FromTime | FromEnd
 
@@ -178,41 +178,20 @@ def find_cut(session: Session, stream_id: int, before: BeforeIndex | BeforeTime)
     return stored.first_index_at(session, record, before.time_us)
 
 
-class TruncateStep(Operation):
-    """Deletes the messages before `index`, or the first of them up to the limits of one step.
+def truncate_step(
+    session: Session, stream_id: int, index: int, messages_max: int, bytes_max: int, times: Times
+) -> tuple[int, StreamRecord]:
+    """Deletes the messages before `index`, or the first of them up to the limits of one step. Returns the number of
+    deleted messages, and the row of the stream afterwards.
 
     times: the times for the rows of publishers, whose last numbers outlive their messages.
-    deleted, record: the number of deleted messages, and the row of the stream, afterwards.
     """
-
-    __slots__ = ("bytes_max", "deleted", "index", "messages_max", "record", "stream_id", "times")
-    needs_little = True
-
-    def __init__(
-        self,
-        stream_id: int,
-        index: int,
-        messages_max: int,
-        bytes_max: int,
-        times: Times,
-        on_done: Callable[[TruncateStep], None],
-    ) -> None:
-        super().__init__(on_done)
-        self.stream_id = stream_id
-        self.index = index
-        self.messages_max = messages_max
-        self.bytes_max = bytes_max
-        self.times = times
-        self.deleted = 0
-        self.record: StreamRecord | None = None
-
-    def apply(self, session: Session) -> None:
-        record = session.log.get_stream(self.stream_id)
-        index = stored.step_end(session, record, self.index, self.messages_max, self.bytes_max)
-        if note_messages(session, record, index, self.times.now_us):
-            forget_old(session, self.stream_id, index, self.times.forget_us)
-        self.deleted = session.log.truncate_before(self.stream_id, index)
-        self.record = session.log.get_stream(self.stream_id)
+    record = session.log.get_stream(stream_id)
+    end = stored.step_end(session, record, index, messages_max, bytes_max)
+    if note_messages(session, record, end, times.now_us):
+        forget_old(session, stream_id, end, times.forget_us)
+    deleted = session.log.truncate_before(stream_id, end)
+    return deleted, session.log.get_stream(stream_id)
 
 
 class StoreCopy(Operation):
@@ -236,30 +215,14 @@ class StoreCopy(Operation):
     ) -> None:
         super().__init__(on_done)
         self.begins = begins
-        self.appends: list[Append] = []
         self.last_time_us = last_time_us
-        timed = []
-        for message in request.messages:
+        records: list[Record] = []
+        for index, message in enumerate(request.messages, request.index):
             # Searching by time and retention by age need times that never decrease. A time in the future, from a wrong
             # clock elsewhere, would force its value on all later messages, so it is lowered to the present time.
             self.last_time_us = max(self.last_time_us, min(message.time_us, now_us))
-            timed.append((self.last_time_us, message))
-        index = request.index
-        # An append has one time, so messages with the same time become one append.
-        for time_us, group in groupby(timed, lambda each: each[0]):
-            messages = [message for _, message in group]
-            extras = [Extras(message.headers, None) for message in messages]
-            self.appends.append(
-                Append(
-                    stream_id,
-                    index,
-                    time_us,
-                    [message.data for message in messages],
-                    [message.key for message in messages],
-                    [None if each == NO_EXTRAS else encode_extras(each) for each in extras],
-                )
-            )
-            index += len(messages)
+            records.append((index, message.data, self.last_time_us, message.key, encode_beside(message.headers)))
+        self.appends = timed_appends(stream_id, records)
 
     def apply(self, session: Session) -> None:
         if self.begins:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from stream_service import stored
 from stream_service.publisher_rows import (
@@ -18,72 +18,56 @@ from stream_service.publisher_rows import (
     note_messages,
     write_publishers,
 )
-from stream_storage.contract import Append, Operation, Session
+from stream_storage.contract import Append, Session
 
 
-class LoadSequences(Operation):
-    """Reads what a stream remembers of its publishers: their rows, and the numbers of the messages behind the mark."""
+class KnownSequences(NamedTuple):
+    """What a stream remembers of its publishers: their rows, and the numbers of the messages behind the mark."""
 
-    __slots__ = ("begin", "found", "is_exact", "rows", "stream_id")
-
-    def __init__(self, stream_id: int, on_done: Callable[[LoadSequences], None]) -> None:
-        super().__init__(on_done)
-        self.stream_id = stream_id
-        self.rows: dict[bytes, PublisherRow] = {}  # by publisher id, with that of the mark, oldest message first
-        self.begin = 0  # from where messages were searched: the mark, or LOADED_MAX before the end
-        self.is_exact = False  # whether each row has the last number before `begin`; if not, only owners count
-        self.found: list[tuple[bytes, int, int]] = []  # publisher id, sequence number and index of each, oldest first
-
-    def apply(self, session: Session) -> None:
-        record = session.log.get_stream(self.stream_id)
-        self.rows = list_publishers(session, self.stream_id)
-        exact, least = exact_from(record, self.rows.get(MARK)), record.next_index - LOADED_MAX
-        self.begin, self.is_exact = max(exact, least), exact >= least
-        self.found = stored.list_sequences(session, self.stream_id, self.begin, record.next_index)
+    rows: dict[bytes, PublisherRow]  # by publisher id, with that of the mark, oldest message first
+    begin: int  # from where messages were searched: the mark, or LOADED_MAX before the end
+    is_exact: bool  # whether each row has the last number before `begin`; if not, only owners count
+    found: list[tuple[bytes, int, int]]  # publisher id, sequence number and index of each, oldest first
 
 
-class NotePublishers(Operation):
-    """Writes the rows of publishers whose last messages are before `end`, and sets the mark there.
+def load_sequences(session: Session, stream_id: int) -> KnownSequences:
+    record, rows = session.log.get_stream(stream_id), list_publishers(session, stream_id)
+    exact, least = exact_from(record, rows.get(MARK)), record.next_index - LOADED_MAX
+    begin = max(exact, least)
+    found = stored.list_sequences(session, stream_id, begin, record.next_index)
+    return KnownSequences(rows, begin, exact >= least, found)
+
+
+def note_publishers(
+    session: Session,
+    stream_id: int,
+    end: int,
+    rows: Mapping[bytes, PublisherRow | None] | None,
+    times: Times,
+    *,
+    makes_mark: bool = False,
+) -> bool:
+    """Writes the rows of publishers whose last messages are before `end`, and sets the mark there. Returns whether
+    there was no mark and none was made: no publisher of the stream has numbered its messages.
 
     rows: the rows that have changed since the mark, where the stream's worker knows them. None: they are read from the
     messages, if the stream has a mark, or `makes_mark` is set and all its messages can be searched.
-    is_plain: whether there was no mark and none was made: no publisher of the stream has numbered its messages.
     """
-
-    __slots__ = ("end", "is_plain", "makes_mark", "rows", "stream_id", "times")
-
-    def __init__(
-        self,
-        stream_id: int,
-        end: int,
-        rows: Mapping[bytes, PublisherRow | None] | None,
-        times: Times,
-        on_done: Callable[[NotePublishers], None],
-        *,
-        makes_mark: bool = False,
-    ) -> None:
-        super().__init__(on_done)
-        self.stream_id = stream_id
-        self.end = end
-        self.rows = rows
-        self.times = times
-        self.makes_mark = makes_mark
-        self.is_plain = False
-
-    def apply(self, session: Session) -> None:
-        mark = find_publisher(session, self.stream_id, MARK)
-        self.is_plain = self.rows is None and mark is None and not self.makes_mark
-        if self.is_plain or (mark is not None and mark.index >= self.end):
-            return
-        if self.rows is not None:
-            write_publishers(session, self.stream_id, self.rows, self.times.now_us)
-        else:
-            record = session.log.get_stream(self.stream_id)
-            if self.end - exact_from(record, mark) > LOADED_MAX:
-                return
-            note_messages(session, record, self.end, self.times.now_us)
-        write_publishers(session, self.stream_id, {MARK: PublisherRow("", None, self.end)}, self.times.now_us)
-        forget_old(session, self.stream_id, self.end, self.times.forget_us)
+    mark = find_publisher(session, stream_id, MARK)
+    if rows is None and mark is None and not makes_mark:
+        return True
+    if mark is not None and mark.index >= end:
+        return False
+    if rows is not None:
+        write_publishers(session, stream_id, rows, times.now_us)
+    else:
+        record = session.log.get_stream(stream_id)
+        if end - exact_from(record, mark) > LOADED_MAX:
+            return False
+        note_messages(session, record, end, times.now_us)
+    write_publishers(session, stream_id, {MARK: PublisherRow("", None, end)}, times.now_us)
+    forget_old(session, stream_id, end, times.forget_us)
+    return False
 
 
 class NotedAppend(Append):

@@ -30,25 +30,21 @@ MODULES: dict[str, str] = {
         "session",
         "conversation",
         "positions",
-        "consume/reader",
         "consume/follower",
-        "consume/partition_reading",
         "consume/reading_loop",
         "consume/consumer",
         "share/leases",
         "share/shared_consumer",
-        "watch",
         "publish",
         "admin",
         "streams",
         "correspondent",
         "client",
-        "tracing",
         "connecting",
     )
 } | {
     f"block_node/client/{room}.py": f"block_node/client/blocking/{room}.py"
-    for room in ("client", "comparison", "connecting", "publish_session", "publisher", "subscriber")
+    for room in ("client", "connecting", "publisher", "subscriber")
 }
 """Async module to the blocking module that is generated from it."""
 

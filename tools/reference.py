@@ -28,7 +28,7 @@ from stream_node.cli.groups import options_of  # noqa: E402
 from stream_node.cli.node.serve import serve  # noqa: E402
 from stream_node.cli.options import NodeOptions  # noqa: E402
 from stream_node.cli.request_options import RequestOptions  # noqa: E402
-from stream_node.cli.units import SECONDS, parse_duration, parse_size  # noqa: E402
+from stream_node.cli.values import SECONDS, parse_duration, parse_size  # noqa: E402
 from stream_node.node import config  # noqa: E402
 from stream_node.node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402
 from stream_node.node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING  # noqa: E402

@@ -6,26 +6,11 @@ from collections.abc import Mapping
 
 from bare.errors import SchemaError
 from bare.model import UINT_MAX
-from bare.schema.ast import (
-    Definition,
-    Document,
-    Enum,
-    FixedData,
-    List,
-    Map,
-    Name,
-    Primitive,
-    SourcePosition,
-    Struct,
-    Type,
-    UnionNode,
-    in_order,
-    names_in,
-    parts,
-)
+from bare.schema import ast
+from bare.schema.ast import SourcePosition, Type, in_order, names_in, parts
 
 
-def check(document: Document, known: Mapping[str, Definition], *, older: bool, pedantic: bool) -> None:
+def check(document: ast.Document, known: Mapping[str, ast.Definition], *, older: bool, pedantic: bool) -> None:
     """Checks a schema. Raises SchemaError for the first mistake. known: definitions of other texts that it can use.
 
     older: allow what drafts before -06 allowed: names used before their definition, types that contain themselves, and
@@ -43,8 +28,8 @@ class _Checker:
 
     def __init__(
         self,
-        definitions: Mapping[str, Definition],
-        known: Mapping[str, Definition],
+        definitions: Mapping[str, ast.Definition],
+        known: Mapping[str, ast.Definition],
         older: bool,
         pedantic: bool,
     ) -> None:
@@ -96,34 +81,34 @@ class _Checker:
 
     def type(self, type_: Type) -> None:
         match type_:
-            case Enum():
+            case ast.Enum():
                 self._enum(type_)
-            case UnionNode():
+            case ast.UnionNode():
                 self._union(type_)
-            case Struct():
+            case ast.Struct():
                 self._struct(type_)
-            case Map(key=key):
+            case ast.Map(key=key):
                 if not self._is_key(key):
                     raise _error("the key of a map must be an enum or a primitive, not f32, f64 or void", key.at)
         for part in parts(type_):
-            if not isinstance(type_, UnionNode) and self._resolved(part) == Primitive("void"):
+            if not isinstance(type_, ast.UnionNode) and self._resolved(part) == ast.Primitive("void"):
                 raise _error("void may only be a member of a union, or a whole message", part.at)
             self.type(part)
 
     def _resolved(self, type_: Type) -> Type:
-        while isinstance(type_, Name):
+        while isinstance(type_, ast.Name):
             type_ = self._all[type_.name].type
         return type_
 
     def _is_key(self, key: Type) -> bool:
         match self._resolved(key):
-            case Primitive(name=name):
+            case ast.Primitive(name=name):
                 return name not in ("f32", "f64", "void")
-            case Enum() | FixedData():
+            case ast.Enum() | ast.FixedData():
                 return True
         return False
 
-    def _enum(self, enum: Enum) -> None:
+    def _enum(self, enum: ast.Enum) -> None:
         if not enum.members:
             raise _error("an enum must have at least one member", enum.at)
         names: set[str] = set()
@@ -133,7 +118,7 @@ class _Checker:
             names.add(member.name)
         self._numbers("value", [(member.value, member.stated, member.at) for member in enum.members])
 
-    def _union(self, union: UnionNode) -> None:
+    def _union(self, union: ast.UnionNode) -> None:
         if not union.members:
             raise _error("a union must have at least one member", union.at)
         types: set[Type] = set()
@@ -158,7 +143,7 @@ class _Checker:
             seen.add(number)
             last = number
 
-    def _struct(self, struct: Struct) -> None:
+    def _struct(self, struct: ast.Struct) -> None:
         if not struct.fields:
             raise _error("a struct must have at least one field", struct.at)
         names: set[str] = set()
@@ -168,15 +153,15 @@ class _Checker:
             names.add(item.name)
 
 
-def _blocking(type_: Type, finite: set[str]) -> Name | None:
+def _blocking(type_: Type, finite: set[str]) -> ast.Name | None:
     """Returns the first name that prevents a type from having a finite value, or None."""
     match type_:
-        case Name():
+        case ast.Name():
             return None if type_.name in finite else type_
-        case UnionNode(members=members):
+        case ast.UnionNode(members=members):
             each = [_blocking(member.type, finite) for member in members]
             return None if not each or None in each else each[0]
-        case Struct() | List(length=int()):
+        case ast.Struct() | ast.List(length=int()):
             return next((name for part in parts(type_) if (name := _blocking(part, finite)) is not None), None)
         case _:
             return None

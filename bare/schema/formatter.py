@@ -5,34 +5,18 @@ the definitions keep their order, and the text can only be read as legacy."""
 
 from __future__ import annotations
 
-from bare.schema.ast import (
-    Comments,
-    Definition,
-    Document,
-    Enum,
-    FixedData,
-    List,
-    Map,
-    Name,
-    Optional,
-    Primitive,
-    Struct,
-    Type,
-    UnionMember,
-    UnionNode,
-    in_order,
-    is_in_order,
-)
+from bare.schema import ast
+from bare.schema.ast import Comments, Type, in_order, is_in_order
 
 INDENT = "    "
 # A union is written on one line if its text has at most this many characters.
 UNION_CHARACTERS_MAX = 80
 
 
-def format_document(document: Document) -> str:
+def format_document(document: ast.Document) -> str:
     """Returns the formatted text of a schema, which ends with a line break."""
     chunks: list[str] = []
-    before: Definition | None = None
+    before: ast.Definition | None = None
     ordered = in_order(document.definitions)
     for definition in ordered if is_in_order(ordered) else document.definitions.values():
         lines = _item(f"type {definition.name} {_type(definition.type, '')}", definition.comments, "")
@@ -45,7 +29,7 @@ def format_document(document: Document) -> str:
     return "\n".join(chunks) + "\n"
 
 
-def _is_short(definition: Definition) -> bool:
+def _is_short(definition: ast.Definition) -> bool:
     """Whether a definition is a single line. There is no empty line between two such definitions."""
     return not definition.comments.above and "\n" not in _type(definition.type, "")
 
@@ -61,21 +45,21 @@ def _item(text: str, comments: Comments, indent: str) -> list[str]:
 
 def _type(type_: Type, indent: str) -> str:
     match type_:
-        case Primitive(name=name) | Name(name=name):
+        case ast.Primitive(name=name) | ast.Name(name=name):
             return name
-        case FixedData(length=length):
+        case ast.FixedData(length=length):
             return f"data[{length}]"
-        case Optional(item=item):
+        case ast.Optional(item=item):
             return f"optional<{_type(item, indent)}>"
-        case List(item=item, length=length):
+        case ast.List(item=item, length=length):
             return f"list<{_type(item, indent)}>" + ("" if length is None else f"[{length}]")
-        case Map(key=key, value=value):
+        case ast.Map(key=key, value=value):
             return f"map<{_type(key, indent)}><{_type(value, indent)}>"
-        case Enum():
+        case ast.Enum():
             return _enum(type_, indent)
-        case UnionNode():
+        case ast.UnionNode():
             return _union(type_, indent)
-        case Struct():
+        case ast.Struct():
             return _struct(type_, indent)
 
 
@@ -84,7 +68,7 @@ def _block(keyword: str, lines: list[str], closing: tuple[str | None, ...], inde
     return "\n".join([keyword + " {", *lines, indent + "}"])
 
 
-def _enum(enum: Enum, indent: str) -> str:
+def _enum(enum: ast.Enum, indent: str) -> str:
     lines: list[str] = []
     expected = 0
     for member in enum.members:
@@ -94,8 +78,8 @@ def _enum(enum: Enum, indent: str) -> str:
     return _block("enum", lines, enum.closing, indent)
 
 
-def _union(union: UnionNode, indent: str) -> str:
-    texts: list[tuple[str, UnionMember]] = []
+def _union(union: ast.UnionNode, indent: str) -> str:
+    texts: list[tuple[str, ast.UnionMember]] = []
     expected = 0
     for member in union.members:
         number = f" = {member.tag}" if member.stated or member.tag != expected else ""
@@ -109,7 +93,7 @@ def _union(union: UnionNode, indent: str) -> str:
     return _block("union", lines, union.closing, indent)
 
 
-def _struct(struct: Struct, indent: str) -> str:
+def _struct(struct: ast.Struct, indent: str) -> str:
     lines: list[str] = []
     for item in struct.fields:
         text = f"{item.name}: {_type(item.type, indent + INDENT)}"

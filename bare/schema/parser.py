@@ -22,24 +22,8 @@ from __future__ import annotations
 import re
 
 from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX
-from bare.schema.ast import (
-    Definition,
-    Document,
-    Enum,
-    EnumMember,
-    Field,
-    FixedData,
-    List,
-    Map,
-    Name,
-    Optional,
-    Primitive,
-    SourcePosition,
-    Struct,
-    Type,
-    UnionMember,
-    UnionNode,
-)
+from bare.schema import ast
+from bare.schema.ast import SourcePosition, Type
 from bare.schema.cursor import Cursor
 from bare.schema.lexer import Lexeme, tokens
 
@@ -52,7 +36,7 @@ _FIELD_NAME = re.compile(r"[a-z][A-Za-z0-9_]*")
 _MEMBER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
-def parse_text(text: str, older: bool, line: int = 1) -> Document:
+def parse_text(text: str, older: bool, line: int = 1) -> ast.Document:
     """Returns the definitions of a schema text. Raises SchemaError.
 
     older: accept the older syntax, too. line: the number of the text's first line, for errors."""
@@ -69,8 +53,8 @@ class _Parser(Cursor):
         if not self._older:
             raise self.error(f"this is the older syntax: write `{instead}`, or read it as legacy", at)
 
-    def document(self) -> Document:
-        definitions: dict[str, Definition] = {}
+    def document(self) -> ast.Document:
+        definitions: dict[str, ast.Definition] = {}
         while self.next.text:
             definition = self._definition()
             if definition.name in definitions:
@@ -78,9 +62,9 @@ class _Parser(Cursor):
             definitions[definition.name] = definition
         if not definitions:
             raise self.error("a schema must define at least one type")
-        return Document(definitions, self.closing())
+        return ast.Document(definitions, self.closing())
 
-    def _definition(self) -> Definition:
+    def _definition(self) -> ast.Definition:
         above = self.comments_above()
         keyword = self.next
         if keyword.text not in ("type", "enum", "struct"):
@@ -101,9 +85,9 @@ class _Parser(Cursor):
             type_ = self._struct(keyword.at)
         else:
             type_ = self._type()
-        return Definition(name, type_, self.comments(above), at)
+        return ast.Definition(name, type_, self.comments(above), at)
 
-    def _old_enum(self, at: SourcePosition) -> Enum:
+    def _old_enum(self, at: SourcePosition) -> ast.Enum:
         if self.next.text in PRIMITIVES and self.next.text != "uint":
             raise self.error(
                 "an enum of a fixed width has no equal in the current drafts: use a plain enum, or "
@@ -124,12 +108,12 @@ class _Parser(Cursor):
         text, at = self.next.text, self.next.at
         if _TYPE_NAME.fullmatch(text):
             self.advance()
-            return Name(text, at)
+            return ast.Name(text, at)
         if text not in _STARTS and (text not in PRIMITIVES or text == "data"):
             raise self.error(f"a type is expected, not {self.found()}{self._hint(text)}")
         if text in PRIMITIVES and text != "data":
             self.advance()
-            return Primitive(text, at)
+            return ast.Primitive(text, at)
         return self._compound(text, at)
 
     def _hint(self, text: str) -> str:
@@ -151,14 +135,14 @@ class _Parser(Cursor):
         match text:
             case "string":
                 self._only_older("str", at)
-                return Primitive("str", at)
+                return ast.Primitive("str", at)
             case "data":
                 return self._data(at)
             case "optional":
-                return Optional(self._enclosed("an optional"), at)
+                return ast.Optional(self._enclosed("an optional"), at)
             case "list":
                 item = self._enclosed("a list")
-                return List(item, self._length() if self.next.text == "[" else None, at)
+                return ast.List(item, self._length() if self.next.text == "[" else None, at)
             case "map":
                 return self._map(at)
             case "enum":
@@ -183,28 +167,28 @@ class _Parser(Cursor):
 
     def _data(self, at: SourcePosition) -> Type:
         if self.next.text == "[":
-            return FixedData(self._length(), at)
+            return ast.FixedData(self._length(), at)
         if self.next.text != "<":
-            return Primitive("data", at)
+            return ast.Primitive("data", at)
         self._only_older("data[n]", self.advance().at)
         length = self.number(1, LENGTH_MAX, "a fixed length")
         self.expect(">", "after a length")
-        return FixedData(length, at)
+        return ast.FixedData(length, at)
 
     def _old_list(self, at: SourcePosition) -> Type:
         length = None if self.after_next.text == "]" else self._length()
         if length is None:
             self.advance()
             self.advance()
-        return List(self._type(), length, at)
+        return ast.List(self._type(), length, at)
 
     def _map(self, at: SourcePosition) -> Type:
         if self.next.text != "[":
-            return Map(self._enclosed("a map"), self._enclosed("a map"), at)
+            return ast.Map(self._enclosed("a map"), self._enclosed("a map"), at)
         self._only_older("map<K><V>", self.advance().at)
         key = self._type()
         self.expect("]", "after the key of a map")
-        return Map(key, self._type(), at)
+        return ast.Map(key, self._type(), at)
 
     def _open(self, sign: str, what: str) -> None:
         self.expect(sign, f"before the members of {what}")
@@ -213,9 +197,9 @@ class _Parser(Cursor):
         if self.next.text in (",", ";"):
             raise self.error(f"members are separated by white space only: remove {self.found()}")
 
-    def _enum(self, at: SourcePosition) -> Enum:
+    def _enum(self, at: SourcePosition) -> ast.Enum:
         self._open("{", "an enum")
-        members: list[EnumMember] = []
+        members: list[ast.EnumMember] = []
         while self.next.text not in ("}", ""):
             above, member_at = self.comments_above(), self.next.at
             if not _MEMBER_NAME.fullmatch(self.next.text):
@@ -226,14 +210,14 @@ class _Parser(Cursor):
             if stated:
                 value = self.number(0, UINT_MAX, "the value of an enum member")
             self._refuse_separator()
-            members.append(EnumMember(name, value, stated, self.comments(above), member_at))
+            members.append(ast.EnumMember(name, value, stated, self.comments(above), member_at))
         closing = self.closing()
         self.expect("}", "after the members of an enum")
-        return Enum(tuple(members), closing, at)
+        return ast.Enum(tuple(members), closing, at)
 
-    def _union(self, at: SourcePosition, end: str) -> UnionNode:
+    def _union(self, at: SourcePosition, end: str) -> ast.UnionNode:
         self._open("{" if end == "}" else "(", "a union")
-        members: list[UnionMember] = []
+        members: list[ast.UnionMember] = []
         self.take("|")
         while self.next.text not in (end, ""):
             above, member_at = self.comments_above(), self.next.at
@@ -245,18 +229,18 @@ class _Parser(Cursor):
             # A comment behind the sign belongs to the member before it.
             if self.next.text == "|":
                 self.give_beside()
-            members.append(UnionMember(type_, tag, stated, self.comments(above), member_at))
+            members.append(ast.UnionMember(type_, tag, stated, self.comments(above), member_at))
             if not self.take("|"):
                 break
         if self.next.text in (",", ";"):
             raise self.error(f"members of a union are separated by `|`, not by {self.found()}")
         closing = self.closing()
         self.expect(end, "after the members of a union (which are separated by `|`)")
-        return UnionNode(tuple(members), closing, at)
+        return ast.UnionNode(tuple(members), closing, at)
 
-    def _struct(self, at: SourcePosition) -> Struct:
+    def _struct(self, at: SourcePosition) -> ast.Struct:
         self._open("{", "a struct")
-        fields: list[Field] = []
+        fields: list[ast.Field] = []
         while self.next.text not in ("}", ""):
             above, field_at = self.comments_above(), self.next.at
             if not _FIELD_NAME.fullmatch(self.next.text):
@@ -265,10 +249,10 @@ class _Parser(Cursor):
             self.expect(":", f"between the field {name} and its type")
             type_ = self._type()
             self._refuse_separator()
-            fields.append(Field(name, type_, self.comments(above), field_at))
+            fields.append(ast.Field(name, type_, self.comments(above), field_at))
         closing = self.closing()
         self.expect("}", "after the fields of a struct")
-        return Struct(tuple(fields), closing, at)
+        return ast.Struct(tuple(fields), closing, at)
 
 
 # The words and signs with which a type can start, in addition to type names and primitive types.

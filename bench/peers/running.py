@@ -17,7 +17,7 @@ from bench.packages import maybe_install
 from bench.peers.kinds import KINDS, Kind, Work
 from bench.peers.servers import PeerServer, find_program
 from bench.report import Sample
-from stream_node.bench.loads import Timed
+from stream_node.bench.run import Timed
 
 ROOT = Path(__file__).parents[2]
 

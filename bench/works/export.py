@@ -33,7 +33,7 @@ from bench.plan import Plan
 from bench.report import OURS, Sample
 from bench.servers import s3
 from bench.servers.bench_node import BenchNode
-from stream_node.bench.loads import Timed
+from stream_node.bench.run import Timed
 from stream_storage.contract import Append
 from stream_storage.sqlite.database import Database
 

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from bench.errors import PeerFailed
 from bench.plan import Plan
-from bench.report import Sample
+from bench.report import Sample, percentiles
 from bench.servers.bench_node import BenchNode
 from bench.works.export import CORES, is_possible
 from stream_client import blocking
-from stream_node.bench.loads import percentile
 
 WORK = "whole run of an export"
 STREAM = "a-handful"
@@ -104,6 +103,7 @@ def _until_visible(plan: Plan, node: BenchNode, stream: blocking.Stream, folder:
         finally:
             daemon.send_signal(signal.SIGTERM)
             daemon.wait()
+    found = percentiles(times_us)
     return Sample(
         work=VISIBLE,
         system=DAEMON,
@@ -111,6 +111,6 @@ def _until_visible(plan: Plan, node: BenchNode, stream: blocking.Stream, folder:
         size_bytes=plan.size_bytes,
         messages=plan.visible,
         seconds=seconds,
-        p50_us=percentile(sorted(times_us), 500),
-        p99_us=percentile(sorted(times_us), 990),
+        p50_us=found["p50_us"],
+        p99_us=found["p99_us"],
     )

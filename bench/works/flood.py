@@ -25,7 +25,7 @@ from ockam.identity.rules.rights import ALL_RIGHTS
 from ockam.identity.rules.rule_file import rule_text
 from ockam.identity.rules.rules import Rule
 from stream_client import Tls, connect
-from stream_node.bench.loads import Timed
+from stream_node.bench.run import Timed
 from stream_node.care.certificates import create_authority, create_certificate
 from stream_node.node.config import ENVIRONMENT_PREFIX
 

@@ -33,7 +33,7 @@ from bench.report import OUR_DURABILITY, OURS, Sample
 from bench.servers.bench_node import BenchNode
 from ockam.transport.listener import connections_that_fit
 from stream_client import connect
-from stream_node.bench.loads import Timed
+from stream_node.bench.run import Timed
 from stream_storage.failpoint import DELAY_VARIABLE
 
 Work = Callable[[str], Coroutine[Any, Any, Timed]]

@@ -24,7 +24,7 @@ from ockam.identity.rules.rights import Right
 from ockam.identity.rules.rule_file import rule_text
 from ockam.identity.rules.rules import Rule
 from stream_client import SecureChannel, Stream, Tls, connect
-from stream_node.bench.loads import Timed
+from stream_node.bench.run import Timed
 from stream_node.care.certificates import create_authority, create_certificate
 from stream_node.node.config import ENVIRONMENT_PREFIX
 

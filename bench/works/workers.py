@@ -20,8 +20,8 @@ import msgspec
 from bench.peers.servers import family_cpu_seconds
 from stream_client import blocking
 from stream_node.fleet.cluster.fixed_member import fixed_view
-from stream_node.fleet.cluster.shards import shard_of
-from stream_node.fleet.worker_place import worker_members
+from stream_node.fleet.cluster.view import StoredMember, shard_of
+from stream_node.fleet.worker_place import worker_name
 from stream_node.node.process import NodeProcess
 from stream_service.names import stream_address
 
@@ -46,7 +46,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 def streams_of(count: int) -> list[str]:
     """The name of one stream for each worker."""
-    view = fixed_view(worker_members([""] * count, ""))
+    view = fixed_view([StoredMember(worker_name(number), "", str(number), 0, False) for number in range(count)])
     names: dict[str, str] = {}
     for number in range(1_000):
         name = f"bench{number}"

@@ -19,8 +19,8 @@ from block_node.client.errors import AnotherBlock, BlockNotCompared
 from block_node.client.outgoing import OutgoingBlock
 from block_node.protocol import Piece
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
-from stream_client.client import StreamClient
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
+from stream_client.requests import Requests
 
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 """The checks that a block must pass before its root hash is computed."""
@@ -74,23 +74,23 @@ class Comparison:
 
     def __init__(
         self,
-        client: StreamClient,
+        session: Requests,
         blocks: Sequence[OutgoingBlock],
         stored: Mapping[int, bytes],
         answer_s_max: float,
         on_done: Callable[[int, ClientError | BlockError | None], None],
     ) -> None:
         """`stored` has the root hashes of the node's blocks; empty bytes if the node must be asked."""
-        self._client = client
+        self._session = session
         self._unread = deque(blocks)
         self._stored = stored
         self._answer_s_max = answer_s_max
         self._on_done = on_done
         self._reader: GivenReader | None = None
         self._asked: dict[int, Callable[[], None]] = {}
-        self._answered_s = client.session.now_s()
+        self._answered_s = session.now_s()
         self._stop_timer: Callable[[], None] | None = None
-        self._stop_step = client.session.shell.call_later(0.0, self._step)
+        self._stop_step = session.shell.call_later(0.0, self._step)
 
     def cancel(self) -> None:
         """Stops the comparison without calling `on_done` any more."""
@@ -127,17 +127,17 @@ class Comparison:
             else:
                 self._ask(block.number, given, given.size_bytes)
         if self._unread:
-            self._stop_step = self._client.session.shell.call_later(0.0, self._step)
+            self._stop_step = self._session.shell.call_later(0.0, self._step)
 
     def _ask(self, number: int, given: GivenBlock, offset: int) -> None:
         """Asks the node for the root hash of its block. An `offset` near its end keeps the answer small."""
         if not self._asked:
-            self._answered_s = self._client.session.now_s()
+            self._answered_s = self._session.now_s()
         # The question is noted and timed first: if the client has ended, the answer comes at once, and ends both.
         self._asked[number] = _nothing
         if self._stop_timer is None:
-            self._stop_timer = self._client.session.shell.call_later(self._answer_s_max, self._look_at_time)
-        forget = self._client.session.ask_nowait(
+            self._stop_timer = self._session.shell.call_later(self._answer_s_max, self._look_at_time)
+        forget = self._session.ask_nowait(
             "block_get",
             GET,
             GetBlock(1, number, False, offset),
@@ -148,21 +148,20 @@ class Comparison:
 
     def _look_at_time(self) -> None:
         """Fails if questions are open and none was answered for `answer_s_max` seconds."""
-        session = self._client.session
-        left_s = self._answered_s + self._answer_s_max - session.now_s() if self._asked else self._answer_s_max
+        left_s = self._answered_s + self._answer_s_max - self._session.now_s() if self._asked else self._answer_s_max
         if left_s > 0:
-            self._stop_timer = session.shell.call_later(left_s, self._look_at_time)
+            self._stop_timer = self._session.shell.call_later(left_s, self._look_at_time)
             return
         self._stop_timer = None
         for number, forget in list(self._asked.items()):
             forget()
             self._finish(
-                number, RequestTimeout(f"{self._client.address} has not answered for {self._answer_s_max:g} s")
+                number, RequestTimeout(f"{self._session.address} has not answered for {self._answer_s_max:g} s")
             )
 
     def _answered(self, number: int, given: GivenBlock, offset: int, answer: BlockPart | ClientError) -> None:
-        node = self._client.address
-        self._answered_s = self._client.session.now_s()
+        node = self._session.address
+        self._answered_s = self._session.now_s()
         if isinstance(answer, ClientError):
             self._finish(number, answer)
         elif answer.status is GetStatus.INVALID_REQUEST and offset:
@@ -179,7 +178,7 @@ class Comparison:
         if stored in [each.root for each in given.roots]:
             self._finish(number, None)
         else:
-            self._finish(number, AnotherBlock(number, stored, given.roots, self._client.address))
+            self._finish(number, AnotherBlock(number, stored, given.roots, self._session.address))
 
     def _finish(self, number: int, error: ClientError | BlockError | None) -> None:
         self._asked.pop(number, None)
@@ -199,18 +198,3 @@ def _ignored(number: int, error: ClientError | BlockError | None) -> None:
 
 def _nothing() -> None:
     """Stands for the function that gives a question up while the question is being asked."""
-
-
-async def check_same(client: StreamClient, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
-    """Raises AnotherBlock if two blocks of the program with the same number differ, BlockError if one is incomplete."""
-    first, second = await _read(client, one), await _read(client, other)
-    if first.roots != second.roots:
-        raise AnotherBlock(number, first.roots[0].root, second.roots, None)
-
-
-async def _read(client: StreamClient, block: OutgoingBlock) -> GivenBlock:
-    reader = GivenReader(block)
-    while (given := reader.step()) is None:
-        # A large block takes seconds to read, so the client sends and receives between the chunks.
-        await client.session.shell.yield_control()
-    return given

@@ -30,8 +30,7 @@ from block_node.protocol import (
     PublishStatus,
 )
 from ockam.protocol import ProtocolError
-from stream_client.client import StreamClient
-from stream_client.conversation import UNSENT_BYTES_MAX
+from stream_client.core.conversation import UNSENT_BYTES_MAX
 from stream_client.errors import (
     ClientError,
     ConnectionLost,
@@ -40,6 +39,7 @@ from stream_client.errors import (
     RequestTimeout,
     UnexpectedAnswer,
 )
+from stream_client.requests import Requests
 
 SERVICE: Final = "block_publish"
 COMPARED_MAX: Final = 128
@@ -77,7 +77,7 @@ class ClientPublishSession:
 
     def __init__(
         self,
-        client: StreamClient,
+        session: Requests,
         machine: PublisherMachine,
         blocks: Mapping[int, OutgoingBlock],
         answer_s_max: float,
@@ -87,7 +87,7 @@ class ClientPublishSession:
         on_compared: Callable[[int], None],
         on_end: Callable[[SessionError | None], None],
     ) -> None:
-        self.client = client
+        self._session = session
         self.state = ClientSessionState.CONNECTING
         self.is_closing = False
         self._machine = machine
@@ -104,7 +104,7 @@ class ClientPublishSession:
         self._active_s = self.moved_s = 0.0
         self._waits_for_room = self._is_timed = self._is_pumping = False
         self._stop_timer: Callable[[], None] = lambda: None
-        self._conversation = client.session.core.converse(SERVICE)
+        self._conversation = session.core.converse(SERVICE)
 
     def begin(self) -> None:
         """Asks for the session once the client is connected."""
@@ -112,13 +112,13 @@ class ClientPublishSession:
         if self._conversation.is_open:
             self._open()
             return
-        self.client.session.core.connection.attempted().when_done(self._attempted)
+        self._session.core.connection.attempted().when_done(self._attempted)
 
     def awaited(self) -> ClientError:
         """Returns what the session waits for, as an error for a publisher that waits no longer."""
-        node, numbers = self.client.address, sorted(self._blocks)
+        node, numbers = self._session.address, sorted(self._blocks)
         if self.state is ClientSessionState.CONNECTING:
-            return self.client.session.core.connection.trouble or NodeUnreachable(f"cannot reach a node at {node}")
+            return self._session.core.connection.trouble or NodeUnreachable(f"cannot reach a node at {node}")
         if self.state is ClientSessionState.OPENING:
             return RequestTimeout(f"{node} has not opened a session")
         if self.state is ClientSessionState.COMPARING:
@@ -153,22 +153,22 @@ class ClientPublishSession:
     def _attempted(self) -> None:
         """Ends the session if an attempt to connect is over without a connection."""
         if self.state is ClientSessionState.CONNECTING and not self._conversation.is_open:
-            node = self.client.address
-            connection = self.client.session.core.connection
+            node = self._session.address
+            connection = self._session.core.connection
             self._end(connection.closed or connection.trouble or NodeUnreachable(f"cannot reach a node at {node}"))
 
     def _open(self) -> None:
         self._stop_timer()
         self.state = ClientSessionState.OPENING
         self._machine.session_begins()
-        self._opened_by_s = self.client.session.now_s() + self._answer_s_max
+        self._opened_by_s = self._session.now_s() + self._answer_s_max
         self._ask_for_session()
 
     def _ask_for_session(self) -> None:
         # The session may have opened, or ended, while the timer ran.
         if self.state is not ClientSessionState.OPENING:
             return
-        left_s = self._opened_by_s - self.client.session.now_s()
+        left_s = self._opened_by_s - self._session.now_s()
         if left_s <= 0:
             self._end(RequestTimeout(f"the node has not opened a session in {self._answer_s_max:g} s"))
             return
@@ -178,7 +178,7 @@ class ClientPublishSession:
             self._end(error)
             return
         # A starting node can miss the request, so it is repeated. The token makes repetitions harmless.
-        self._stop_timer = self.client.session.shell.call_later(min(OPEN_AGAIN_S, left_s), self._ask_for_session)
+        self._stop_timer = self._session.shell.call_later(min(OPEN_AGAIN_S, left_s), self._ask_for_session)
 
     # --------------------------------------------------------------------------------------------- hearing
 
@@ -192,7 +192,7 @@ class ClientPublishSession:
                 self._open()
             return
         if not self._conversation.is_open:
-            self._end(ConnectionLost(f"the connection to {self.client.address} ended"))
+            self._end(ConnectionLost(f"the connection to {self._session.address} ended"))
         # During a comparison, messages wait in the conversation until all blocks are compared.
         elif self.state is not ClientSessionState.COMPARING:
             self._hear()
@@ -221,14 +221,14 @@ class ClientPublishSession:
         except ClientError as error:
             self._end(error)
             return
-        self._active_s = self.client.session.now_s()
+        self._active_s = self._session.now_s()
         self.pump()
 
     # --------------------------------------------------------------------------------------------- sending
 
     def _step(self) -> bool:
         """Sends one message if there is one to send. Returns whether to call `_step` again at once."""
-        machine, connection = self._machine, self.client.session.core.connection
+        machine, connection = self._machine, self._session.core.connection
         if machine.ended is not None:
             self._ended_by_node()
             return False
@@ -253,7 +253,9 @@ class ClientPublishSession:
             kept = machine.kept
             ends = (kept[0], kept[-1]) if kept else (None, None)
             self._say(EndStream(self._sequence, PublisherEndCode.TOO_FAR_BEHIND, *ends))
-            lacks = f"{self.client.address} needs block {machine.needed}, and lacks blocks before those to be published"
+            lacks = (
+                f"{self._session.address} needs block {machine.needed}, and lacks blocks before those to be published"
+            )
             self._end(ConnectionLost(lacks), told=True)
             return False
         # The machine chooses the next block that the node wants and has not declined.
@@ -273,7 +275,7 @@ class ClientPublishSession:
     def _send_chunk(self, chunks: Iterator[ItemBatch]) -> None:
         number = self._machine.sending
         assert number is not None
-        self.moved_s = self.client.session.now_s()
+        self.moved_s = self._session.now_s()
         chunk = next(chunks, None)
         if chunk is None:
             self._chunks = None
@@ -285,7 +287,7 @@ class ClientPublishSession:
 
     def _has_room(self) -> None:
         self._waits_for_room = False
-        self._active_s = self.client.session.now_s()
+        self._active_s = self._session.now_s()
         self.pump()
 
     def _say(self, request: PublishRequest) -> None:
@@ -293,10 +295,10 @@ class ClientPublishSession:
 
     def _await_acknowledgement(self) -> None:
         """Starts the timer that ends the session if the node is silent although blocks lack an acknowledgement."""
-        self._active_s = self.client.session.now_s()
+        self._active_s = self._session.now_s()
         if self._blocks and not self._is_timed:
             self._is_timed = True
-            self._stop_timer = self.client.session.shell.call_later(self._answer_s_max, self._look_at_time)
+            self._stop_timer = self._session.shell.call_later(self._answer_s_max, self._look_at_time)
 
     def _look_at_time(self) -> None:
         self._is_timed = False
@@ -304,22 +306,22 @@ class ClientPublishSession:
             return
         # While a block is being sent or compared, no acknowledgement is due.
         idle = self.state is ClientSessionState.OPEN and self._chunks is None and not self._waits_for_room
-        left_s = self._active_s + self._answer_s_max - self.client.session.now_s() if idle else self._answer_s_max
+        left_s = self._active_s + self._answer_s_max - self._session.now_s() if idle else self._answer_s_max
         if left_s <= 0:
             self._end(RequestTimeout(f"the node has not acknowledged a block for {self._answer_s_max:g} s"))
         else:
             self._is_timed = True
-            self._stop_timer = self.client.session.shell.call_later(left_s, self._look_at_time)
+            self._stop_timer = self._session.shell.call_later(left_s, self._look_at_time)
 
     # ------------------------------------------------------------------------------------------- comparing
 
     def _compare(self, numbers: list[int]) -> None:
         self.state = ClientSessionState.COMPARING
-        self.moved_s = self.client.session.now_s()
+        self.moved_s = self._session.now_s()
         left = set(numbers)
 
         def compared(number: int, error: SessionError | None) -> None:
-            self.moved_s = self.client.session.now_s()
+            self.moved_s = self._session.now_s()
             left.remove(number)
             if error is None:
                 self._machine.compared(number)
@@ -336,12 +338,12 @@ class ClientPublishSession:
 
         blocks = [self._blocks[number] for number in numbers]
         stored = {number: self._machine.to_compare[number] for number in numbers}
-        self._comparison = Comparison(self.client, blocks, stored, self._answer_s_max, compared)
+        self._comparison = Comparison(self._session, blocks, stored, self._answer_s_max, compared)
 
     # ---------------------------------------------------------------------------------------------- ending
 
     def _ended_by_node(self) -> None:
-        ended, node = self._machine.ended, self.client.address
+        ended, node = self._machine.ended, self._session.address
         assert ended is not None, "the node has said so"
         if ended.status in BLAMED:
             error: ClientError = BlockRefused(ended.block_number, ended.status, f"{ended.reason} (said {node})")
@@ -360,7 +362,7 @@ class ClientPublishSession:
         self._stop_timer()
         if self._comparison is not None:
             self._comparison.cancel()
-        self.client.session.core.end_conversation(self._conversation)
+        self._session.core.end_conversation(self._conversation)
         self._on_end(error)
 
 

@@ -24,38 +24,8 @@ from __future__ import annotations
 from cardinal_streams.errors import OversizedMessage, TruncatedMessage, UnknownPrefixByte
 from cardinal_streams.limits import DEFAULT_MESSAGE_LIMITS, MessageLimits
 from cardinal_streams.message.reader import DECODERS
-from cardinal_streams.message.types import (
-    Batch,
-    BatchDeleteMsg,
-    BatchMsg,
-    BlockMessage,
-    Message,
-    Ping,
-    Record,
-    Reorg,
-    ReorgAbandoned,
-    ReorgComplete,
-    SubBatchHeader,
-    SubBatchMsg,
-)
+from cardinal_streams.message.types import Message, Record
 from cardinal_streams.message.writer import ENCODERS
-
-__all__ = [
-    "Batch",
-    "BatchDeleteMsg",
-    "BatchMsg",
-    "BlockMessage",
-    "Message",
-    "Ping",
-    "Record",
-    "Reorg",
-    "ReorgAbandoned",
-    "ReorgComplete",
-    "SubBatchHeader",
-    "SubBatchMsg",
-    "decode",
-    "encode",
-]
 
 
 def decode(key: bytes, value: bytes, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS) -> Message:

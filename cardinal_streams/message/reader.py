@@ -96,16 +96,11 @@ def _decode_delete(key: bytes, value: bytes) -> BatchDeleteMsg:
     return BatchDeleteMsg(key[1:KEY_BYTES], name)
 
 
-def _decode_reorg(key: bytes, value: bytes) -> Reorg:
-    return Reorg(_hash_of(key), _ancestor_number(value))
-
-
-def _decode_complete(key: bytes, value: bytes) -> ReorgComplete:
-    return ReorgComplete(_hash_of(key), _ancestor_number(value))
-
-
-def _decode_abandoned(key: bytes, value: bytes) -> ReorgAbandoned:
-    return ReorgAbandoned(_hash_of(key), _ancestor_number(value))
+def _decoder_of(
+    kind: type[Reorg] | type[ReorgComplete] | type[ReorgAbandoned],
+) -> Callable[[bytes, bytes], Message]:
+    """Returns the function for one of the messages that name the common ancestor of a reorg."""
+    return lambda key, value: kind(_hash_of(key), _ancestor_number(value))
 
 
 def _decode_ping(key: bytes, value: bytes) -> Ping:
@@ -150,8 +145,8 @@ DECODERS: dict[int, Callable[[bytes, bytes], Message]] = {
     0x02: _decode_item,
     0x03: _decode_value,
     0x04: _decode_delete,
-    0x05: _decode_reorg,
-    0x06: _decode_complete,
-    0xFE: _decode_abandoned,
+    0x05: _decoder_of(Reorg),
+    0x06: _decoder_of(ReorgComplete),
+    0xFE: _decoder_of(ReorgAbandoned),
     0xFF: _decode_ping,
 }

@@ -128,20 +128,11 @@ def _encode_delete(message: BatchDeleteMsg) -> Record:
     return Record(b"\x04" + check_hash(message.hash, "the hash") + avro_writer.bytes_of(check_key(message.key)), b"")
 
 
-def _encode_reorg(message: Reorg) -> Record:
-    return _with_number(b"\x05", message.hash, message.number)
-
-
-def _encode_complete(message: ReorgComplete) -> Record:
-    return _with_number(b"\x06", message.hash, message.number)
-
-
-def _encode_abandoned(message: ReorgAbandoned) -> Record:
-    return _with_number(b"\xfe", message.hash, message.number)
-
-
-def _with_number(prefix: bytes, hash_: bytes, number: int) -> Record:
-    return Record(prefix + check_hash(hash_, "the hash"), avro_writer.encode_varint(check_number(number)))
+def _encoder_of(prefix: bytes) -> Callable[[Reorg | ReorgComplete | ReorgAbandoned], Record]:
+    """Returns the function for one of the messages that name the common ancestor of a reorg."""
+    return lambda message: Record(
+        prefix + check_hash(message.hash, "the hash"), avro_writer.encode_varint(check_number(message.number))
+    )
 
 
 def _encode_ping(message: Ping) -> Record:
@@ -154,8 +145,8 @@ ENCODERS: dict[type[Message], Callable[[Any], Record]] = {
     SubBatchMsg: _encode_item,
     BatchMsg: _encode_value,
     BatchDeleteMsg: _encode_delete,
-    Reorg: _encode_reorg,
-    ReorgComplete: _encode_complete,
-    ReorgAbandoned: _encode_abandoned,
+    Reorg: _encoder_of(b"\x05"),
+    ReorgComplete: _encoder_of(b"\x06"),
+    ReorgAbandoned: _encoder_of(b"\xfe"),
     Ping: _encode_ping,
 }

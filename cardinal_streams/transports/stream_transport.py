@@ -27,8 +27,9 @@ from stream_client import (
     StreamClient,
     StreamRemade,
 )
+from stream_client.consume.merge import Merge
 from stream_client.consume.page import PAGE_MESSAGES, Page, find_holes
-from stream_client.consume.reader import Merge, Reader
+from stream_client.consume.reader import Reader
 from stream_client.session import ClientSession
 from stream_client.watch import PartitionWatch
 from stream_service.extensions import FromIndex, StreamInfo
@@ -214,7 +215,7 @@ class StreamReceiver:
         self._page_messages = page_messages
         self._on_hole = on_hole
         self._session = session
-        self._pages = Merge(session.shell)
+        self._pages = Merge()
         self._next: dict[Reader, int] = {}
         self._streams: dict[Reader, Stream] = {}
         self._watches: list[PartitionWatch] = []
@@ -256,7 +257,7 @@ class StreamReceiver:
             for reader in self._next:
                 if self._merge.left(reader) < self._page_messages:
                     reader.ask()
-            while (ready := await self._pages.next_ready(0)) is not None:
+            while (ready := self._pages.next_nowait()) is not None:
                 self._take(ready)
             if deliveries := self._merge.take(self._page_messages):
                 return deliveries
@@ -264,9 +265,9 @@ class StreamReceiver:
                 return ()
             # Nothing can be returned: a partition that could have the oldest record has not answered.
             due_s = min((watch.due_s for watch in self._watches), default=math.inf)
-            ready = await self._pages.next_ready(due_s - self._session.shell.now_s())
-            if ready is not None:
-                self._take(ready)
+            wait_s = due_s - self._session.shell.now_s()
+            if wait_s > 0:
+                await self._session.shell.wait(self._pages.arrival(), wait_s)
 
     def close(self) -> None:
         for watch in self._watches:

@@ -2,10 +2,10 @@
 
     spark-submit …/stream_node/__main__.py export daemon LAKE --node HOST:PORT
 
-A run is a query `readStream` with the trigger `availableNow`. Each micro-batch goes to `foreachBatch`: tasks write its
-rows as files (`spark_files`), and this process commits them and the new positions in one transaction of the table. The
-positions in the table decide where the next query begins, so a checkpoint counts for one query only, and a run can
-continue what the small engine has begun.
+A run is a query `readStream` with the trigger `availableNow` (`spark_export/queries.py::open_query`). For each
+micro-batch, tasks write its rows as files (`spark_files`), and this process commits them and the new positions in one
+transaction of the table. The positions in the table decide where the next query begins, so a checkpoint counts for one
+query only, and a run can continue what the small engine has begun.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -30,6 +28,7 @@ from spark_export.exporter.job import ExportSettings, exporter_parts
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, ExportStep, take_step
 from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, add_up
 from spark_export.exporter.spark_files import write_files
+from spark_export.queries import open_query
 from spark_export.session import EMBEDDED, WORKER_LATE, close_session, find_own_message, is_sparks, open_session
 from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
@@ -40,6 +39,7 @@ from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, Ta
 
 logger = structlog.get_logger(__name__)
 
+STOP_POLL_S = 0.2
 CLUSTER_FACTOR = 10
 """The factor of the default step size on a cluster, which executes many tasks at once."""
 PYTHONS = re.compile(r"^\w*Error: .+", re.MULTILINE)
@@ -119,7 +119,7 @@ class SparkExporter(Exporter):
         if len(empty) == len(planned):
             return True
 
-        def take(rows: Any, number: int) -> None:
+        def take(rows: Any) -> None:
             step = self._take(rows, planned, loop)
             if step is not None:
                 steps.append(step)
@@ -147,54 +147,32 @@ class SparkExporter(Exporter):
             return False
         return True
 
-    def _query(self, planned: Mapping[tuple[str, int], IndexRange], take: Callable[[Any, int], None]) -> None:
+    def _query(self, planned: Mapping[tuple[str, int], IndexRange], take: Callable[[Any], None]) -> None:
         """Runs the query in a thread. Raises ExportErrors of `take`, and TaskFailed."""
-        failed: list[Exception] = []
-
-        def guarded(rows: Any, number: int) -> None:
-            try:
-                take(rows, number)
-            except Exception as error:
-                # Spark reports the error as a text only.
-                failed.append(error)
-                raise
-
         left = [each for each in planned.values() if each.rows]
-        checkpoint = tempfile.mkdtemp(prefix="stream-node-export-")
         try:
             session = self._ensure_session()
             rows_max, bytes_max = self._step_sizes(session)
-            in_batches = self._choice.remote is not None or not HAS_LIMITS
-            while in_batches and left and not self._stopping.is_set():
-                # A Connect server would run `foreachBatch` itself, and this process has the table. A Spark before 4.2
-                # would make one micro-batch of everything. So each step is a batch query there.
+            if self._choice.remote is None and HAS_LIMITS:
+                # Spark bounds a micro-batch by its rows.
+                rows_max = sum(each.rows for each in take_step(left, rows_max, bytes_max))
+                options = {"maxOffsetsPerTrigger": str(rows_max), **self._options(left)}
+                rows = session.readStream.format("stream_node").options(**options).load()
+                with open_query(rows, take, availableNow=True) as query:
+                    while not self._stopping.is_set() and not query.awaitTermination(STOP_POLL_S):
+                        pass
+                return
+            # A Connect server would run `foreachBatch` itself, and this process has the table. A Spark before 4.2 would
+            # make one micro-batch of everything. So each step is a batch query there.
+            while left and not self._stopping.is_set():
                 part = take_step(left, rows_max, bytes_max)
-                guarded(session.read.format("stream_node").options(**self._options(part), **_ends(part)).load(), 0)
+                take(session.read.format("stream_node").options(**self._options(part), **_ends(part)).load())
                 left = [each.cut(done.end, each.end) for each, done in zip(left, part, strict=True)]
                 left = [each for each in left if each.rows]
-            if in_batches:
-                return
-            # Spark bounds a micro-batch by its rows.
-            rows_max = sum(each.rows for each in take_step(left, rows_max, bytes_max))
-            options = {"maxOffsetsPerTrigger": str(rows_max), **self._options(left)}
-            rows = session.readStream.format("stream_node").options(**options).load()
-            query = (
-                rows.writeStream.foreachBatch(guarded)
-                .option("checkpointLocation", f"file://{checkpoint}")
-                .trigger(availableNow=True)
-                .start()
-            )
-            while not query.awaitTermination(0.2):
-                if self._stopping.is_set():
-                    query.stop()
         except Exception as error:
-            cause = failed[0] if failed else error
-            if is_sparks(cause):
-                raise task_error(str(cause)) from error
-            # Spark wraps what `guarded` has raised, such as the ClientError of a node that restarts, in its own error.
-            raise cause from error
-        finally:
-            shutil.rmtree(checkpoint, ignore_errors=True)
+            if is_sparks(error):
+                raise task_error(str(error)) from error
+            raise
 
     def _step_sizes(self, session: Any) -> tuple[int, int]:
         """Returns the most rows and bytes of a step. A cluster executes many tasks at once, so its steps are larger."""
@@ -230,7 +208,6 @@ class SparkExporter(Exporter):
         try:
             written = write_files(rows, plan, starts, is_remote=self._choice.remote is not None)
             failpoint("tasks_done")
-            # A batch query is planned after the first check, so a stream can have been made anew in between.
             self._check_incarnations(planned.values())
             _check_there(plan, written)
             if self._stopping.is_set():
@@ -246,8 +223,12 @@ class SparkExporter(Exporter):
         return asyncio.run_coroutine_threadsafe(commit, loop).result()
 
     def _check_incarnations(self, planned: Iterable[IndexRange]) -> None:
-        """Raises PositionsMoved if a stream was made anew after the plan. The tasks have not read a row yet, and they
-        read rows of the streams that the micro-batch was planned with, or fail."""
+        """Raises PositionsMoved if a stream was deleted or made anew after the plan.
+
+        Called before the tasks read, which could only fail then, and the stream would be left out of the run. Called
+        again before the commit: Spark plans a batch query after the first call, so its tasks can have read rows of a
+        stream that was made anew in between.
+        """
         now = {(each.stream, each.partition): each.created_us for each in self._node.list_ends(self._selection)}
         for each in planned:
             if now.get(each.of.place) != each.of.created_us:
@@ -300,15 +281,12 @@ def blamed_streams(places: Iterable[tuple[str, int]], text: str) -> set[str]:
     """Returns the streams of which an error names a partition, as STREAM/PARTITION."""
     blamed = set()
     # The name of one stream can be the end of another one's, so the longest names are looked for first.
-    for name, stream in sorted(((f"{stream}/{partition}", stream) for stream, partition in places), key=_length):
+    names = ((f"{stream}/{partition}", stream) for stream, partition in places)
+    for name, stream in sorted(names, key=lambda named: -len(named[0])):
         if name in text:
             blamed.add(stream)
             text = text.replace(name, "")
     return blamed
-
-
-def _length(named: tuple[str, str]) -> int:
-    return -len(named[0])
 
 
 def _check_there(plan: FilesPlan, written: Written) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 from spark_export.tables.errors import ExportError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+NO_ROOM_TEXTS = ("no space left on device", "disk quota exceeded", "database or disk is full")
+"""What the libraries of tables say of a full disk, in small letters. Their errors have no error number."""
 REPORTED_MAX = 3
 """The largest number of streams that the message of StreamsLeftOut describes."""
 
 
 class ExportDiskFull(ExportError):
-    """The disk has no space for the files of a run."""
+    """The disk has no space for the files of a run, or for its commit."""
 
 
 class TaskFailed(ExportError):
@@ -62,3 +64,15 @@ def full_disk_told(place: object) -> Iterator[None]:
             f"no room in {place}: the disk is full ({error.strerror}); nothing of what is new is in the table, free "
             "space and run again"
         ) from error
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Returns whether an error, or one that led to it, is that of a full disk."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.errno in NO_ROOM:
+            return True
+        if any(each in str(found).lower() for each in NO_ROOM_TEXTS):
+            return True
+        found = found.__cause__ or found.__context__
+    return False

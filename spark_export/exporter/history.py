@@ -28,11 +28,13 @@ from sqlalchemy import (
     Table,
     Text,
     create_engine,
+    delete,
     func,
     insert,
     select,
     text,
 )
+from sqlalchemy.dialects.sqlite import insert as insert_or_update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -51,6 +53,9 @@ FILE = "_history.sqlite"
 BUSY_MS = 5_000
 READ_S_MAX = 2.0
 """The longest time of one reading, in seconds. It is less than the time for which an exporter waits."""
+
+RANGES_RUNS = 1_000
+"""The number of the latest runs whose ranges are kept. Of earlier runs, the sums of each partition remain."""
 
 AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
 """What each run has of an amount, as fields of `ExportStep` and as columns."""
@@ -87,6 +92,14 @@ ranges = Table(
     Column("created_us", BigInteger, nullable=False),
     *(Column(name, BigInteger, nullable=False) for name in ("begin_index", "end_index", "lost")),
 )
+partitions = Table(
+    "partitions",
+    metadata,
+    Column("stream", Text, primary_key=True),
+    *(Column(name, BigInteger, primary_key=True) for name in ("partition", "era", "created_us")),
+    *(Column(name, BigInteger, nullable=False) for name in ("begin_index", "end_index", "rows", "lost", "runs")),
+)
+"""The sums of all runs for each incarnation of a partition."""
 records = Table(
     "records",
     metadata,
@@ -95,6 +108,17 @@ records = Table(
     Column("kind", Text, nullable=False),
     Column("content", Text, nullable=False),
 )
+
+_new = insert_or_update(partitions)
+_ADD = _new.on_conflict_do_update(
+    index_elements=list(partitions.primary_key.columns),
+    set_={
+        "begin_index": func.min(partitions.c.begin_index, _new.excluded.begin_index),
+        "end_index": func.max(partitions.c.end_index, _new.excluded.end_index),
+        **{name: partitions.c[name] + _new.excluded[name] for name in ("rows", "lost", "runs")},
+    },
+)
+"""Adds a range of a run to the sums of its partition."""
 
 
 @dataclass(frozen=True)
@@ -178,6 +202,11 @@ class ExportHistory:
             names = ("run_id", *Incarnation._fields, "begin_index", "end_index", "lost")
             rows = [(added.lastrowid, *each.of, each.begin, each.end, each.lost) for each in step.ranges]
             await connection.execute(insert(ranges), [dict(zip(names, row, strict=True)) for row in rows])
+            # A row for each partition and run would grow without end, in a file that people read at once.
+            summed = (*Incarnation._fields, "begin_index", "end_index", "rows", "lost", "runs")
+            sums = [(*each.of, each.begin, each.end, each.rows, each.lost, 1) for each in step.ranges]
+            await connection.execute(_ADD, [dict(zip(summed, row, strict=True)) for row in sums])
+            await connection.execute(delete(ranges).where(ranges.c.run_id <= added.lastrowid - RANGES_RUNS))
 
         await self._write(work)
 
@@ -212,24 +241,15 @@ class ExportHistory:
             return ExportView(export.format, export.client_id, export.created_us, found, *totals)
 
     def load_partitions(self) -> list[PartitionView]:
-        names = (ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.created_us)
-        statement = (
-            select(
-                *names,
-                func.min(ranges.c.begin_index),
-                func.max(ranges.c.end_index),
-                func.sum(ranges.c.end_index - ranges.c.begin_index),
-                func.sum(ranges.c.lost),
-                func.count(),
-            )
-            .group_by(*names)
-            .order_by(*names)
-        )
+        statement = select(partitions).order_by(*partitions.primary_key.columns)
         with self._reading() as connection:
             return [PartitionView(Incarnation(*row[:4]), *row[4:]) for row in connection.execute(statement)]
 
     def load_run(self, number: int, count: int) -> tuple[Run, list[IndexRange]] | None:
-        """Returns a run of the history with at most `count` of its ranges; None if there is no such run."""
+        """Returns a run of the history with at most `count` of its ranges; None if there is no such run.
+
+        Only the latest RANGES_RUNS runs have ranges.
+        """
         with self._reading() as connection:
             run = connection.execute(select(runs).where(runs.c.id == number)).one_or_none()
             if run is None:
@@ -248,6 +268,8 @@ class ExportHistory:
             try:
                 async with engine.begin() as connection:
                     await connection.execute(text(f"PRAGMA busy_timeout = {BUSY_MS}"))
+                    # Of two processes that make the file at once, one waits, and finds the tables of the other.
+                    await connection.execute(text("BEGIN IMMEDIATE"))
                     await connection.run_sync(metadata.create_all)
                     await work(connection)
             finally:

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from spark_export.exporter.history import ExportHistory
 
 SUFFIX_CHARACTERS = 6
+OWN_NAMES = (
+    *("messages", "generations", "staging", "catalog.sqlite", "catalog.sqlite-journal", "ledger.sqlite"),
+    "lost+found",
+)
+"""The names of files in the folder of an export whose table may not exist yet, besides those that begin with `_`. The
+last one is in the root of a file system."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,8 @@ class ExportSettings:
 
     def open_log(self) -> TableLog:
         """Returns the table, which is created if it does not exist. Raises ExportError."""
+        if self.place().is_local and find_format(self.place(), {}) is None:
+            _refuse_strange(self.place().folder)
         log = open_log(self.place(), self.format, self.store_options, self.catalog)
         with full_disk_told(self.place()):
             log.create(self.columns())
@@ -110,6 +118,17 @@ class Decoding(Protocol):
     fields: Sequence[pa.Field]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch: ...
+
+
+def _refuse_strange(folder: Path) -> None:
+    """Raises TableRefused for a folder that has no table, and has files that no export makes."""
+    # The first commands of two exporters at once may find what the other one has made.
+    found = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+    if strange := sorted(name for name in found if not name.startswith((".", "_")) and name not in OWN_NAMES):
+        more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+        raise TableRefused(
+            f"{folder} is no export and is not empty, it has {strange[0]}{more}: export into an empty or a new folder"
+        )
 
 
 def open_log(
@@ -140,11 +159,16 @@ def open_existing(
 
 
 def table_files(address: str | Path, store_options: Mapping[str, str] | None = None) -> list[str]:
-    """Returns the files of an exported table at this moment, as its log names them.
+    """Returns the files of an exported table at this moment: local paths, or addresses in a store.
 
     store_options: options of the store, such as endpoint and region. Raises ExportError if there is no export.
     """
-    return [each.address for each in open_existing(address, store_options).list_files()]
+    return [plain_path(each.address) for each in open_existing(address, store_options).list_files()]
+
+
+def plain_path(address: str) -> str:
+    """Returns the path of a local file that a log names as file:///PATH, which not all readers open; others as is."""
+    return "/" + address.removeprefix("file:").lstrip("/") if address.startswith("file:/") else address
 
 
 @asynccontextmanager

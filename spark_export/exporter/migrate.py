@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +35,13 @@ from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableDamaged, TableRefused
 from spark_export.tables.files import Place, split_places
-from spark_export.tables.filesystem import open_filesystem
+from spark_export.tables.filesystem import open_filesystem, store_errors
 from spark_export.tables.log import TableLog
 from spark_export.tables.model import DataFile, Incarnation, IndexRange, TablePosition
 from spark_export.tables.open import CatalogChoice, open_table
+from spark_export.tables.parquet_folder import take_lock
 
-LEDGER, STORED_LEDGER = "ledger.sqlite", "_export/ledger.sqlite"
+LEDGER, STORED_LEDGER, LOCK = "ledger.sqlite", "_export/ledger.sqlite", "exporter.lock"
 OLD_CATALOG = "stream_node"
 """The name under which earlier versions opened a catalog that the user had chosen."""
 
@@ -68,30 +71,57 @@ async def migrate(
     """Takes over the export at an address. Returns what was done, for a report.
 
     ledger: the ledger's file; None: where earlier versions kept it. Raises TableRefused if there is nothing to take
-    over or if the rows are not those of the ledger; then nothing is changed.
+    over, if the rows are not those of the ledger, or if an exporter of the earlier version is at work; then nothing is
+    changed. Afterwards the ledger has another name, so that the earlier version does not go on from it.
     """
     filesystem, root = open_filesystem(str(place), options)
-    with tempfile.TemporaryDirectory() as temporary:
-        path = ledger or place.folder / LEDGER if place.is_local else Path(temporary, LEDGER)
-        if not place.is_local and ledger is None:
-            await asyncio.to_thread(_fetch, filesystem, f"{root}/{STORED_LEDGER}", path)
+    is_stored, stored = ledger is None and not place.is_local, f"{root}/{STORED_LEDGER}"
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as locks:
+        path = ledger or (Path(temporary, LEDGER) if is_stored else place.folder / LEDGER)
+        if is_stored:
+            await asyncio.to_thread(_fetch, filesystem, stored, path)
         if not await asyncio.to_thread(path.is_file):
             raise TableRefused(f"{path} is missing: there is no export of an earlier version to take over")
-        old = await _read_ledger(path)
-    log = await asyncio.to_thread(_open_old, place, options, catalog, old, filesystem, root)
-    runs = {number: found for number, found in old.runs.items() if _is_published(log, old, number)}
-    rows = await asyncio.to_thread(_prove, log, old, runs, place)
-    positions: dict[Incarnation, TablePosition] = {}
-    for number in sorted(runs):
-        positions |= {each.of: TablePosition(each.end) for each in runs[number]}
-    adopted = {number: (found, old.files.get(number, ())) for number, found in runs.items()}
-    await asyncio.to_thread(log.adopt, old.table_id, adopted, positions)
-    if place.is_local and ledger is None:
-        rename_durably(path, path.with_name(f"{LEDGER}.migrated"))
+        if ledger is not None:
+            locks.enter_context(_alone(ledger.with_name(f"{ledger.name}.lock")))
+        if place.is_local:
+            locks.enter_context(_alone(place.folder / LOCK))
+        old, read = await _read_ledger(path), path.read_bytes()
+        log = await asyncio.to_thread(_open_old, place, options, catalog, old, filesystem, root)
+        runs = {number: found for number, found in old.runs.items() if _is_published(log, old, number)}
+        rows = await asyncio.to_thread(_prove, log, old, runs, place)
+        positions: dict[Incarnation, TablePosition] = {}
+        for number in sorted(runs):
+            positions |= {each.of: TablePosition(each.end) for each in runs[number]}
+        adopted = {number: (found, old.files.get(number, ())) for number, found in runs.items()}
+        if is_stored:
+            # A ledger on a store has no lock, but an exporter writes it before each run.
+            await asyncio.to_thread(_fetch, filesystem, stored, path)
+            if path.read_bytes() != read:
+                raise TableRefused(f"{stored} has changed meanwhile: stop the exporter of the earlier version")
+        await asyncio.to_thread(log.adopt, old.table_id, adopted, positions)
+        if is_stored:
+            with store_errors(stored):
+                await asyncio.to_thread(filesystem.move, stored, f"{stored}.migrated")
+        else:
+            rename_durably(path, path.with_name(f"{path.name}.migrated"))
     done = {"rows": rows, "partitions": len({of.place for of in positions}), "runs": len(runs), "format": log.format}
     await history.begin(log.table_id(), str(place), log.format, old.client_id)
     await history.add_record("migrate", done)
     return done
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Holds the lock that an exporter of the earlier version holds while it is open. Raises TableRefused."""
+    try:
+        held = take_lock(path)
+    except BlockingIOError as error:
+        raise TableRefused(f"{path} is held: stop the exporter of the earlier version, and migrate again") from error
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 def _fetch(filesystem: fs.FileSystem, source: str, target: Path) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from spark_export.exporter.errors import StreamsLeftOut, full_disk_told
+from spark_export.exporter.errors import ExportDiskFull, StreamsLeftOut, full_disk_told, is_disk_full
 from spark_export.exporter.inline import TaskThreads
 from spark_export.exporter.node_side import ExportReader, NodeSide, Selection
 from spark_export.exporter.planning import Bounds, ExportStep, Pace, cut_at, plan_ranges, plan_tasks, take_step
@@ -285,7 +285,8 @@ class Exporter:
         except (ExportError, OSError) as error:
             # The answer may have got lost, and the table may have the files: they stay.
             await self._abandon(plan, Written(), error, started_us)
-            raise ExportError(f"the run is written, and was not added to the table: {error}") from error
+            failure = ExportDiskFull if is_disk_full(error) else ExportError
+            raise failure(f"the run is written, and was not added to the table: {error}") from error
         # The messages are in the table; what follows is only told to others.
         failpoint("committed")
         step = ExportStep(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from spark_export.errors import SourceError, SourceUnreachable
-from spark_export.exporter.errors import ExportDiskFull, ExportNodeFailed, ExportStopped, TaskFailed
+from spark_export.exporter.errors import ExportDiskFull, ExportNodeFailed, ExportStopped, TaskFailed, is_disk_full
 from spark_export.exporter.job import ExportSettings, open_exporter
 from spark_export.exporter.run import ExportOutcome, Progress
 from spark_export.tables.errors import ExportError, PositionsMoved
@@ -43,7 +43,10 @@ def run_export(
         try:
             outcome = asyncio.run(_run_until(settings, stop, on_progress))
         except (SourceError, ClientError, OSError) as error:
-            failure = ExportNodeFailed if isinstance(error, SourceUnreachable | ClientError) else ExportError
+            # A node that answers, and refuses, refuses the next call, too.
+            can_pass = isinstance(error, SourceUnreachable) or (isinstance(error, ClientError) and error.retriable)
+            is_full = isinstance(error, OSError) and is_disk_full(error)
+            failure = ExportDiskFull if is_full else ExportNodeFailed if can_pass else ExportError
             raise failure(" ".join(str(error).split())) from error
     if outcome is None:
         _report_to_scheduler(received)

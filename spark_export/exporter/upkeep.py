@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
 
 from spark_export.tables.log import TableLog
 
@@ -37,18 +40,22 @@ class Kept:
 
 
 class TableUpkeep:
-    """Keeps one table. files_min: see COMPACT_FILES; 0 for never. keep_s: how long replaced files are kept."""
+    """Keeps one table. files_min: see COMPACT_FILES; 0 for never. keep_s: how long replaced files are kept, at least.
+
+    None stands for what this module says, and for nothing at all if both are None and another program made the table.
+    """
 
     def __init__(
         self,
         log: TableLog,
         *,
-        files_min: int = COMPACT_FILES,
+        files_min: int | None = None,
         keep_s: float | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
-        self._files_min = files_min
+        self._is_asked = files_min is not None or keep_s is not None
+        self._files_min = COMPACT_FILES if files_min is None else files_min
         self._keep_s = KEEP_S[log.format] if keep_s is None else keep_s
         self._clock_s = clock_s
         self._expired_at_s: float | None = None
@@ -56,6 +63,9 @@ class TableUpkeep:
     def run(self) -> Kept:
         """Merges small files where there are many, and removes old ones now and then. Raises ExportError."""
         before = len(self._log.list_files())
+        if not self._is_asked and not self._log.is_own():
+            # The owner of the table has an upkeep, and readers of earlier versions, that nobody here knows of.
+            return Kept(before, before, 0, 0)
         merged = self._log.compact(files_min=self._files_min) if self._files_min else 0
         after = len(self._log.list_files()) if merged else before
         expired = 0
@@ -66,17 +76,41 @@ class TableUpkeep:
 
 
 async def forget(
-    log: TableLog, history: ExportHistory, stream: str, key: bytes | None, *, keep_s: float
+    log: TableLog, history: ExportHistory, stream: str, key: bytes | None, *, keep_s: float | None = None
 ) -> dict[str, Any]:
     """Erases the messages of a stream, or those with one key, that the node has stored until now.
 
     Later runs leave out such messages. keep_s: how long older versions of the table, which still have the rows, are
-    kept for their readers. Returns what was done, for a report. Raises ExportError.
+    kept for their readers; None: as long as the owner of the table says, else not at all. Returns what was done, for a
+    report: `kept_by` has the owner's properties, and `still_in` the tags and branches with the rows. Raises
+    ExportError.
     """
-    until_us = time.time_ns() // 1000
+    until_us = await asyncio.to_thread(_latest_us, log, stream)
     rows = await asyncio.to_thread(log.forget, stream, key, until_us)
-    expired = await asyncio.to_thread(log.expire, keep_s)
-    done = {"stream": stream, "key_sha256": None if key is None else sha256(key).hexdigest(), "until_us": until_us}
-    done |= {"rows": rows, "expired": expired}
+    rule = await asyncio.to_thread(log.owners_rule)
+    expired = await asyncio.to_thread(log.expire, keep_s or 0.0, exactly=keep_s is not None)
+    is_kept = rule.keep_s == math.inf or (keep_s is None and (rule.keep_s > 0 or rule.versions_min > 1))
+    still_in = await asyncio.to_thread(log.versions_with, stream, key)
+    done: dict[str, Any] = {
+        "stream": stream,
+        "key_sha256": None if key is None else sha256(key).hexdigest(),
+        "until_us": until_us,
+    }
+    done |= {"rows": rows, "expired": expired, "kept_by": rule.said if is_kept else "", "still_in": still_in}
     await history.add_record("forget", done)
     return done
+
+
+def _latest_us(log: TableLog, stream: str) -> int:
+    """Returns the latest time of the messages of a stream until now, in microseconds since 1970.
+
+    The clock of the node can be ahead of the clock here, or was before it was set back. So the rows say it, and the
+    position of the last one, whose row another program may have removed. The log of Delta has it in milliseconds.
+    """
+    positions = [each for of, each in log.load().positions.items() if of.stream == stream]
+    times_us = [time.time_ns() // 1000, *(each.last_us + 999 for each in positions)]
+    for batch in log.read(["stream", "timestamp"]):
+        if "timestamp" in batch.schema.names:
+            found = pc.max(batch.filter(pc.equal(batch.column("stream"), stream)).column("timestamp"))
+            times_us += [found.cast("int64").as_py()] if found.is_valid else []
+    return max(times_us)

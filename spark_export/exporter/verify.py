@@ -20,7 +20,7 @@ from spark_export.exporter.intervals import Interval, merge, subtract, total
 from spark_export.exporter.planning import PartitionEnd
 from spark_export.tables.files import Place, forget, split_places
 from spark_export.tables.filesystem import open_filesystem
-from spark_export.tables.log import TableFile, TableLog
+from spark_export.tables.log import UPKEEP, TableFile, TableLog
 from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosition, TableState
 
 PROBLEMS_MAX = 100
@@ -243,7 +243,7 @@ def _compare(
 
 
 def _tell_others(commits: Sequence[Commit | str]) -> Iterator[str]:
-    operations = Counter(each for each in commits if isinstance(each, str) and each != CREATED)
+    operations = Counter(each for each in commits if isinstance(each, str) and each not in (CREATED, UPKEEP))
     if operations:
         yield "other commits: " + ", ".join(f"{count} {name}" for name, count in sorted(operations.items()))
 

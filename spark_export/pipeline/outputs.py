@@ -31,14 +31,12 @@ from pyspark.sql.types import StructType
 from ockam.files.durable_files import write_durably
 from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import statistics
+from spark_export.tables.files import count_only
 
 MANIFEST = "pipeline.json"
 MANIFEST_FORMAT = 3
 RANGES_MAX = 200
 """The largest number of ranges in the condition of a commit. More ranges are widened until they are so few."""
-SKIPPED_BY = ("number", "minute", "timestamp")
-"""The columns whose minimum and maximum in each file are in the log of a table, if all columns of it have them."""
 SMALL_FILES_MAX = 64
 """The number of files of a table from which a step merges the small ones."""
 KEEP_HOURS = 1
@@ -127,14 +125,12 @@ class Touched:
             ]
         return " OR ".join(parts) or "false"
 
-    def overlaps(self, least: Any, greatest: Any) -> bool:
-        """Returns whether a file can have touched rows. least, greatest: of the column in the file, None if unknown."""
-        if least is None or greatest is None:
+    def overlaps(self, ends: tuple[int, int] | None) -> bool:
+        """Returns whether a file can have touched rows. ends: of `column` in the file, see `_ends_of`."""
+        if ends is None:
             return True
-        ends = [int(each.timestamp()) * 1_000_000 if isinstance(each, datetime) else each for each in (least, greatest)]
-        slack = 1_000_000 if isinstance(least, datetime) else 0
         ranges = (each for found in self.by.values() for each in found)
-        return any(first <= ends[1] + slack and ends[0] - slack <= last for first, last in ranges)
+        return any(first <= ends[1] and ends[0] <= last for first, last in ranges)
 
     def _value(self, value: int) -> str:
         if self.column == "number":
@@ -164,20 +160,17 @@ def _spark_path(path: Path) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _ends_of(path: str, column: str) -> tuple[Any, ...]:
-    """Returns the least and the greatest value of a column, as the footer of a file has it; None twice if it has none.
+def _ends_of(path: Path, column: str) -> tuple[int, int] | None:
+    """Returns the least and the greatest value of a column, by the footer of a file; None if the footer has none.
 
-    A file never changes, and its name is never used again.
+    Times are in microseconds since 1970. A file never changes, and its name is never used again.
     """
     metadata = pq.read_metadata(path)
     place = next(each for each in range(metadata.num_columns) if metadata.schema.column(each).path == column)
     found = [metadata.row_group(group).column(place).statistics for group in range(metadata.num_row_groups)]
     if not found or not all(each is not None and each.has_min_max for each in found):
-        return None, None
-    ends = min(each.min for each in found), max(each.max for each in found)
-    return tuple(
-        each.replace(tzinfo=UTC) if isinstance(each, datetime) and each.tzinfo is None else each for each in ends
-    )
+        return None
+    return min(each.min_raw for each in found), max(each.max_raw for each in found)
 
 
 class Outputs:
@@ -242,17 +235,11 @@ class Outputs:
 
     def _files(self, name: str, touched: Touched | None) -> list[str]:
         """Returns the paths of the files that can have touched rows."""
-        actions = pa.table(self._open(name, self._versions[name]).get_add_actions(flatten=True)).to_pylist()
-        least, greatest = ("", "") if touched is None else (f"min.{touched.column}", f"max.{touched.column}")
-        chosen = []
-        for each in actions:
-            ends, path = (each.get(least), each.get(greatest)), self._out / name / each["path"]
-            if touched is not None and None in ends:
-                # The log has no statistics of a file with columns without them, see `tables.files.statistics`.
-                ends = _ends_of(str(path), touched.column)
-            if touched is None or touched.overlaps(*ends):
-                chosen.append(_spark_path(path))
-        return chosen
+        actions = pa.table(self._open(name, self._versions[name]).get_add_actions())
+        paths = [self._out / name / each for each in actions["path"].to_pylist()]
+        # The log has no statistics of a file with columns without them, see `tables.files.statistics`.
+        chosen = (each for each in paths if touched is None or touched.overlaps(_ends_of(each, touched.column)))
+        return [_spark_path(each) for each in chosen]
 
     def _commit_files(self, name: str, rows: Any, mode: str) -> None:
         place, schema = self._out / name, Schema.from_json(rows.schema.json())
@@ -267,7 +254,7 @@ class Outputs:
             metadata = pq.read_metadata(path)
             found += metadata.num_rows
             if metadata.num_rows:
-                stats = statistics(metadata, SKIPPED_BY, frozenset(SKIPPED_BY))
+                stats = count_only(metadata.num_rows)
                 time_ms = int(path.stat().st_mtime * 1000)
                 actions.append(AddAction(f"{folder}/{path.name}", path.stat().st_size, {}, time_ms, True, stats))
         if found != (wanted := counted.get["rows"]):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from spark_export.errors import SourceError
 from spark_export.pipeline.bronze import FORMAT, BronzeTable, Ends, TableSource, read_bronze
 from spark_export.pipeline.outputs import Manifest, load_manifest, table_at
 from spark_export.pipeline.step import TAKEN, Settings, Step
+from spark_export.queries import open_query
 from spark_export.registration import register_format
 from spark_export.session import WORKER_LATE, close_session, find_own_message, first_line, is_sparks
 from spark_export.tables.errors import ExportError, TableRefused
@@ -67,12 +66,8 @@ def run_pipeline(
         rows = steps = 0
         if state is None:
             state = Manifest(export, settings.named())
-            try:
+            with _sparks_errors():
                 state, rows = Step(spark, out, state, settings, anew=True).take(read_bronze(spark, bronze))
-            except Exception as error:
-                if not is_sparks(error):
-                    raise
-                raise _told(error) from error
             return Report(rows, 1, True, tuple(settings.notes(state)))
 
         def count(published: Manifest, new: int) -> None:
@@ -181,42 +176,36 @@ def _query(
     on_step: Callable[[Manifest, int], None],
 ) -> Iterator[Any]:
     """Starts the streaming query that updates the tables, and stops it at the end. Raises ExportError if it failed."""
-    failed: list[Exception] = []
 
-    def take(rows: Any, number: int) -> None:
+    def take(rows: Any) -> None:
         try:
             state = load_manifest(out)
             assert state is not None
             published, new = Step(rows.sparkSession, out, state, settings, anew=False).take(rows)
-        except Exception as error:
-            # Spark reports the error as a text only.
-            failed.append(error)
+            if new:
+                on_step(published, new)
+        except ExportError:
             raise
-        if new:
-            on_step(published, new)
+        except Exception as error:
+            raise _told(error) from error
 
     register_format(spark, TableSource)
     start = json.dumps([[*key, end] for key, end in sorted(_taken(out).items())])
     options = {**bronze.options(), "startingEnds": start, "maxRowsPerTrigger": str(step_rows)}
-    checkpoint = tempfile.mkdtemp(prefix="stream-node-pipeline-")
-    try:
-        stream = spark.readStream.format(FORMAT).options(**options).load().writeStream
-        query = (
-            stream.foreachBatch(take).option("checkpointLocation", f"file://{checkpoint}").trigger(**trigger).start()
-        )
-        try:
+    with _sparks_errors():
+        rows = spark.readStream.format(FORMAT).options(**options).load()
+        with open_query(rows, take, **trigger) as query:
             yield query
-        finally:
-            query.stop()
+
+
+@contextmanager
+def _sparks_errors() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
-        if not is_sparks(error):
-            raise
-        cause = failed[0] if failed else error
-        if isinstance(cause, ExportError):
-            raise cause from error
-        raise _told(cause) from error
-    finally:
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        if is_sparks(error):
+            raise _told(error) from error
+        raise
 
 
 def _told(error: Exception) -> ExportError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from index_service.extensions import FENCED_SAVE, FencedSave, SaveStatus
 from spark_export.errors import BadAnswer
-from spark_export.source.node import list_partitions, list_streams
+from spark_export.source.node import find_partition, list_partitions, list_streams
 from spark_export.source.options import WriteOptions
 from spark_export.source.plan import Place
 from stream_client.blocking import StreamClient, list_positions, set_position
@@ -50,10 +50,8 @@ def commit_batch(client: StreamClient, client_id: str, batch: int, written: set[
 
 
 def find_bounds(client: StreamClient, place: Place) -> tuple[int, int] | None:
-    for each in list_partitions(client, place[0]):
-        if each.partition == place[1]:
-            return each.first_index, each.next_index
-    return None
+    found = find_partition(client, place)
+    return None if found is None else (found.first_index, found.next_index)
 
 
 def count_partitions(client: StreamClient, stream: str) -> int:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from spark_export.errors import OptionError, SourceError, StreamMissing
 from spark_export.source.node import asked, list_streams
-from spark_export.source.option_values import LATEST, compile_pattern
+from spark_export.source.option_values import compile_pattern
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import Place, StreamEnds, by_place, for_each, resolve
 from stream_client import FromTime
@@ -149,14 +149,6 @@ def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, Str
         return resolve(options.ending, ends, "endingOffsets")
     times = for_each(options.ending_time_us, ends, "endingOffsetsByTimestamp")
     return {place: min(catalog.index_at(end, times[place]), end.next_index) for place, end in ends.items()}
-
-
-def is_latest(options: ReadOptions) -> bool:
-    """Returns whether the option `startingOffsets` is `latest` for at least one partition."""
-    starting = options.starting
-    if isinstance(starting, dict):
-        return any(LATEST in each.values() for each in starting.values())
-    return starting == LATEST
 
 
 def database_path(path: str) -> str:

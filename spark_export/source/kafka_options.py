@@ -53,7 +53,11 @@ SOURCE = (
     KafkaOption("minPartitions", "minPartitions"),
     KafkaOption("maxRecordsPerPartition", "maxRecordsPerPartition", "2,000,000 by default; Kafka: no limit"),
     KafkaOption("includeHeaders", "includeHeaders"),
-    KafkaOption("kafkaConsumer.pollTimeoutMs", "requestTimeoutMs"),
+    KafkaOption(
+        "kafkaConsumer.pollTimeoutMs",
+        None,
+        "it bounds one poll, which Kafka repeats; requestTimeoutMs bounds all repetitions",
+    ),
     KafkaOption("fetchOffset.numRetries", None, "requestTimeoutMs says for how long a call is repeated"),
     KafkaOption("fetchOffset.retryIntervalMs", None, "the intervals grow from 0.2 to 2 seconds"),
     KafkaOption("groupIdPrefix", None, GROUP),

@@ -29,7 +29,7 @@ from spark_export.errors import (
     StreamMissing,
     TokenRefused,
 )
-from spark_export.source.plan import StreamEnds
+from spark_export.source.plan import Place, StreamEnds
 from stream_client import ClientError, Reconnect, blocking
 
 T = TypeVar("T")
@@ -118,6 +118,10 @@ def list_partitions(client: blocking.StreamClient, stream: str) -> list[StreamEn
             break
         found.append(each)
     return found
+
+
+def find_partition(client: blocking.StreamClient, place: Place) -> StreamEnds | None:
+    return next((each for each in list_partitions(client, place[0]) if each.partition == place[1]), None)
 
 
 def list_streams(client: blocking.StreamClient, prefix: str = "") -> Iterator[StreamEnds]:

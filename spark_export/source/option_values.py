@@ -35,6 +35,11 @@ def parse_offsets(value: str) -> int | Offsets:
     return _by_partition(value, 'write "earliest", "latest" or JSON such as {"orders":{"0":23,"1":-1}}', EARLIEST)
 
 
+def has_mark(offsets: int | Offsets | None, mark: int) -> bool:
+    """Returns whether offsets are EARLIEST or LATEST, as `mark` says, for at least one partition."""
+    return any(mark in each.values() for each in offsets.values()) if isinstance(offsets, dict) else offsets == mark
+
+
 def parse_assign(value: str) -> dict[str, tuple[int, ...]]:
     """Parses the partitions of each stream, such as `{"orders":[0,1]}`."""
     found = load_object(value)

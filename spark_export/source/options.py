@@ -20,6 +20,7 @@ from spark_export.source.option_values import (
     LATEST,
     Offsets,
     compile_pattern,
+    has_mark,
     parse_assign,
     parse_duration_ms,
     parse_offsets,
@@ -119,10 +120,11 @@ class WriteOptions(Way):
     inserts: bool = False
 
 
-def check_names(given: Mapping[str, str]) -> None:
-    """Raises OptionError for an unknown option."""
+def own_names(given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options under our names, see `without_kafkas_names`. Raises OptionError for an unknown option."""
     known = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
-    for name in without_kafkas_names(given):
+    own = without_kafkas_names(given)
+    for name in own:
         lower = name.lower()
         if lower in known or lower in SPARKS_OWN:
             continue
@@ -130,12 +132,12 @@ def check_names(given: Mapping[str, str]) -> None:
         meant = OTHER_NAMES.get(lower) or (known[near[0]] if near else None)
         hint = f"did you mean {meant}?" if meant else f"there are: {', '.join(sorted(known.values()))}"
         raise OptionError(f"there is no option {name!r}; {hint}")
+    return own
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Checks the options of a read, given as text. Raises OptionError."""
-    check_names(given)
-    taken = _Taken(given, READ_OPTIONS, "reading")
+    taken = _Taken(own_names(given), READ_OPTIONS, "reading")
     # As with Kafka, a time has precedence over an index.
     starting_time_us = taken.time_us("startingTimestamp", "startingOffsetsByTimestamp")
     options = ReadOptions(
@@ -175,10 +177,9 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
 
     Spark passes the argument of `save` and of `start` as the option `path`.
     """
-    check_names(given)
     # A DataFrame's column `headers` is always written.
-    given = {name: value for name, value in given.items() if name.lower() != "includeheaders"}
-    taken = _Taken(given, WRITE_OPTIONS, "writing")
+    own = {name: value for name, value in own_names(given).items() if name.lower() != "includeheaders"}
+    taken = _Taken(own, WRITE_OPTIONS, "writing")
     if taken.find("path") is not None:
         raise OptionError(
             f"path={taken.find('path')!r}: path names a data directory to read; rows are written to a node, so call "
@@ -228,7 +229,7 @@ def _check_together(options: ReadOptions) -> None:
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
-    if options.ending == EARLIEST or _has(options.ending, EARLIEST):
+    if has_mark(options.ending, EARLIEST):
         raise OptionError("endingOffsets cannot be earliest (-2): nothing would be read")
     if not options.include_data and options.verify_checksums:
         raise OptionError("verifyChecksums needs the data that includeData=false leaves out")
@@ -237,16 +238,11 @@ def _check_together(options: ReadOptions) -> None:
         raise OptionError(f"decode={options.decode} needs the data that includeData=false leaves out")
 
 
-def _has(offsets: int | Offsets | None, mark: int) -> bool:
-    return isinstance(offsets, dict) and any(mark in each.values() for each in offsets.values())
-
-
 class _Taken:
     def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
-        own = without_kafkas_names(given)
-        self._given = {name.lower(): value for name, value in own.items()}
+        self._given = {name.lower(): value for name, value in given.items()}
         allowed_lower = {name.lower() for name in (*allowed, *SPARKS_OWN, "path")}
-        for name in own:
+        for name in given:
             if name.lower() not in allowed_lower:
                 raise OptionError(f"the option {name!r} has no meaning when {doing}; leave it out")
 

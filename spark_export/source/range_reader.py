@@ -15,13 +15,14 @@ import pyarrow as pa
 from spark_export.errors import BadAnswer, DataLoss, SourceError, SourceUnreachable, StreamMissing
 from spark_export.source.bulk_pages import BulkPages
 from spark_export.source.catalog import database_path
-from spark_export.source.node import RetryBound, connected, list_partitions
+from spark_export.source.node import RetryBound, connected, find_partition
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import GONE, MADE_AGAIN, LostRange, ReadRange
 from spark_export.source.schema import batch_of_columns, batch_of_messages, check_batch
 from stream_client import AccessDenied, RequestRefused, blocking
+from stream_service.bulk import BulkHead
 from stream_service.extensions import RICH_PULL, FromIndex, RichPull
-from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesError, StreamGone
+from stream_storage.sqlite.bulk.arrow_pages import ArrowPage, ArrowPages, Columns, PagesError, StreamGone
 
 PULL_PAGE_MESSAGES = 1_000
 
@@ -92,19 +93,9 @@ class RangeReader:
     def _bulk(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:
         left = replace(self.wanted, start=self.next_index)
         for found in BulkPages(client, left, self._options).pages():
-            page = found.page
-            self._check_same(page.created_us)
+            yield from self._page(found.page, found.page.stream_id, found.batch)
             if self.next_index == self.wanted.end:
                 return
-            if page.start > self.next_index:
-                self._skip_to(min(page.start, self.wanted.end), page.first_index)
-            if found.batch is not None and page.rows:
-                yield self._given(self._columns(page.stream_id, found.batch))
-
-    def _columns(self, stream_id: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._options.verify_checksums:
-            check_batch(stream_id, batch)
-        return batch_of_columns(batch, self.wanted.stream, self.wanted.partition, self._options)
 
     def _file(self, path: str) -> Iterator[pa.RecordBatch]:
         options, wanted = self._options, self.wanted
@@ -114,20 +105,28 @@ class RangeReader:
                 stream_id = pages.find_stream(wanted.stream, wanted.partition)
                 while stream_id is not None and self.next_index < wanted.end:
                     page = pages.read(stream_id, self.next_index, wanted.end, options.fetch_bytes, columns)
-                    self._check_same(page.created_us)
-                    if self.next_index == wanted.end:
-                        return
-                    self._skip_to(min(page.start, wanted.end), page.first_index)
-                    if page.rows:
-                        yield self._given(self._columns(stream_id, page.batch))
-                    elif self.next_index < wanted.end and page.next_index <= self.next_index:
-                        self._lose(wanted.end, f"the stream ends at {page.next_index}, before that")
+                    yield from self._page(page, stream_id, page.batch)
                 if stream_id is None:
                     self._check_same(None)
         except StreamGone:
             self._check_same(None)
         except PagesError as error:
             raise SourceError(str(error)) from error
+
+    def _page(
+        self, page: BulkHead | ArrowPage, stream_id: int, batch: pa.RecordBatch | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a page, and handles the loss of the rows before them."""
+        self._check_same(page.created_us)
+        if self.next_index == self.wanted.end:
+            return
+        self._skip_to(min(page.start, self.wanted.end), page.first_index)
+        if batch is not None and page.rows:
+            if self._options.verify_checksums:
+                check_batch(stream_id, batch)
+            yield self._given(batch_of_columns(batch, self.wanted.stream, self.wanted.partition, self._options))
+        elif self.next_index < self.wanted.end and page.next_index <= self.next_index:
+            self._lose(self.wanted.end, f"the stream ends at {page.next_index}, before that")
 
     def _pulls(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:
         name, partition = self.wanted.stream, self.wanted.partition
@@ -150,10 +149,8 @@ class RangeReader:
 
     def _created_us(self, client: blocking.StreamClient) -> int | None:
         """Returns when the partition was created; None if it does not exist."""
-        for each in list_partitions(client, self.wanted.stream):
-            if each.partition == self.wanted.partition:
-                return each.created_us
-        return None
+        found = find_partition(client, (self.wanted.stream, self.wanted.partition))
+        return None if found is None else found.created_us
 
     def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.rows += batch.num_rows

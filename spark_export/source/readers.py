@@ -8,7 +8,7 @@ DataFrame, and so give wrong results.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from time import monotonic
 from typing import Any
 
@@ -22,16 +22,14 @@ from spark_export.source.catalog import (
     ending_indexes,
     find_catalog,
     is_chosen,
-    is_latest,
     selected,
     starting_indexes,
 )
-from spark_export.source.option_values import EARLIEST, LATEST
+from spark_export.source.option_values import EARLIEST, LATEST, has_mark
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import (
     Place,
     QueryPosition,
-    ReadRange,
     StreamEnds,
     count_between,
     from_offsets,
@@ -56,38 +54,43 @@ from spark_export.source.spark_versions import (
 )
 
 
-def read_partition(partition: InputPartition, projection: Projection) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of one Spark task. If no range was planned, Spark passes the value None, which yields nothing."""
-    wanted = partition.value
-    if wanted is not None:
-        for batch in RangeReader(wanted, projection.options).batches():
-            yield projection.apply(batch)
-
-
-class BatchReader(DataSourceReader):
-    """The reader of batch queries. Every action on one DataFrame reads the same ranges, which are planned once."""
+class PlannedReader:
+    """The part that the readers share. The driver plans ranges, and each task reads one of them."""
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
         self._projection = Projection(options, schema or full_schema(options))
         self._options = self._projection.options
 
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of one task. If no range was planned, Spark passes the value None, which yields nothing."""
+        if partition.value is not None:
+            for batch in RangeReader(partition.value, self._options).batches():
+                yield self._projection.apply(batch)
+
+    def _tasks(
+        self, start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition], ends: Mapping[Place, StreamEnds]
+    ) -> list[InputPartition]:
+        options = self._options
+        ranges, losses = ranges_between(start, end, ends)
+        report_losses(losses, options.fail_on_data_loss)
+        pieces = split(ranges, options.max_records_per_partition, options.min_partitions)
+        return [InputPartition(each) for each in pieces]
+
+
+class BatchReader(PlannedReader, DataSourceReader):
+    """The reader of batch queries. Every action on one DataFrame reads the same ranges, which are planned once."""
+
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        if is_latest(options):
+        if has_mark(options.starting, LATEST):
             raise OptionError("startingOffsets cannot be latest (-1) in a batch read: nothing would be read")
         catalog = find_catalog(options)
         ends = selected(options, catalog)
         start = starting_positions(options, catalog, ends, EARLIEST)
-        end = positions(ending_indexes(options, catalog, ends), ends)
-        ranges, losses = ranges_between(start, end, ends)
-        report_losses(losses, options.fail_on_data_loss)
-        return _partitions(ranges, options)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._projection)
+        return self._tasks(start, positions(ending_indexes(options, catalog, ends), ends), ends)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(PlannedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of streaming queries, used in one process on the driver.
 
     `_target`: the positions where an AvailableNow query ends, fixed when the query starts; None for other queries.
@@ -100,8 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = options.max_offsets_per_trigger, options.min_offsets_per_trigger
         if limits != (None, None) and not HAS_LIMITS:
             raise OptionError("maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2 or later; leave them out")
-        self._projection = Projection(options, schema or full_schema(options))
-        self._options = self._projection.options
+        super().__init__(options, schema)
         self._catalog = find_catalog(options)
         self._target: dict[Place, QueryPosition] | None = None
         self._ended_wait_s = -math.inf
@@ -170,12 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = from_offsets(start)
         # Spark before 4.2 asks for an end without saying where the micro-batch begins, so partitions can be missing.
         stop = reached_positions(begin, from_offsets(end), lambda place: is_chosen(self._options, place))
-        ranges, losses = ranges_between(begin, stop, ends)
-        report_losses(losses, self._options.fail_on_data_loss)
-        return _partitions(ranges, self._options)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._projection)
+        return self._tasks(begin, stop, ends)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing.
@@ -200,7 +197,3 @@ def starting_positions(
     start, losses = nearest_existing(wanted, ends)
     report_losses(losses, options.fail_on_data_loss)
     return start
-
-
-def _partitions(ranges: list[ReadRange], options: ReadOptions) -> list[InputPartition]:
-    return [InputPartition(each) for each in split(ranges, options.max_records_per_partition, options.min_partitions)]

@@ -14,8 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_export.shipping import Shipped
-from spark_export.source.kafka_options import without_kafkas_names
-from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS, check_names, read_options, write_options
+from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS, own_names, read_options, write_options
 from spark_export.source.table_options import is_insert, is_table, own_options, recall, recall_for_write, remember
 
 FORMAT = "stream_node"
@@ -61,8 +60,7 @@ class StreamNodeSource(Shipped):
         """Raises OptionError for an unknown option. Spark passes `options` by this name."""
         self._is_table = is_table(options)
         self.options = dict(options)
-        self._own = without_kafkas_names(own_options(options))
-        check_names(self._own)
+        self._own = own_names(own_options(options))
 
     @classmethod
     def name(cls) -> str:

@@ -32,7 +32,18 @@ from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, PartitionField, count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
-from spark_export.tables.log import CommitConflict, OldRuns, TableFile, TableLog, commit_of, said_of
+from spark_export.tables.log import (
+    PLAN_KEY,
+    RUN_KEY,
+    UPKEEP_KEY,
+    CommitConflict,
+    OldRuns,
+    OwnersRule,
+    TableFile,
+    TableLog,
+    commit_of,
+    said_of,
+)
 from spark_export.tables.model import (
     Commit,
     DataFile,
@@ -63,12 +74,20 @@ REFUSED = {
     "delta.constraints": "an export does not check constraints of others; remove them, or export into another table",
 }
 """The beginnings of the names of table properties with which an export cannot write into a table, and why."""
+DESCRIPTION = "Messages of stream-node, one row each: stream, partition, era and index name one message."
+"""The description of a table that an exporter has made."""
+KEPT = "delta.deletedFileRetentionDuration"
+"""The property with which the owner of a table says how long files of earlier versions are kept."""
+KEPT_DEFAULT = "interval 7 days"
+"""What Delta's specification says for a table without the property."""
+UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 7 * 86_400}
 SMALL_BYTES = 64 * 1024 * 1024
 VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 ORPHANS_S = 24 * 3600
 """The age in seconds from which files in no transaction are removed. A younger one can be of a run that goes on."""
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(?:(\d{10})\.(\d{10})|[0-9a-f-]{36}))?\.(parquet|json)")
 _COMMIT = re.compile(r"(\d{20})\.json")
+_INTERVAL = re.compile(r"(\d+)\s+([a-z]+?)s?\b")
 
 
 class DeltaLog(TableLog):
@@ -105,7 +124,7 @@ class DeltaLog(TableLog):
                 mode="ignore",
                 partition_by=list(PARTITIONS),
                 name="messages",
-                description="Messages of stream-node, one row each: stream, partition, era and index name one message.",
+                description=DESCRIPTION,
                 storage_options=self._storage,
             )
         self._sync(self._log, 0)
@@ -141,7 +160,18 @@ class DeltaLog(TableLog):
         lacks = any(field.name not in known for field in table.schema().fields)
         files = [replace(each, stats=count_only(each.rows)) if lacks else each for each in written.files]
         actions = [_add(each, now_ms) for each in files]
-        self._transact(table, actions, applications, said_of(run, ranges))
+        self._transact(table, actions, applications, said_of(run, ranges, plan))
+
+    def find_run(self, plan: FilesPlan) -> int | None:
+        table = self._table
+        assert table is not None
+        # Each entry is a file to read, so only those since the plan are.
+        if (later := table.version() - plan.version) <= 0:
+            return None
+        with _delta_errors(f"the log of {self.address} cannot be read"):
+            return next(
+                (int(each[RUN_KEY]) for each in table.history(later) if each.get(PLAN_KEY) == plan.plan_id), None
+            )
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run
@@ -159,9 +189,7 @@ class DeltaLog(TableLog):
                         stats = statistics(pq.ParquetFile(opened).metadata)
                     actions.append(_add(replace(each, path=path, stats=stats), time.time_ns() // 1_000_000))
         applications = [Transaction(_application(of), position.end) for of, position in positions.items()]
-        self._transact(
-            table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {"stream-node": "migrate"}
-        )
+        self._transact(table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {UPKEEP_KEY: "migrate"})
 
     def commits(self) -> list[Commit | str]:
         with _delta_errors(f"the log of {self.address} cannot be read"):
@@ -211,13 +239,15 @@ class DeltaLog(TableLog):
         failpoint("rewrite_written")
         with _delta_errors(f"the table {self.address} cannot be compacted"):
             started_s = time.time()
-            metrics = table.optimize.compact()
+            metrics = table.optimize.compact(commit_properties=_upkeep("compact"))
             self._sync(self._root, started_s)
         failpoint("rewritten")
         return int(metrics["numFilesRemoved"])
 
-    def expire(self, keep_s: float) -> int:
+    def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         started_s = time.time()
+        if not exactly:
+            keep_s = max(keep_s, self.owners_rule().keep_s)
         with _delta_errors(f"old files of {self.address} cannot be removed"):
             removed = self._open().vacuum(
                 # deltalake takes whole hours. Rounded down, half an hour would remove files at once.
@@ -225,9 +255,27 @@ class DeltaLog(TableLog):
                 dry_run=False,
                 enforce_retention_duration=False,
                 full=keep_s >= ORPHANS_S,
+                commit_properties=_upkeep("expire"),
             )
         self._sync(self._log, started_s)
         return len(removed)
+
+    def is_own(self) -> bool:
+        table = self._open()
+        # Tables of earlier versions have no description, but their runs in the log.
+        return table.metadata().description == DESCRIPTION or any(
+            name.startswith(EARLIER) for name in self._load_applications(table.version())
+        )
+
+    def owners_rule(self) -> OwnersRule:
+        said = self._open().metadata().configuration.get(KEPT)
+        if said is None and self.is_own():
+            return OwnersRule()
+        text = said or KEPT_DEFAULT
+        parts = [(float(count), unit) for count, unit in _INTERVAL.findall(text.lower())]
+        if not parts or any(unit not in UNITS_S for _, unit in parts):
+            raise ExportError(f"the table {self.address} has {KEPT} = {text}, which is no interval; nothing is removed")
+        return OwnersRule(sum(count * UNITS_S[unit] for count, unit in parts), said=f"{KEPT} = {text}")
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
         digest = "" if key is None else sha256(key).hexdigest()
@@ -238,7 +286,7 @@ class DeltaLog(TableLog):
             # not know the record fails.
             table = self._open()
             numbers = [Transaction(RUN, self._state_of(table).run), Transaction(application, until_us)]
-            self._transact(table, [], numbers, {"stream-node.forget": application})
+            self._transact(table, [], numbers, {UPKEEP_KEY: application})
 
         self._repeat("nothing is forgotten", note)
         table, text = self._open(), stream.replace("'", "''")
@@ -250,7 +298,7 @@ class DeltaLog(TableLog):
         failpoint("rewrite_written")
         with _delta_errors(f"rows of {self.address} could not be deleted"):
             started_s = time.time()
-            metrics = table.delete(predicate)
+            metrics = table.delete(predicate, commit_properties=_upkeep("forget"))
             self._sync(self._root, started_s)
         failpoint("rewritten")
         return int(metrics["num_deleted_rows"] or 0)
@@ -359,6 +407,11 @@ def _add(file: DataFile, now_ms: int) -> AddAction:
         data_change=True,
         stats=file.stats,
     )
+
+
+def _upkeep(kind: str) -> CommitProperties:
+    """Returns what says in the log that a commit is the exporter's own."""
+    return CommitProperties(custom_metadata={UPKEEP_KEY: kind})
 
 
 def _application(of: Incarnation) -> str:

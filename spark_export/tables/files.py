@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -77,6 +77,9 @@ class FilesPlan:
     partition_by: how the table is partitioned. folders: whether a file is in folders `NAME=VALUE/…` of these.
     convert: a function that adds columns to a batch of rows, such as decoded ones, or None.
     forgotten: the messages that must not be written; see `TableState`.
+    version: the version of the table at the time of the plan.
+    plan_id: no other plan has it. The table's log has it with the run, so that a run whose commit was not answered can
+        be told from one of another exporter with the same messages.
     """
 
     root: str
@@ -87,6 +90,8 @@ class FilesPlan:
     convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     forgotten: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     folders: bool = True
+    version: int = 0
+    plan_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 class FilesWriter:
@@ -236,7 +241,7 @@ class _OpenFile:
 
     def _flush(self) -> None:
         if self._waiting:
-            rows = pa.concat_tables(self._waiting)
+            rows = _in_order(pa.concat_tables(self._waiting))
             with store_errors(self._path):
                 self._writer.write_table(rows, row_group_size=rows.num_rows)
             self._waiting.clear()
@@ -387,6 +392,21 @@ def remove_files(plan: FilesPlan, files: Iterable[DataFile]) -> None:
             filesystem.delete_file(f"{root}/{each.path}")
 
 
+def _in_order(rows: pa.Table) -> pa.Table:
+    """Returns the rows of a row group by partition and index. Files with several partitions, and files that another
+    program has written, are merged into one file as they are."""
+    # A table of somebody else can be partitioned by `partition`, whose column is then not in the files.
+    names = [name for name in ("partition", "index") if name in rows.schema.names]
+    rises, stays = pa.scalar(False), pa.scalar(True)
+    for name in names:
+        steps = pc.pairwise_diff(rows[name].combine_chunks())
+        rises = pc.or_(rises, pc.and_(stays, pc.greater(steps, 0)))
+        stays = pc.and_(stays, pc.equal(steps, 0))
+    if pc.all(rises.slice(1), min_count=0).as_py():
+        return rows
+    return rows.sort_by([(name, "ascending") for name in names])
+
+
 def _data_bytes(rows: pa.RecordBatch | pa.Table) -> int:
     return int(pc.sum(pc.binary_length(rows.column("data"))).as_py() or 0) if "data" in rows.schema.names else 0
 
@@ -405,15 +425,11 @@ def _value(each: PartitionField, fixed: Mapping[str, Any], time: datetime | None
     return str(fixed[each.source]) if time is None or not each.unit else time.strftime(UNITS[each.unit])
 
 
-def statistics(
-    metadata: pq.FileMetaData, bounded: Collection[str] = BOUNDED, counted: Collection[str] = COUNTED
-) -> str:
+def statistics(metadata: pq.FileMetaData) -> str:
     """Returns the row count, minima, maxima and numbers of nulls of a file, as the JSON text of Delta's log.
 
     If a column other than bytes has no minimum, such as a decoded one, only the row count is returned: deltalake's
     datasets compare the missing minimum of such a column as null, and a filter on the column then finds no row.
-
-    bounded, counted: the columns with minimum and maximum, and those with the number of nulls.
     """
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -421,9 +437,9 @@ def statistics(
     for number in range(metadata.num_columns):
         name = metadata.schema.column(number).path
         found = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
-        if name in counted and all(each is not None and each.has_null_count for each in found):
+        if name in COUNTED and all(each is not None and each.has_null_count for each in found):
             nulls[name] = sum(each.null_count for each in found)
-        if name in bounded and found and all(each is not None and each.has_min_max for each in found):
+        if name in BOUNDED and found and all(each is not None and each.has_min_max for each in found):
             least[name] = _bound(min(each.min for each in found), up=False)
             greatest[name] = _bound(max(each.max for each in found), up=True)
         column = metadata.schema.column(number)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from hashlib import sha256
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -30,9 +32,12 @@ from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, rewrite_rows
 from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
 from spark_export.tables.log import (
+    PLAN_KEY,
     RUN_KEY,
+    UPKEEP_KEY,
     CommitConflict,
     OldRuns,
+    OwnersRule,
     TableFile,
     TableLog,
     commit_of,
@@ -56,8 +61,10 @@ try:
         TableAlreadyExistsError,
         ValidationException,
     )
-    from pyiceberg.expressions import AlwaysTrue, EqualTo
+    from pyiceberg.expressions import AlwaysTrue, And, EqualTo
     from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files, schema_to_pyarrow
+    from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+    from pyiceberg.table.snapshots import ancestors_of
     from pyiceberg.transforms import DayTransform, IdentityTransform
 except ModuleNotFoundError as error:
     raise ExtraMissing(f"the format iceberg needs the library `pyiceberg` ({error.name} is missing)") from error
@@ -72,12 +79,18 @@ CHOICE = "_export.json"
 """The file at the export's address with the catalog that the user has chosen. It has no secrets."""
 SECRETS = ("token", "credential", "secret", "password", "access-key")
 TRANSFORMS = {"identity": "", "year": "year", "month": "month", "day": "day", "hour": "hour"}
+SNAPSHOTS_MAX = 500
+"""How many snapshots `expire` keeps at most. Each commit writes all of them again: 7 kB each at 100 partitions."""
 ORPHANS_S = 24 * 3600
 """The age in seconds from which files that no snapshot ever had are removed."""
 SMALL_BYTES = FILE_BYTES_MAX // 2
 """Compaction merges files smaller than this size, in bytes."""
+COMMENT = "Messages of stream-node, one row each: stream, partition, era and index name one message."
+"""The comment of a table that an exporter has made."""
+KEPT, KEPT_MIN, GC = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep", "gc.enabled"
+"""The properties with which the owner of a table says how long snapshots are kept, and whether files are removed."""
 PROPERTIES = {
-    "comment": "Messages of stream-node, one row each: stream, partition, era and index name one message.",
+    "comment": COMMENT,
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -91,11 +104,18 @@ class IcebergLog(TableLog):
 
     def __init__(self, place: StoreLocation, options: Mapping[str, str], chosen: CatalogChoice | None = None) -> None:
         super().__init__(place, options)
-        for name, option in ((chosen.name, option) for option in chosen.options) if chosen is not None else ():
+        options_of = chosen.options.items() if chosen is not None else ()
+        name = chosen.name if chosen is not None else ""
+        for option, value in options_of:
             if any(part in option.lower() for part in SECRETS):
                 raise TableRefused(
                     f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set "
                     f"PYICEBERG_CATALOG__{name.upper()}__{option.upper().replace('-', '_')}"
+                )
+            if _has_password(value):
+                raise TableRefused(
+                    f"--catalog-option {option}: its address has a password, which `ps` and the file {CHOICE} would "
+                    f"show; set PYICEBERG_CATALOG__{name.upper()}__{option.upper().replace('-', '_')} to the address"
                 )
         self._chosen = chosen
         self._choice = chosen or self._read_choice()
@@ -176,7 +196,7 @@ class IcebergLog(TableLog):
         return f"{_address_of(table)}/data", fitting(schema.as_arrow(), columns, self.address), partition_by
 
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
-        table, after, said = self._table, state.after(ranges), said_of(state.run + 1, ranges)
+        table, after, said = self._table, state.after(ranges), said_of(state.run + 1, ranges, plan)
         files = [f"{table.location().rstrip('/')}/data/{each.path}" for each in written.files]
         with self._changing(table) as change:
             change.set_properties({POSITIONS_KEY: _text(after.positions), RUN_KEY: str(after.run)})
@@ -186,6 +206,10 @@ class IcebergLog(TableLog):
                 # The snapshot makes the commit fail if another one came first.
                 with change.update_snapshot(snapshot_properties=said).fast_append():
                     pass
+
+    def find_run(self, plan: FilesPlan) -> int | None:
+        said = (each.summary.additional_properties for each in self._table.snapshots() if each.summary is not None)
+        return next((int(each[RUN_KEY]) for each in said if each.get(PLAN_KEY) == plan.plan_id), None)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
@@ -198,8 +222,10 @@ class IcebergLog(TableLog):
         if RUN_KEY in table.properties:
             return
         with self._changing(table) as change:
-            change.set_properties({POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))})
-            with change.update_snapshot().fast_append():
+            # Earlier versions set no comment, and wrote only into tables that they had made.
+            numbers = {POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))}
+            change.set_properties({**numbers, "comment": COMMENT})
+            with change.update_snapshot(snapshot_properties={UPKEEP_KEY: "migrate"}).fast_append():
                 pass
 
     def commits(self) -> list[Commit | str]:
@@ -263,6 +289,9 @@ class IcebergLog(TableLog):
         """Replaces files by others with the same rows, except forgotten ones. Returns the numbers of files and rows."""
         table = self._table
         plan = self.files_plan(state, schema_to_pyarrow(table.schema(), include_field_ids=False))
+        # The manifests have the newest files first.
+        columns = [table.schema().find_field(name) for name in ("partition", "index")]
+        tasks = sorted(tasks, key=lambda task: (str(task.file.partition), *_least(task.file, columns)))
         with iceberg_errors(f"files of {self.address} cannot be read"):
             rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_record_batches(tasks)
             before, made = rewrite_rows(FilesWriter(plan), rows)
@@ -271,7 +300,7 @@ class IcebergLog(TableLog):
         with self._changing(table) as change:
             if forgotten:
                 change.set_properties({FORGOTTEN_KEY: json.dumps(forgotten, ensure_ascii=False)})
-            with change.update_snapshot().overwrite() as snapshot:
+            with change.update_snapshot(snapshot_properties={UPKEEP_KEY: "rewrite"}).overwrite() as snapshot:
                 for task in tasks:
                     snapshot.delete_data_file(task.file)
                 paths = (f"{_address_of(table)}/data/{each.path}" for each in made)
@@ -280,14 +309,20 @@ class IcebergLog(TableLog):
         failpoint("rewritten")
         return len(tasks), before - sum(each.rows for each in made)
 
-    def expire(self, keep_s: float) -> int:
+    def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Expires snapshots, and removes the data and manifest files that only they had, and what killed runs left.
+
+        Snapshots beyond the latest SNAPSHOTS_MAX are expired at any age, because every commit writes the list of them.
 
         pyiceberg removes no files. Spark's procedure for orphans also removes those of other programs.
         """
         now_s = time.time()
         with iceberg_errors(f"old snapshots of {self.address} cannot be expired"):
-            table = self._open()
+            table, rule = self._open(), self.owners_rule()
+            if rule.keep_s == math.inf:
+                return 0
+            if not exactly:
+                keep_s = max(keep_s, rule.keep_s)
             # The files are listed before the snapshots are read again: a file of a later commit is not in the list.
             listed = [
                 each
@@ -298,8 +333,16 @@ class IcebergLog(TableLog):
             before = _files_of_snapshots(table)
             # A snapshot is the current one from its own time to the time of the next snapshot.
             times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
-            old = [number for (_, number), (end_ms, _) in pairwise(times) if end_ms <= (now_s - keep_s) * 1000]
+            # Where the owner of the table has said an age, no number of ours comes before it.
+            beyond = len(times) - SNAPSHOTS_MAX if exactly or not rule.keep_s else 0
+            old = [
+                number
+                for place, ((_, number), (end_ms, _)) in enumerate(pairwise(times))
+                if place < beyond or end_ms <= (now_s - keep_s) * 1000
+            ]
             protected = {ref.snapshot_id for ref in table.metadata.refs.values()}
+            if not exactly:
+                protected |= _latest_of_branches(table, rule.versions_min)
             if expired := [number for number in old if number not in protected]:
                 table.maintenance.expire_snapshots().by_ids(expired).commit()
                 self._sync(table, now_s)
@@ -315,6 +358,37 @@ class IcebergLog(TableLog):
             for each in removed:
                 filesystem.delete_file(each.path)
         return len(expired) + len(removed)
+
+    def is_own(self) -> bool:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            return bool(self._open().properties.get("comment") == COMMENT)
+
+    def owners_rule(self) -> OwnersRule:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            metadata = self._open().metadata
+            said = {name: metadata.properties[name] for name in (KEPT, KEPT_MIN, GC) if name in metadata.properties}
+            ages_ms = [each.max_snapshot_age_ms for each in metadata.refs.values()]
+            counts = [each.min_snapshots_to_keep for each in metadata.refs.values()]
+            age_ms = max(int(said.get(KEPT, 0)), *(each or 0 for each in ages_ms), 0)
+            count = max(int(said.get(KEPT_MIN, 1)), *(each or 1 for each in counts), 1)
+        if any(ages_ms) or any(counts):
+            said["the branches"] = f"{age_ms} ms, {count} snapshots"
+        # Without garbage collection, another table may have the same files.
+        keep_s = math.inf if said.get(GC, "true").lower() == "false" else age_ms / 1000
+        return OwnersRule(keep_s, count, ", ".join(f"{name} = {value}" for name, value in said.items()))
+
+    def versions_with(self, stream: str, key: bytes | None) -> list[str]:
+        wanted = EqualTo("stream", stream) if key is None else And(EqualTo("stream", stream), EqualTo("key", key))
+        found = []
+        with iceberg_errors(f"the tags and branches of {self.address} cannot be read"):
+            table = self._open()
+            for name, ref in table.metadata.refs.items():
+                if name == MAIN_BRANCH:
+                    continue
+                rows = table.scan(wanted, selected_fields=("index",), snapshot_id=ref.snapshot_id)
+                if any(each.num_rows for each in rows.to_arrow_batch_reader()):
+                    found.append(f"the {ref.snapshot_ref_type.value} {name}")
+        return sorted(found)
 
     def _list(self, address: str) -> list[fs.FileInfo]:
         filesystem, path = open_filesystem(address, self.options)
@@ -378,6 +452,13 @@ class IcebergLog(TableLog):
             raise TableRefused(f"{self.place}/{CHOICE} cannot be read: {one_line(error)}") from error
 
 
+def _has_password(address: str) -> bool:
+    try:
+        return urlsplit(address).password is not None
+    except ValueError:
+        return False
+
+
 def _text(positions: Positions) -> str:
     return json.dumps(positions_to_json(positions), ensure_ascii=False, separators=(",", ":"))
 
@@ -386,9 +467,22 @@ def _address_of(table: Any) -> str:
     return str(table.location()).rstrip("/")
 
 
+def _least(file: Any, columns: Sequence[Any]) -> list[int]:
+    """Returns the lower bound of each column in a file; -1 if the manifest does not have it."""
+    bounds = ((each.field_type, (file.lower_bounds or {}).get(each.field_id)) for each in columns)
+    return [-1 if bound is None else int(from_bytes(kind, bound)) for kind, bound in bounds]
+
+
 def _is_earlier(snapshot: Any) -> bool:
     """Returns whether an earlier version made a snapshot. It named its runs ID/NUMBER."""
     return snapshot.summary is not None and "/" in snapshot.summary.additional_properties.get(RUN_KEY, "")
+
+
+def _latest_of_branches(table: Any, count: int) -> set[int]:
+    """Returns the ids of the latest `count` snapshots of each branch."""
+    branches = [each for each in table.metadata.refs.values() if each.snapshot_ref_type == SnapshotRefType.BRANCH]
+    heads = [table.metadata.snapshot_by_id(each.snapshot_id) for each in branches]
+    return {each.snapshot_id for head in heads for each in islice(ancestors_of(head, table.metadata), count)}
 
 
 def _files_of_snapshots(table: Any) -> set[str]:

@@ -30,7 +30,7 @@ from spark_export.tables.model import (
     TablePosition,
     TableState,
     Written,
-    is_committed,
+    check_next,
     join,
 )
 
@@ -40,8 +40,12 @@ OldRuns = Mapping[int, tuple[Sequence[IndexRange], Sequence[DataFile]]]
 
 COMMIT_ATTEMPTS_MAX = 10
 """How often a commit is tried when other programs change the table at the same time."""
-RUN_KEY, RANGES_KEY = "stream-node.run", "stream-node.ranges"
-"""The keys of what a commit of an export says in the log: the number of the run, and its index ranges."""
+RUN_KEY, RANGES_KEY, PLAN_KEY = "stream-node.run", "stream-node.ranges", "stream-node.plan"
+"""The keys of what a commit of an export says in the log: the run's number, index ranges and `FilesPlan.plan_id`."""
+
+
+UPKEEP_KEY, UPKEEP = "stream-node.upkeep", "UPKEEP"
+"""The key of what a compaction or another commit of the exporter without ranges says in the log, and its operation."""
 
 
 class CommitConflict(Exception):
@@ -63,6 +67,19 @@ class TableFile:
     partition: Mapping[str, Any] = field(default_factory=dict)
     indexes: tuple[int, int] | None = None
     has_removed_rows: bool = False
+
+
+@dataclass(frozen=True)
+class OwnersRule:
+    """How long the owner of a table has its old versions kept, by properties of the table.
+
+    keep_s: at least so many seconds; infinite if nothing may be removed. versions_min: so many versions of each branch,
+        whatever their age. said: the properties, with their values; empty without any.
+    """
+
+    keep_s: float = 0.0
+    versions_min: int = 1
+    said: str = ""
 
 
 class TableLog(ABC):
@@ -117,6 +134,7 @@ class TableLog(ABC):
             convert=convert,
             forgotten=state.forgotten,
             folders=self.format == "parquet",
+            version=state.version,
         )
 
     @abstractmethod
@@ -135,10 +153,11 @@ class TableLog(ABC):
 
         def commit() -> Commit:
             state = self.load()
-            if is_committed(state, ranges):
+            if (run := self.find_run(plan)) is not None:
                 # If the answer to the commit was lost, the table has these files, so they stay.
                 self.abandon(plan)
-                return Commit(state.run, ranges, already=True)
+                return Commit(run, ranges, already=True)
+            check_next(state, ranges)
             if state.forgotten != plan.forgotten:
                 raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")
             self._commit(plan, state, written, ranges)
@@ -172,6 +191,13 @@ class TableLog(ABC):
         """Commits if the table is still in `state`, or was only changed by other programs. Raises CommitConflict."""
 
     @abstractmethod
+    def find_run(self, plan: FilesPlan) -> int | None:
+        """Returns the number of the run that was made by this plan, None if the loaded table has no such run.
+
+        The positions do not tell that: another exporter can have planned and committed the same messages.
+        """
+
+    @abstractmethod
     def has_old_run(self, old_id: str, run: int) -> bool:
         """Returns whether the table has a run of an earlier version's export, whose id was `old_id`."""
 
@@ -181,7 +207,10 @@ class TableLog(ABC):
 
     @abstractmethod
     def commits(self) -> list[Commit | str]:
-        """Returns the commits that the log still has, newest first. A text is the operation of another program."""
+        """Returns the commits that the log still has, newest first. A text is the operation of another program.
+
+        The operation of the exporter's own compactions and the like is UPKEEP.
+        """
 
     @abstractmethod
     def list_files(self) -> list[TableFile]:
@@ -199,8 +228,23 @@ class TableLog(ABC):
         """Merges small files of the table; its rows stay the same. Returns the number of merged files."""
 
     @abstractmethod
-    def expire(self, keep_s: float) -> int:
-        """Removes files and old versions that were replaced `keep_s` seconds ago. Returns their number."""
+    def expire(self, keep_s: float, *, exactly: bool = False) -> int:
+        """Removes files and old versions that were replaced `keep_s` seconds ago. Returns their number.
+
+        exactly: also those that the owner of the table has kept for longer, see `owners_rule`.
+        """
+
+    def is_own(self) -> bool:
+        """Returns whether an exporter made the table, and no other program."""
+        return True
+
+    def owners_rule(self) -> OwnersRule:
+        """Returns how long the owner of the table has old versions kept."""
+        return OwnersRule()
+
+    def versions_with(self, stream: str, key: bytes | None) -> list[str]:
+        """Returns the names of versions that `expire` never removes, and that have rows of a stream or of one key."""
+        return []
 
     @abstractmethod
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
@@ -211,14 +255,16 @@ class TableLog(ABC):
         """
 
 
-def said_of(run: int, ranges: Iterable[IndexRange]) -> dict[str, str]:
+def said_of(run: int, ranges: Iterable[IndexRange], plan: FilesPlan) -> dict[str, str]:
     """Returns what a commit of an export says in the log."""
-    return {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges)}
+    return {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges), PLAN_KEY: plan.plan_id}
 
 
 def commit_of(said: Mapping[str, Any], operation: str) -> Commit | str:
-    """Returns a commit of an export, or the operation of a commit that has no ranges."""
-    return Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY])) if RANGES_KEY in said else operation
+    """Returns a commit of an export, or the operation of a commit that has no ranges; UPKEEP for the exporter's own."""
+    if RANGES_KEY in said:
+        return Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY]))
+    return UPKEEP if UPKEEP_KEY in said else operation
 
 
 def ranges_to_json(ranges: Iterable[IndexRange]) -> str:

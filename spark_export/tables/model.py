@@ -117,7 +117,7 @@ class Commit:
     """A commit of an export in a table.
 
     run: the number of the run, counted from 1 in each table.
-    already: whether the table had all of these rows before the call, so that the call changed nothing.
+    already: whether the table had this run before the call, so that the call changed nothing.
     """
 
     run: int
@@ -171,23 +171,16 @@ def join(ranges: Iterable[IndexRange]) -> list[IndexRange]:
     return list(joined.values())
 
 
-def is_committed(state: TableState, ranges: Sequence[IndexRange]) -> bool:
-    """Returns whether the table has all of the ranges; False if it has none of them and they follow its positions.
-
-    Raises PositionsMoved in every other case: then another exporter has exported a part of them, or other ranges.
-    """
-    latest, answers = state.latest(), set()
+def check_next(state: TableState, ranges: Iterable[IndexRange]) -> None:
+    """Raises PositionsMoved unless all ranges follow the positions of the table. Then another exporter has exported a
+    part of them, or others."""
+    latest = state.latest()
     for each in ranges:
         of, position = latest.get(each.of.place, (None, TablePosition(0)))
-        if of == each.of:
-            is_next, is_done = position.end == each.begin - each.lost, position.end >= each.end
-        else:
-            is_next, is_done = each.of.era == (0 if of is None else of.era + 1), False
-        answers.add(is_done and not is_next)
-        if len(answers) > 1 or not (is_next or is_done):
+        is_next = position.end == each.begin - each.lost if of == each.of else each.of.era == (of.era + 1 if of else 0)
+        if not is_next:
             raise PositionsMoved(
                 f"another exporter has exported messages of {each.of.stream}/{each.of.partition} meanwhile, and the "
                 f"table has them up to {position.end}; nothing of this run ({each.begin} to {each.end}) is in the "
                 "table, and the next run continues behind the table's position"
             )
-    return answers == {True}

@@ -43,6 +43,7 @@ from spark_export.tables.files import (
     PartitionField,
     hive_folder,
     rewrite_rows,
+    statistics,
 )
 from spark_export.tables.log import (
     CommitConflict,
@@ -125,7 +126,7 @@ class ParquetFolderLog(TableLog):
         with self._locked():
             make_folder(staged)
             # The lock shows that the run is alive. Without it, another exporter removes the folder.
-            self._staged[str(staged)] = _lock(staged / "lock")
+            self._staged[str(staged)] = take_lock(staged / "lock")
         return str(staged), without(columns, [each.name for each in PARTITION_BY]), PARTITION_BY
 
     def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
@@ -142,13 +143,18 @@ class ParquetFolderLog(TableLog):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(Path(plan.root) / each.path, target)
         after = state.after(ranges)
-        self._write_run(tree, written.files, ranges, after)
+        self._write_run(tree, written.files, ranges, after, plan_id=plan.plan_id)
         with self._locked():
             generation = self._generation()
             if self.load() != state:
                 raise CommitConflict("another exporter has published a run meanwhile")
             rename_durably(tree, generation / f"run={after.run:06d}")
         self.abandon(plan)
+
+    def find_run(self, plan: FilesPlan) -> int | None:
+        # Each run is a file to read, so only those since the plan are.
+        later = [each for each in self._runs(self._generation()) if int(each.name[4:]) > plan.version]
+        return next((run["run"] for run in map(_run_file, later) if run.get("plan") == plan.plan_id), None)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._generation() / f"run={run:06d}").is_dir()
@@ -207,7 +213,7 @@ class ParquetFolderLog(TableLog):
 
         return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, digest, until_us))[1])
 
-    def expire(self, keep_s: float) -> int:
+    def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Removes generations that the link has left `keep_s` seconds ago, and what killed runs have left."""
         removed = self._sweep()
         # Without the lock, a generation to which another process is just turning the link would seem to be an old one.
@@ -287,7 +293,9 @@ class ParquetFolderLog(TableLog):
         made: list[DataFile] = []
         for files in merges.values():
             names = ["stream", *plan.schema.names]
-            rows = (part for folder, each in files for part in read_file(folder / each.path, each.partition, names))
+            # The tasks of a run report their files in any order.
+            ordered = sorted(files, key=lambda one: _least(one[0] / one[1].path))
+            rows = (part for folder, each in ordered for part in read_file(folder / each.path, each.partition, names))
             for done in rewrite_rows(FilesWriter(plan), rows)[1]:
                 (tree / done.path).parent.mkdir(parents=True, exist_ok=True)
                 os.rename(Path(plan.root) / done.path, tree / done.path)
@@ -301,10 +309,12 @@ class ParquetFolderLog(TableLog):
         ranges: Sequence[IndexRange],
         after: TableState,
         time_us: int | None = None,
+        plan_id: str = "",
     ) -> None:
         tree.mkdir(parents=True, exist_ok=True)
         content = {
             "run": after.run,
+            "plan": plan_id,
             "time_us": time.time_ns() // 1000 if time_us is None else time_us,
             "files": [
                 {
@@ -358,7 +368,7 @@ class ParquetFolderLog(TableLog):
                 held = None
                 with suppress(FileNotFoundError):
                     try:
-                        held = _lock(folder / "lock", os.O_RDWR)
+                        held = take_lock(folder / "lock", os.O_RDWR)
                     except BlockingIOError:
                         continue
                 removed += sum(1 for _ in folder.rglob("*.parquet"))
@@ -370,7 +380,7 @@ class ParquetFolderLog(TableLog):
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Only one process at a time publishes in the folder."""
-        held = _lock(self.folder / "exporter.lock", wait=True)
+        held = take_lock(self.folder / "exporter.lock", wait=True)
         try:
             yield
         finally:
@@ -400,6 +410,12 @@ def _columns_of(merges: Iterable[Sequence[tuple[Path, DataFile]]]) -> pa.Schema:
     return pa.unify_schemas([*(each.remove_metadata() for each in found), pa.schema([ROWS.field("era")])])
 
 
+def _least(path: Path) -> list[int]:
+    """Returns the lowest partition and the lowest index of a file; -1 where its statistics do not say it."""
+    said = json.loads(statistics(pq.read_metadata(path))).get("minValues", {})
+    return [said.get(name, -1) for name in ("partition", "index")]
+
+
 def _state_of(folders: Sequence[Path]) -> TableState:
     """Returns the state after the last of these runs."""
     if not folders:
@@ -427,7 +443,7 @@ def _run_file(folder: Path) -> Any:
         raise TableDamaged(f"{folder / RUN_FILE} cannot be read: {error}") from error
 
 
-def _lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = False) -> int:
+def take_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = False) -> int:
     """Takes a lock until the descriptor is closed or the process ends. Raises BlockingIOError if it is taken."""
     descriptor = os.open(path, flags, 0o644)
     try:

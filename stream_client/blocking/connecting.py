@@ -11,7 +11,6 @@ from ockam.actors.address import Route
 from stream_client.arguments import to_address
 from stream_client.blocking.client import StreamClient
 from stream_client.blocking.session import ClientSession
-from stream_client.blocking.tracing import end_tracing, queue_maker, start_tracing
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import SecureChannel, connection_of
@@ -20,10 +19,12 @@ from stream_client.shell.blocking_shell import open_shell
 from stream_client.shell.defaults import ANSWER_TIMEOUT_S, Framing, OnLink
 from stream_client.shell.tls import check_tls
 from stream_client.shell.token import check_token
+from stream_client.tracing import queue_maker, start_tracing
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls
     from ockam.identity.token import Token
+    from ockam.tracing.spans import Tracing
 
 
 @contextmanager
@@ -116,4 +117,11 @@ def connect(
         ) as shell:
             yield StreamClient(ClientSession(address, core, shell, answer_timeout_s))
     finally:
-        end_tracing(tracing)
+        _end_tracing(tracing)
+
+
+def _end_tracing(tracing: Tracing | None) -> None:
+    """Sends the last spans of a client, if it makes any, and ends the thread that sends them."""
+    if tracing is None:
+        return
+    tracing.close()

@@ -13,10 +13,10 @@ from typing import Self
 
 from ockam.actors.address import Address, Route, local
 from stream_client.arguments import NEW
-from stream_client.blocking.consume.reader import Reader
 from stream_client.blocking.session import ClientSession
 from stream_client.blocking.streams import Stream, create_streams
 from stream_client.consume.page import PAGE_MESSAGES
+from stream_client.consume.reader import Reader
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, RequestRefused, RequestTimeout, UnexpectedAnswer
 from stream_client.routed_messages import RoutedMessage, decode_routed, encode_routed

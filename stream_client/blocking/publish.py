@@ -3,32 +3,21 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
 from stream_client.blocking.session import ClientSession
-from stream_client.blocking.watch import PartitionWatch
-from stream_client.core.partition_handle import PartitionHandle
-from stream_client.core.pushes import Push, PushesFailed
-from stream_client.core.sequence_machine import SequenceMachine
-from stream_client.errors import InvalidArgument, StreamNotFound
-from stream_service.limits import PUBLISHER_ID_BYTES_MAX
-from stream_service.names import partition_of
+from stream_client.core.pushes import Push
+from stream_client.push_windows import PushWindow, PushWindows, missing_partition, raise_failed
 
-WINDOW = 1_000
-"""The default window of a publisher: the largest number of unanswered pushes."""
 UNSENT_BYTES_MAX = 64 * 1024
 """While the connection has more unsent bytes than this, `Publisher.push` lets the client send before it encodes another
 message."""
-PUBLISHER_ID_BYTES = 16
-LOOKS = 4
-"""A publisher checks this many times within the client's `answer_timeout_s` whether the node answers its pushes."""
 
 
-class Publisher:
+class Publisher(PushWindow):
     """Pushes messages to one partition without waiting for each confirm. A context manager.
 
     At most `window` pushes are unanswered at a time. The end of a block without an exception waits until every push is
@@ -39,31 +28,7 @@ class Publisher:
     blocking publisher checks this only inside calls of the program. A publisher without this timeout waits for ever.
     """
 
-    def __init__(
-        self,
-        session: ClientSession,
-        handle: PartitionHandle,
-        window: int,
-        sequences: SequenceMachine | None,
-        keep_failed: bool,
-    ) -> None:
-        if window < 1:
-            raise InvalidArgument(f"a window of {window}; at least 1 push must be allowed on its way")
-        self._session = session
-        self._handle = handle
-        self._window = window
-        self._sequenced = sequences is not None
-        self._queue = session.core.open_queue(handle, sequences)
-        self._timeout_s = session.answer_timeout_s
-        self._is_watched = False
-        # How many answers had come at the last check, and how many checks ago that number last changed.
-        self._answers = self._looks = 0
-        if keep_failed:
-            self._queue.failed = None
-
-    def __repr__(self) -> str:
-        where = f"{self._handle.name!r}, partition {self._handle.partition}"
-        return f"<Publisher of {where}: {self.unconfirmed} of {self._window} unconfirmed>"
+    _session: ClientSession
 
     def __enter__(self) -> Self:
         return self
@@ -78,21 +43,7 @@ class Publisher:
         finally:
             self.close()
         if kind is None:
-            _raise_failed(self.failed)
-
-    @property
-    def failed(self) -> Sequence[Push]:
-        """The failed pushes for whose result the program has not asked. With `keep_failed` they are not collected."""
-        return tuple(push for push in self._queue.failed or () if not push.taken)
-
-    def close(self) -> None:
-        """Ends the publisher: the program must not push after this. Earlier pushes still get their answers."""
-        self._session.core.streams.close_queue(self._handle, self._queue)
-
-    @property
-    def unconfirmed(self) -> int:
-        """The number of unanswered pushes, including those that are not sent yet."""
-        return len(self._queue.pushes)
+            raise_failed(self.failed)
 
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
         """Sends one message, and returns its Push without waiting for the answer. The arguments are those of
@@ -139,7 +90,7 @@ class Publisher:
         failed = [push for push in pushes if push.error is not None]
         for push in failed:
             push.taken = True
-        _raise_failed(failed)
+        raise_failed(failed)
         return [push.index for push in pushes]
 
     def flush(self) -> None:
@@ -147,75 +98,13 @@ class Publisher:
         while self._queue.pushes:
             self._session.shell.wait(self._queue.room())
 
-    def _watch(self) -> None:
-        """Checks at intervals whether the node answers, until no push is unanswered."""
-        if self._timeout_s is not None and self._queue.pushes:
-            self._is_watched = True
-            self._answers, self._looks = self._queue.answers, 0
-            self._session.shell.call_later(self._timeout_s / LOOKS, self._look)
 
-    def _look(self) -> None:
-        queue, timeout_s = self._queue, self._timeout_s
-        assert timeout_s is not None
-        # An answer that finishes no push counts too: a node that cannot tell whether a push is stored is not silent.
-        self._looks = self._looks + 1 if queue.answers == self._answers else 0
-        self._answers = queue.answers
-        # A blocking client's timer may be late. So several checks in a row must see no answer, not one at the end of
-        # the time.
-        if self._looks == LOOKS:
-            self._looks = 0
-            queue.fail_all(self._session.silence(timeout_s))
-        if queue.pushes:
-            self._session.shell.call_later(timeout_s / LOOKS, self._look)
-        else:
-            self._is_watched = False
-
-
-class PartitionChooser:
-    """Chooses the partition of each message: by its key, or one of those `present` after another if it has no key.
-    `partitions` is the number of partitions of the stream, deleted ones included."""
-
-    def __init__(self, partitions: int, present: Sequence[int]) -> None:
-        self._partitions = partitions
-        self._present = present
-        self._next = 0
-
-    def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """Returns the number of a message's partition, by `partition_key`, by `key`, or the next one."""
-        by = partition_key if partition_key is not None else key
-        if by is not None:
-            return partition_of(by, self._partitions)
-        chosen, self._next = self._present[self._next], (self._next + 1) % len(self._present)
-        return chosen
-
-
-class PartitionedPublisher:
+class PartitionedPublisher(PushWindows[Publisher]):
     """Pushes each message to the partition of its key, or to all partitions in turn if it has no key. A context
     manager.
 
     Each partition has its own window. The end of its block waits and raises as the end of a `Publisher` block does.
     """
-
-    def __init__(
-        self,
-        name: str,
-        by_partition: Mapping[int, Publisher],
-        watch: Callable[[Callable[[list[int]], None]], PartitionWatch] | None = None,
-        open_publisher: Callable[[int], Publisher] | None = None,
-    ) -> None:
-        """by_partition: the publishers of the partitions that still exist, by partition number.
-        watch, open_publisher: report added partitions, and open their publishers; None: added ones are not used.
-        """
-        self._name = name
-        self._by_partition = dict(by_partition)
-        self._publishers = tuple(by_partition.values())
-        self._chooser = PartitionChooser(max(by_partition) + 1, sorted(by_partition))
-        self._watch = None if watch is None else watch(self._grow)
-        self._open_publisher = open_publisher
-
-    def __repr__(self) -> str:
-        partitions = f"{len(self._publishers)} partitions"
-        return f"<PartitionedPublisher of {self._name!r}, {partitions}: {self.unconfirmed} unconfirmed>"
 
     def __enter__(self) -> Self:
         return self
@@ -232,12 +121,7 @@ class PartitionedPublisher:
             for publisher in self._publishers:
                 publisher.close()
         if kind is None:
-            _raise_failed([push for publisher in self._publishers for push in publisher.failed])
-
-    @property
-    def unconfirmed(self) -> int:
-        """The number of unanswered pushes in all partitions together."""
-        return sum(publisher.unconfirmed for publisher in self._publishers)
+            raise_failed([push for publisher in self._publishers for push in publisher.failed])
 
     def push(
         self,
@@ -263,47 +147,7 @@ class PartitionedPublisher:
             raise missing_partition(self._name, partition, max(self._by_partition) + 1)
         return publisher.push(data, key=key, headers=headers)
 
-    def _grow(self, partitions: list[int]) -> None:
-        assert self._open_publisher is not None, "a publisher that watches can open more of them"
-        for partition in partitions:
-            self._by_partition[partition] = self._open_publisher(partition)
-        self._publishers = tuple(self._by_partition.values())
-        self._chooser = PartitionChooser(max(self._by_partition) + 1, sorted(self._by_partition))
-
     def flush(self) -> None:
         """Waits until every push to every partition is confirmed or has failed."""
         for publisher in self._publishers:
             publisher.flush()
-
-
-def _raise_failed(pushes: Sequence[Push]) -> None:
-    if pushes:
-        raise PushesFailed(pushes) from pushes[0].error
-
-
-def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFound:
-    if 0 <= partition < partitions:
-        return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
-    return StreamNotFound(
-        f"stream {name!r} has no partition {partition}: it has 0 to {partitions - 1}; `create_partitioned` with a "
-        "larger number grows it, and keys then belong to other partitions than before"
-    )
-
-
-def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:
-    """Returns the SequenceMachine of an idempotent publisher, or None for a plain publisher. The parameters are those
-    of `Stream.publisher`. Raises InvalidArgument."""
-    if publisher_id is not None:
-        publisher_id = to_bytes(publisher_id, "a publisher id")
-        if not publisher_id:
-            raise InvalidArgument("a publisher id is not empty; leave it out to get a random one")
-        if len(publisher_id) > PUBLISHER_ID_BYTES_MAX:
-            raise InvalidArgument(f"a publisher id of {len(publisher_id)} bytes; at most {PUBLISHER_ID_BYTES_MAX}")
-        if not isinstance(first_number, int) or first_number < 0:
-            raise InvalidArgument(f"first_number must be an int of 0 or more, not {first_number!r}")
-        return SequenceMachine(publisher_id, first_number, None)
-    return SequenceMachine(_random_id(), 0, _random_id) if idempotent else None
-
-
-def _random_id() -> bytes:
-    return secrets.token_bytes(PUBLISHER_ID_BYTES)

@@ -23,23 +23,17 @@ from stream_client.arrow import ArrowBatches
 from stream_client.blocking.admin import StreamAdmin
 from stream_client.blocking.consume.consumer import Consumer, PartitionedConsumer
 from stream_client.blocking.consume.follower import Follower
-from stream_client.blocking.consume.reader import patience_for
 from stream_client.blocking.positions import Positions
-from stream_client.blocking.publish import (
-    WINDOW,
-    PartitionChooser,
-    PartitionedPublisher,
-    Publisher,
-    make_sequences,
-    missing_partition,
-)
+from stream_client.blocking.publish import PartitionedPublisher, Publisher
 from stream_client.blocking.session import ClientSession
 from stream_client.blocking.share.leases import LeaseMember
 from stream_client.blocking.share.shared_consumer import SharedConsumer
-from stream_client.blocking.watch import PartitionWatch
 from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
+from stream_client.consume.reader import patience_for
 from stream_client.core.calls import pulled, pulled_rich
+from stream_client.push_windows import WINDOW, PartitionChooser, make_sequences, missing_partition
+from stream_client.watch import PartitionWatch
 from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
 from stream_service.names import partition_of
 from stream_service.protocol import StreamMessage

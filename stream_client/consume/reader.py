@@ -1,4 +1,4 @@
-"""Reader: pulls one partition page by page. Merge: waits for the pages of several readers.
+"""Reader: pulls one partition page by page, without waiting.
 
 A reader fetches one page ahead of the program. It uses our own protocol `node/stream_pull/3`, a long poll: while there
 is no message, the node can delay its answer. If the node refuses the request, the reader uses version 1, which does not
@@ -9,7 +9,6 @@ whose messages have no time, key or headers.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 
 from stream_client.arguments import encoded
@@ -17,9 +16,8 @@ from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.consume.page import Page
 from stream_client.core.calls import PATIENCE_CHECKS, Call, pulled, pulled_marked, pulled_rich
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.core.pushes import PendingResult
 from stream_client.errors import AccessDenied, ClientError, InvalidArgument, NotSupported, RequestRefused
-from stream_client.session import ClientSession, Shell
+from stream_client.requests import Requests
 from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_service.extensions import MARKED_PULL, RICH_PULL, FromIndex, MarkedPull, RichMessage, RichPull, Start
 
@@ -44,7 +42,7 @@ class Reader:
 
     def __init__(
         self,
-        session: ClientSession,
+        session: Requests,
         handle: PartitionHandle,
         start: Start,
         *,
@@ -183,36 +181,3 @@ class Reader:
 def patience_for(wait_s: float) -> int:
     """Returns the number of checks for late answers after which a pull that may wait `wait_s` seconds is sent again."""
     return PATIENCE_CHECKS + math.ceil(min(wait_s, LONG_POLL_S) / CHECK_INTERVAL_S)
-
-
-class Merge:
-    """A queue of the readers whose next page has arrived, in the order of arrival. A reader is in it at most once, so a
-    partition with many messages cannot delay the others."""
-
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
-        self._ready: deque[Reader] = deque()
-        self._signal: PendingResult | None = None
-
-    def arrived(self, reader: Reader) -> None:
-        """Records that a page of this reader has arrived. It is the `on_page` of the Reader."""
-        self._ready.append(reader)
-        self.wake()
-
-    def wake(self) -> None:
-        signal, self._signal = self._signal, None
-        if signal is not None:
-            signal.finish()
-
-    def drop(self, reader: Reader) -> None:
-        reader.stop()
-        if reader in self._ready:
-            self._ready.remove(reader)
-
-    async def next_ready(self, timeout_s: float = math.inf) -> Reader | None:
-        """Returns the reader whose page arrived first; None after `timeout_s` seconds, or after `wake`."""
-        if not self._ready and timeout_s > 0:
-            self._signal = PendingResult()
-            await self._shell.wait(self._signal, None if timeout_s == math.inf else timeout_s)
-            self._signal = None
-        return self._ready.popleft() if self._ready else None

@@ -17,6 +17,9 @@ from stream_client.core.payloads import refusal
 from stream_client.core.states_machine import ConversationState, CoreEvent, after
 from stream_client.errors import ClientClosed, ClientError, ConnectionLost
 
+UNSENT_BYTES_MAX = 64 * 1024
+"""While the connection has more unsent bytes than this, the messages of a conversation wait."""
+
 
 class CoreConversation:
     """One client's side of a conversation with a worker of the node.

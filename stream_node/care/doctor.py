@@ -11,13 +11,12 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from stream_node.care.doctor_access import examine_access, find_unwritable
-from stream_node.care.doctor_database import examine_server
-from stream_node.care.doctor_sqlite import check_litestream, check_sqlite
-from stream_node.care.doctor_workers import check_workers, named, of_each
-from stream_node.care.findings import Finding, Values
+from stream_node.care.doctor_database import check_litestream, check_sqlite, examine_server
+from stream_node.care.findings import Finding, Values, check_workers, named, of_each
 from stream_node.doors.http.places_machine import share_of
 from stream_node.node.clock_note import find_problem
 from stream_node.node.config import Config
@@ -178,12 +177,9 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
         return Finding("database", "ok", "none yet; the node makes it", {"size_bytes": None}), None
     size_bytes = file.stat().st_size
     try:
-        session = Database.open(directory, read_only=True).read_session()
-        try:
+        with closing(Database.open(directory, read_only=True).read_session()) as session:
             version = version_of(session.connection)
             newest_us = max((stream.last_time_us for stream in list_stored(session, {})), default=0)
-        finally:
-            session.close()
     except (StorageError, sqlite3.Error) as error:
         return Finding("database", "wrong", str(error), {"size_bytes": size_bytes}), None
     values: Values = {"size_bytes": size_bytes, "schema_version": version}

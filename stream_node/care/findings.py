@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
+
+from stream_node.fleet.worker_directory import check_not_lost, database_folders, worker_of
+from stream_node.node.config import Config, ConfigError
 
 Status: TypeAlias = Literal["ok", "warning", "wrong"]
 Values: TypeAlias = dict[str, int | float | str | None]
@@ -17,3 +22,35 @@ class Finding(msgspec.Struct, frozen=True):
     status: Status
     text: str
     values: Values = {}
+
+
+def check_workers(config: Config) -> tuple[Finding | None, dict[str, Path]]:
+    """Reports among how many workers the streams are shared; None if there is one process. Also returns their
+    folders."""
+    directory = Path(config.data_dir)
+    single = {"": directory}
+    if config.database is not None:
+        return None, single
+    try:
+        folders = database_folders(directory)
+        check_not_lost(folders)
+    except ConfigError as error:
+        return Finding("workers", "wrong", str(error), {"workers": None}), single
+    # A directory with one database may still be that of one worker of several.
+    if folders == single:
+        whose = worker_of(directory)
+        if whose is None:
+            return None, single
+        text = f"this is {whose}; no node serves it alone, but the directory that holds the folders of all workers"
+        return Finding("workers", "warning", text, {"workers": whose.workers}), single
+    text = f"{len(folders)}, each with a database of its own, in {', '.join(folders)}"
+    return Finding("workers", "ok", text, {"workers": len(folders)}), folders
+
+
+def named(name: str, finding: Finding) -> Finding:
+    """Returns a finding about one worker with its name in front. The name "" stands for the whole node."""
+    return msgspec.structs.replace(finding, check=f"{name} {finding.check}") if name else finding
+
+
+def of_each(folders: Mapping[str, Path], check: Callable[[Path], Finding]) -> list[Finding]:
+    return [named(name, check(folder)) for name, folder in folders.items()]

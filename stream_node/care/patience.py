@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from stream_node.cli.units import UnitError, parse_duration
+from stream_node.cli.values import UsageError, parse_duration
 
 WAITS = 3.0
 """A consumer is stuck when a message has waited for it this many times as long as messages usually wait."""
@@ -28,21 +28,15 @@ NEVER = "never"
 ConsumerKey: TypeAlias = tuple[str, str]
 
 
-class StuckAfter(NamedTuple):
-    """One entry of `consumer_stuck_after`: the consumers that it is about, and their limit."""
-
-    pattern: re.Pattern[str]
-    limit_s: float
-
-
-def parse_stuck_after(text: str) -> StuckAfter:
-    """Parses CONSUMER=TIME or CONSUMER@STREAM=TIME. Raises UnitError."""
+def parse_stuck_after(text: str) -> tuple[re.Pattern[str], float]:
+    """Parses CONSUMER=TIME or CONSUMER@STREAM=TIME, an entry of `consumer_stuck_after`. Raises UsageError.
+    Returns the pattern of the consumers that it is about, and their limit in seconds."""
     names, equals, limit = text.rpartition("=")
     if not equals or not names:
-        raise UnitError(f"{text!r} is not CONSUMER=TIME or CONSUMER@STREAM=TIME, such as nightly*=1d or old=never")
+        raise UsageError(f"{text!r} is not CONSUMER=TIME or CONSUMER@STREAM=TIME, such as nightly*=1d or old=never")
     wanted = names if "@" in names else f"{names}@*"
     pattern = re.compile(".*".join(map(re.escape, wanted.split("*"))), re.DOTALL)
-    return StuckAfter(pattern, math.inf if limit == NEVER else parse_duration(limit))
+    return pattern, math.inf if limit == NEVER else parse_duration(limit)
 
 
 class _Habit:
@@ -79,7 +73,7 @@ class Patience:
     def __init__(self) -> None:
         self._habits: dict[ConsumerKey, _Habit] = {}
         self._texts: Sequence[str] = ()
-        self._entries: list[StuckAfter] = []
+        self._entries: list[tuple[re.Pattern[str], float]] = []
 
     def look(self, saved: Iterable[tuple[str, str, int]], waiting: Mapping[ConsumerKey, int]) -> None:
         """Notes the state of the consumers.
@@ -98,8 +92,8 @@ class Patience:
         settings: the valid entries of `consumer_stuck_after`; the first that matches counts."""
         if settings != self._texts:
             self._texts, self._entries = settings, [parse_stuck_after(each) for each in settings]
-        for entry in self._entries:
-            if entry.pattern.fullmatch(f"{client_id}@{stream}"):
-                return entry.limit_s
+        for pattern, limit_s in self._entries:
+            if pattern.fullmatch(f"{client_id}@{stream}"):
+                return limit_s
         habit = self._habits.get((client_id, stream))
         return UNKNOWN_S if habit is None else habit.limit_s()

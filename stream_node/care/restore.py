@@ -58,12 +58,14 @@ class Present(msgspec.Struct, frozen=True):
 
 
 class FileContents(msgspec.Struct, frozen=True):
-    """The contents of a database file. data_bytes: of all messages. newest_us: in microseconds since 1970."""
+    """The contents of a database file, or of a backup. data_bytes: of all messages.
+    newest_us: of the newest message, created_us: of the backup, both in microseconds since 1970; None if unknown."""
 
     streams: int
     messages: int
     data_bytes: int
-    newest_us: int | None
+    newest_us: int | None = None
+    created_us: int | None = None
 
 
 def restore(
@@ -228,19 +230,12 @@ def _inspect(target: Path, over: bool) -> Present:
     """Checks the target as `_replaceable` does, for a dry run, under the lock if there is one. Raises BackupError,
     StorageError."""
     names = names_in(target)
-    if LOCK_NAME not in names:
-        return _replaceable(target, over, names)
-    with _owned_as_it_is(target):
-        return _replaceable(target, over, names)
-
-
-@contextmanager
-def _owned_as_it_is(target: Path) -> Iterator[None]:
-    lock = DirectoryLock(target)
+    lock = DirectoryLock(target) if LOCK_NAME in names else None
     try:
-        yield
+        return _replaceable(target, over, names)
     finally:
-        lock.release_as_found()
+        if lock is not None:
+            lock.release_as_found()
 
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
@@ -259,12 +254,9 @@ def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
     if FILE_NAME not in names:
         raise BackupError(f"{target} has other files and no database to replace; choose another data directory")
     try:
-        session = Database.open(target, read_only=True).read_session()
-        try:
+        with closing(Database.open(target, read_only=True).read_session()) as session:
             streams, messages, _ = count_stored(session)
             return Present(True, streams, messages)
-        finally:
-            session.close()
     except (StorageError, sqlite3.Error):
         return Present(found=True)
 

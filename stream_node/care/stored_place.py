@@ -5,6 +5,7 @@ until a node serves it."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,11 +73,8 @@ def read_stored(folder: Path) -> StoredPlace | None:
         # Nothing may be written beside a backup, not even the files that SQLite needs for a database in use.
         with opened_file(folder / FILE_NAME) as session:
             return find_stored(session)
-    session = Database.open(folder, read_only=True).read_session()
-    try:
+    with closing(Database.open(folder, read_only=True).read_session()) as session:
         return find_stored(session)
-    finally:
-        session.close()
 
 
 def write_stored(session: Session, place: StoredPlace) -> None:
@@ -86,8 +84,7 @@ def write_stored(session: Session, place: StoredPlace) -> None:
 
 def ensure_stored(database: Database, place: StoredPlace) -> None:
     """Stores the place in a database that has none. Raises ConfigError if it has another one, and StorageError."""
-    session = database.session()
-    try:
+    with closing(database.session()) as session:
         found = find_stored(session)
         if found is None:
             session.begin()
@@ -98,5 +95,3 @@ def ensure_stored(database: Database, place: StoredPlace) -> None:
                 f"data_dir: {database.directory} has {found}, and cannot be served as {place}; serve the data "
                 f"directory that holds the folders of all workers, with --workers {found.workers}"
             )
-    finally:
-        session.close()

@@ -1,9 +1,4 @@
-"""The service `node_troubles`: answers what is wrong with the node now, as the dashboard names it.
-
-node/troubles/1
-  request   { request_id: uint }
-  response  Troubles, whose schema is below
-"""
+"""The service `node_troubles`: answers what is wrong with the node now, as the dashboard names it."""
 
 from __future__ import annotations
 

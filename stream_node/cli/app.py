@@ -160,7 +160,7 @@ CODES: dict[int, frozenset[str]] = {
             "stream_storage.sqlite.backup.BackupError",
             "stream_node.care.certificates.CertificateError",
             "stream_node.cli.values.CommandFailed",
-            "stream_node.demo.errors.DemoFailed",
+            "stream_node.demo.proof.DemoFailed",
             "stream_client.errors.ClientError",
         }
     ),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager, suppress
 from functools import partial
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from stream_node.cli.options import NodeOptions
 from stream_node.cli.output import tell
-from stream_node.cli.plain_services import learn, note_of
 from stream_node.cli.request_options import CONTACT_TIMEOUT_S, RequestOptions, reaching, request_options
 from stream_node.cli.values import CommandFailed
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ockam.protocol import Protocol
     from stream_client import ClientError, PartitionedStream, Stream, StreamClient
     from stream_node.cli.contexts import Target
-
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -71,7 +71,7 @@ async def open_client(
 
     on_link: as in `stream_client.connect`. is_given: False for a second node, such as the target of a copy: the options
     --service, --index-service, --framing, --token-file and those of TLS apply only to the first one. believes_note:
-    whether a note of an earlier command counts (`stream_node.cli.plain_services`). contact_s: the longest wait for the
+    whether a note of an earlier command counts (`stream_node.cli.client`). contact_s: the longest wait for the
     first answer, unless --timeout is given.
     """
     from ockam.actors.address import tcp
@@ -219,11 +219,39 @@ async def get_partitions(client: StreamClient, name: str, partition: int | None)
 
 def _ranges(numbers: list[int]) -> str:
     """Formats rising numbers as text: "0", "0 to 3", "0 and 2 to 3"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in ranges_of(numbers)]
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
+def ranges_of(numbers: Collection[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], number
+        else:
+            ranges.append((number, number))
+    return ranges
+
+
+FOLDER = "plain-services"
+
+
+def note_of(target: Target, service: str) -> Path:
+    """Returns the path of the note about a stream service of this node. The file exists if the service is plain."""
+    import platformdirs
+
+    from stream_node.cli.contexts import APPLICATION
+
+    place = "\n".join((target.address, *target.via, target.peer or "", service))
+    return Path(platformdirs.user_cache_dir(APPLICATION)) / FOLDER / sha256(place.encode()).hexdigest()
+
+
+def learn(note: Path, has_extensions: bool | None) -> None:
+    """Makes or removes a note. has_extensions: whether the service has our own protocols; None: not found out."""
+    # Without a place for notes, each command asks the service anew.
+    with suppress(OSError):
+        if has_extensions:
+            note.unlink(missing_ok=True)
+        elif has_extensions is False and not note.exists():
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.touch()

@@ -4,19 +4,19 @@ while the command runs."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 from collections.abc import Collection
 from contextvars import ContextVar, copy_context
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 
 import typer
 
-from stream_node.cli.channel_options import NO_CHANNEL, ChannelOptions
 from stream_node.cli.groups import Command, Prepare, options_of, take, typed, with_groups
 from stream_node.cli.options import named
-from stream_node.cli.token_options import TokenFileOption, make_token
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -104,6 +104,133 @@ class TlsOptions(NamedTuple):
 
 
 NO_TLS = TlsOptions()
+
+
+PeerOption = Annotated[
+    str | None,
+    named(
+        "--peer",
+        "IDENTIFIER",
+        "Open a secure channel to the node, which must have this identity. Several are separated by commas.",
+    ),
+]
+IdentityOption = Annotated[
+    str | None,
+    named(
+        "--identity",
+        "FILE",
+        "The file of your own identity for --peer. Without it: that of your user (see `identity create`).",
+    ),
+]
+ListenerOption = Annotated[
+    str | None,
+    named(
+        "--channel-listener",
+        "NAME",
+        "The name of the listener for secure channels on the node. [default: secure_channel; Ockam's Rust nodes: api]",
+    ),
+]
+
+
+class ChannelOptions(NamedTuple):
+    """The secure channel to a node. peer: the identifier of the node. identity: the file of the own identity.
+    channel_listener: the name of the listener on the node."""
+
+    peer: PeerOption = None
+    identity: IdentityOption = None
+    channel_listener: ListenerOption = None
+
+    def make(self, target: Target) -> SecureChannel | None:
+        """Returns the secure channel to a node, or None if neither an option nor the target names a peer.
+        Raises UsageError if another option is given without a peer: a channel to an unknown peer is no protection."""
+        chosen = self.peer or target.peer
+        if chosen is None:
+            if self.identity is not None or self.channel_listener is not None:
+                lone = "--identity" if self.identity is not None else "--channel-listener"
+                raise UsageError(f"{lone} needs --peer, the identity of the node that you want to reach")
+            return None
+        from stream_client import SecureChannel
+        from stream_client.secure import LISTENER
+        from stream_node.node.identity.channel_services import user_identity_file
+
+        file = self.identity or target.identity or user_identity_file()
+        peers = tuple(text.strip() for text in chosen.split(","))
+        return SecureChannel(
+            identity=file, peer=peers, name=self.channel_listener or target.channel_listener or LISTENER
+        )
+
+
+NO_CHANNEL = ChannelOptions()
+
+
+def check_peer(peer: str | None) -> str | None:
+    if peer is not None:
+        from ockam.identity.channel.identity_history import parse_identifier
+
+        for text in peer.split(","):
+            parse_identifier(text.strip())
+    return peer
+
+
+def absolute(file: str | None) -> str | None:
+    """Returns the absolute path of a file; None for None. A saved path must be valid from every folder."""
+    return None if file is None else os.path.abspath(file)
+
+
+VARIABLE = "STREAM_NODE_TOKEN"
+TokenFileOption = Annotated[
+    str | None,
+    named(
+        "--token-file",
+        "FILE",
+        "A file with your token, which proves to the node who you are. Or set STREAM_NODE_TOKEN to the token itself; "
+        "no option takes it, because everybody on the machine can see the options of a process.",
+    ),
+]
+
+
+def make_token(file: str | None) -> Token | None:
+    """Returns the token of --token-file, otherwise that of STREAM_NODE_TOKEN; None if neither is given."""
+    from ockam.identity.token import Token
+
+    if file is not None:
+        return Token(file=os.path.abspath(file))
+    return Token(variable=VARIABLE) if os.environ.get(VARIABLE) else None
+
+
+def kept_token_file(context: str) -> Path:
+    """Returns the file in which a context stores its token, if the token was given by STREAM_NODE_TOKEN."""
+    from stream_node.cli.contexts import contexts_file
+
+    # A context may have any name, and a file may not.
+    return contexts_file().with_name(f"token-{hashlib.sha256(context.encode()).hexdigest()[:16]}")
+
+
+def keep_token(context: str, file: str | None) -> str | None:
+    """Returns the path of the file with the token of a new context: that of --token-file, if it is given.
+    Else writes the token of STREAM_NODE_TOKEN to a new private file. Returns None if there is neither. Raises
+    UsageError, ContextError."""
+    from ockam.files.durable_files import make_folder, write_durably
+    from ockam.identity.token import Token, TokenError
+    from stream_node.cli.contexts import ContextError
+
+    try:
+        if file is not None:
+            Token(file=file).read()
+            return os.path.abspath(file)
+        if not os.environ.get(VARIABLE):
+            return None
+        # The variable is gone in the next shell, so its token is stored beside the contexts.
+        kept = kept_token_file(context)
+        text = Token(variable=VARIABLE).read()
+    except TokenError as error:
+        raise UsageError(str(error)) from error
+    try:
+        make_folder(kept.parent)
+        write_durably(kept, f"{text}\n".encode(), mode=0o600)
+    except OSError as error:
+        raise ContextError(f"cannot write the token to {kept}: {error.strerror or error}") from error
+    return str(kept)
 
 
 class ServiceOptions(NamedTuple):

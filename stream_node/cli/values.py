@@ -1,11 +1,10 @@
-"""Parses the values of command-line options: starts in a stream, times, sizes and headers."""
+"""Parses values as people write them in options, files and variables: starts in a stream, times, sizes and headers."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
-
-from stream_node.cli import units
 
 if TYPE_CHECKING:
     from stream_client.arguments import StartLike
@@ -13,6 +12,12 @@ if TYPE_CHECKING:
 
 INDEX_MAX = 2**63 - 1
 START_HELP = "first, last, new, an index, a time (2026-11-01T08:00Z) or an age (2h)."
+DURATION = re.compile(r"(\d+)([smhdw])")
+SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+SIZE = re.compile(r"(\d+)\s*(?:([kKMGT])(i?)B|B)?")
+POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+DAYS_MAX = 365_000
+"""The longest duration, about a thousand years. A longer one is a mistake, and dates cannot be computed with it."""
 
 
 class UsageError(Exception):
@@ -41,7 +46,7 @@ def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | dat
         if int(text) > INDEX_MAX:
             raise UsageError(f"{text} is no index: the highest is {INDEX_MAX}")
         return int(text)
-    age_s = parse_duration(text) if units.DURATION.fullmatch(text) else None
+    age_s = parse_duration(text) if DURATION.fullmatch(text) else None
     time = _parse_time(text, others) if age_s is None else now - timedelta(seconds=age_s)
     if time < datetime.fromtimestamp(0, UTC):
         raise UsageError(f"{text} is before 1970, when no message was published")
@@ -50,7 +55,7 @@ def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | dat
 
 def parse_end(text: str, now: datetime) -> datetime:
     """Parses a time in the future: a duration from `now` on (90d), or a time with its time zone. Raises UsageError."""
-    if units.DURATION.fullmatch(text):
+    if DURATION.fullmatch(text):
         try:
             return now + timedelta(seconds=parse_duration(text))
         except OverflowError as error:
@@ -87,19 +92,23 @@ def _find_time(text: str) -> datetime | None:
 
 
 def parse_duration(text: str) -> int:
-    """Parses a duration such as 30s, 15m, 2h, 7d or 1w into seconds (`stream_node.cli.units`). Raises UsageError."""
-    try:
-        return units.parse_duration(text)
-    except units.UnitError as error:
-        raise UsageError(str(error)) from error
+    """Parses a duration such as 30s, 15m, 2h, 7d or 1w into seconds. Raises UsageError."""
+    match = DURATION.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a duration: a number and s, m, h, d or w, such as 7d")
+    seconds = int(match[1]) * SECONDS[match[2]]
+    if seconds > DAYS_MAX * SECONDS["d"]:
+        raise UsageError(f"{text} is too long: at most {DAYS_MAX}d")
+    return seconds
 
 
 def parse_size(text: str) -> int:
-    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB into bytes (`stream_node.cli.units`). Raises UsageError."""
-    try:
-        return units.parse_size(text)
-    except units.UnitError as error:
-        raise UsageError(str(error)) from error
+    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB into bytes. Raises UsageError."""
+    match = SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a size: a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB")
+    unit = 1 if match[2] is None else (1024 if match[3] else 1000) ** POWERS[match[2]]
+    return int(match[1]) * unit
 
 
 def parse_headers(texts: list[str]) -> list[Header]:

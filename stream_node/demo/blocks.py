@@ -24,7 +24,7 @@ from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock, connect
 from block_node.item_splitting import ItemBatch
 from block_node.protocol import Piece
-from stream_node.demo.errors import DemoFailed
+from stream_node.demo.proof import DemoFailed
 from stream_node.node.process import NodeProcess
 
 BLOCKS = 40

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from stream_node.demo.errors import DemoFailed
+from stream_node.demo.proof import DemoFailed
 
 TIMEOUT_S = 1_500.0
 

@@ -20,7 +20,7 @@ import trio
 from ockam.identity.rules.rule_file import add_rule, make_rule
 from stream_client import AccessDenied, Tls, TlsFailed, connect
 from stream_node.care.certificates import create_authority, create_certificate
-from stream_node.demo.errors import DemoFailed
+from stream_node.demo.proof import DemoFailed
 from stream_node.node.config import ENVIRONMENT_PREFIX
 from stream_node.node.identity.access import AUDIT_FILE
 from stream_node.node.process import NodeProcess

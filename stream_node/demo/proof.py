@@ -8,6 +8,11 @@ from typing import TypeAlias
 
 import msgspec
 
+
+class DemoFailed(Exception):
+    """A promise was broken, or a step of the demo did not end in time. The text says which."""
+
+
 Confirmed: TypeAlias = Sequence[tuple[int, bytes]]
 """The index and the data of each confirmed push to one partition, in the order of the pushes."""
 

@@ -30,11 +30,10 @@ from rich.table import Table
 
 from stream_client import PartitionedStream, Push, Stream, connect
 from stream_node.demo.blocks import DemoBlocks, run_blocks
-from stream_node.demo.consumer_processes import ConsumerProcesses
-from stream_node.demo.errors import DemoFailed
+from stream_node.demo.consumer import ConsumerProcesses
 from stream_node.demo.export import DemoExport, export
 from stream_node.demo.guarded import GuardedProof, run_guarded
-from stream_node.demo.proof import DemoProof, prove
+from stream_node.demo.proof import DemoFailed, DemoProof, prove
 from stream_node.demo.source import Line, read_lines
 from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of

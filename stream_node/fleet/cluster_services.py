@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
+import socket
 import time
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 from typing import cast
 
 import structlog
@@ -26,11 +28,9 @@ from stream_node.fleet.cluster.member import ClusterMember
 from stream_node.fleet.cluster.proofs import NONCE_BYTES
 from stream_node.fleet.cluster.protocol import CLUSTER
 from stream_node.fleet.cluster.router import Router
-from stream_node.fleet.cluster.shards import shard_of
 from stream_node.fleet.cluster.statistics import MemberStatistics
-from stream_node.fleet.cluster.view import ClusterView
+from stream_node.fleet.cluster.view import ClusterView, shard_of
 from stream_node.fleet.cluster.worker import ClusterWorker
-from stream_node.fleet.mirror_address import is_any_host
 from stream_node.fleet.worker_place import WorkerPlace
 from stream_node.node.block_services import chain_address
 from stream_node.node.config import Config, ConfigError
@@ -175,9 +175,9 @@ class NodeCluster:
             node,
             name,
             self._token,
-            call=self._call,
+            call=lambda link: self._nursery.start_soon(self._connect, link),
             hang_up=self._hang_up,
-            new_nonce=_new_nonce,
+            new_nonce=lambda: secrets.token_bytes(NONCE_BYTES),
             refresh=self._refresh,
             has_own_database=self._view is not None,
             others_at=chain_address(config) if config.block_node else None,
@@ -209,9 +209,6 @@ class NodeCluster:
         if self._member is not None:
             self._member.refresh()
 
-    def _call(self, link: Link) -> None:
-        self._nursery.start_soon(self._connect, link)
-
     async def _connect(self, link: Link) -> None:
         try:
             connection = await self._tcp.open_connection(link.member.address, link=link)
@@ -234,5 +231,23 @@ class NodeCluster:
                 connection.close(LINK_LOST)
 
 
-def _new_nonce() -> bytes:
-    return secrets.token_bytes(NONCE_BYTES)
+def is_any_host(host: str) -> bool:
+    """Whether a listener at this host takes connections at every address of its machine, so that it names no
+    address."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        pass
+    try:
+        # The system also knows short forms, such as "0".
+        return socket.inet_aton(host) == bytes(4)
+    except OSError:
+        return False
+
+
+def own_address(config: Config, addresses: Sequence[str]) -> str | None:
+    """Returns the `host:port` at which other nodes reach this node; None if it listens at every address of its machine.
+    It is the setting `mirror_address`, else the first of the addresses at which the node listens."""
+    if config.mirror_address is not None:
+        return config.mirror_address
+    return next((address for address in addresses if not is_any_host(split_host_port(address)[0])), None)

@@ -232,7 +232,15 @@ class Supervisor:
             pause_s = min(2 * pause_s, RESTART_S_MAX)
 
     async def _run_once(self, number: int) -> WorkerEnd:
-        place = self._place(number)
+        place = WorkerPlace(
+            number=number,
+            addresses=self._own_addresses,
+            public=[group[number].fileno() for group in self._public],
+            private=self._private[number].fileno(),
+            supervisor=self._alive,
+            use=self._use.fileno(),
+            secret=self._secret,
+        )
         # The child keeps these descriptors: its sockets, the pipe that ends with this process, shared usage, and the
         # lock.
         kept = [*place.public, place.private, place.supervisor, place.use, self._lock.descriptor]
@@ -306,17 +314,6 @@ class Supervisor:
         if len(self._listening) == self._count:
             self._all_listening.set()
         return True
-
-    def _place(self, number: int) -> WorkerPlace:
-        return WorkerPlace(
-            number=number,
-            addresses=self._own_addresses,
-            public=[group[number].fileno() for group in self._public],
-            private=self._private[number].fileno(),
-            supervisor=self._alive,
-            use=self._use.fileno(),
-            secret=self._secret,
-        )
 
 
 def _open_private(config: Config) -> tuple[list[socket.socket], list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -207,21 +208,15 @@ def make_databases(config: Config) -> None:
     for number in range(0 if config.database is not None else config.workers):
         folder = Path(config.data_dir) / worker_name(number)
         if not (folder / FILE_NAME).exists():
-            database = Database.open(folder)
-            try:
+            with closing(Database.open(folder)) as database:
                 ensure_stored(database, StoredPlace(number, config.workers))
-            finally:
-                database.close()
 
 
 def _has_streams(folder: Path) -> bool:
     if not (folder / FILE_NAME).exists():
         return False
     try:
-        session = Database.open(folder, read_only=True).read_session()
-        try:
+        with closing(Database.open(folder, read_only=True).read_session()) as session:
             return bool(session.log.list_streams(limit=1))
-        finally:
-            session.close()
     except StorageError:
         return True

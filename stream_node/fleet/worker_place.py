@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import msgspec
@@ -43,7 +43,11 @@ class WorkerPlace(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> list[StoredMember]:
-        return worker_members(self.addresses, self.secret)
+        """The workers of the node, as members that share its shards."""
+        return [
+            StoredMember(worker_name(number), address, f"{self.secret}{number}", 0, False)
+            for number, address in enumerate(self.addresses)
+        ]
 
     @property
     def token(self) -> str:
@@ -51,19 +55,8 @@ class WorkerPlace(msgspec.Struct, frozen=True):
 
     def listeners(self) -> list[trio.SocketListener]:
         """The sockets of this worker, the one for the other workers last."""
-        return [_listener(descriptor) for descriptor in (*self.public, self.private)]
-
-
-def _listener(descriptor: int) -> trio.SocketListener:
-    return trio.SocketListener(trio.socket.from_stdlib_socket(socket.socket(fileno=descriptor)))
-
-
-def worker_members(addresses: Sequence[str], secret: str) -> list[StoredMember]:
-    """Returns the workers of a node as members that share its shards. secret: see `WorkerPlace`."""
-    return [
-        StoredMember(worker_name(number), address, f"{secret}{number}", 0, False)
-        for number, address in enumerate(addresses)
-    ]
+        sockets = (socket.socket(fileno=descriptor) for descriptor in (*self.public, self.private))
+        return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in sockets]
 
 
 def worker_name(number: int) -> str:

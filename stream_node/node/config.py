@@ -1,5 +1,5 @@
-"""The settings of a node, each with its type, its default and its explanation. This module reads no file and no
-environment variable.
+"""The settings of a node, each with its type, its default and its explanation, and the variables of the environment
+that have other meanings. This module reads no file and no value of a variable.
 
 `tools/reference.py` makes `docs/settings.md` from this file. The text below a setting explains that setting, and a
 comment `# Group "Name": explanation` begins a group of settings.
@@ -8,7 +8,8 @@ comment `# Group "Name": explanation` begins a group of settings.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -17,7 +18,7 @@ import platformdirs
 from index_service.limits import LEASE_LIMITS
 from ockam.identity.tls import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX
 from ockam.quotas.memory import MEMORY_BYTES_MAX
-from stream_node.node.environment import PREFIX, unknown_variables
+from stream_service.names import near_names
 
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
 """A number of seconds above 0. The maximum is 366 days: longer times are mistakes, and some clocks cannot
@@ -30,7 +31,7 @@ MemoryBytes: TypeAlias = Annotated[int, msgspec.Meta(ge=1024 * 1024, le=2**62)]
 """A memory size of at least 1 MiB. A smaller memory would not have room for one answer."""
 Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
-ENVIRONMENT_PREFIX = PREFIX
+ENVIRONMENT_PREFIX = "STREAM_NODE_"
 APPLICATION = "stream-node"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -453,10 +454,38 @@ def without_effect(config: Config) -> dict[str, str]:
 def check_environment(environment: Mapping[str, str] = os.environ) -> None:
     """Raises ConfigError if there is a variable `STREAM_NODE_…` that nothing reads: a misspelt one would have no
     effect."""
-    mistakes = unknown_variables(environment, FIELDS)
+    mistakes = unknown_variables(environment)
     if mistakes:
         raise ConfigError(*mistakes)
 
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
 """The settings by name, in the order of `Config`."""
+
+OTHERS = frozenset(
+    ENVIRONMENT_PREFIX + name
+    for name in (
+        *("ADDRESS", "FRAMING", "INDEX_SERVICE", "SERVICE", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_SERVER_NAME"),
+        *("CHANNEL_LISTENER", "IDENTITY", "PEER", "TOKEN", "TOKEN_FILE"),
+        *("CACHE_DIR", "CARDINAL", "CI_RUN", "COMPILE", "EXPORT_FAILPOINT", "EXPORT_LEDGER", "FAILPOINT", "SEED"),
+        "SYNC_DELAY_MS",
+    )
+)
+"""The variables that the command line, the demo, the tests and CI read. All other known ones are settings of a node."""
+OF_CONTAINERS = re.compile(
+    ENVIRONMENT_PREFIX
+    + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?|NAME|ENV_\w+)"
+)
+"""Matches the variables that Kubernetes and container links set for a service with the name stream-node."""
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Returns an error text for each variable that nothing reads."""
+    known = {ENVIRONMENT_PREFIX + name.upper() for name in FIELDS} | OTHERS
+    unknown = [name for name in sorted(environment) if name.startswith(ENVIRONMENT_PREFIX) and name not in known]
+    return [_told(name, known) for name in unknown if not OF_CONTAINERS.fullmatch(name)]
+
+
+def _told(name: str, known: Iterable[str]) -> str:
+    near = near_names(name, known)
+    return f"unknown variable {name} in the environment; " + (f"there is {near}" if near else "nothing reads it")

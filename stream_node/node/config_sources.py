@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,10 +15,9 @@ from ockam.actors.address import split_host_port
 from ockam.errors import InvalidAddress
 from ockam.files.parsing import ParseError, parse_toml
 from stream_node.care.patience import parse_stuck_after
-from stream_node.cli.units import UnitError, parse_duration, parse_size
+from stream_node.cli.values import UsageError, parse_duration, parse_size
 from stream_node.node.block_services import check_settings as check_block_settings
-from stream_node.node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError
-from stream_node.node.environment import unknown_variables
+from stream_node.node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError, unknown_variables
 from stream_node.node.identity.access import check_exposure, check_rules
 from stream_node.node.identity.channel_services import check_settings as check_channel_settings
 from stream_node.node.identity.tls_settings import check_settings as check_tls_settings
@@ -34,26 +33,64 @@ _BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_bytes_per_second|_buffer_si
 _NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")
 
 
+Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting with its value and its origin. where: the flag, the variable or the file; None for a default."""
+
+    name: str
+    value: Any
+    origin: Origin
+    where: str | None
+
+
 def load_config(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> Config:
     """Returns the effective settings. A flag replaces a variable, which replaces a value in the file.
     flags: the values by the name of the setting; None: not given. Raises ConfigError with all mistakes."""
+    return _load(flags, file, environment)[0]
+
+
+def load_effective(
+    flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
+) -> tuple[Config, list[Setting]]:
+    """Returns the settings as `load_config` does, and a list with their origins in the order of `Config`.
+    Raises ConfigError."""
+    config, origins = _load(flags, file, environment)
+    settings = []
+    for name in FIELDS:
+        origin = origins.get(name, "default")
+        where = {"flag": "--" + name.replace("_", "-"), "environment": ENVIRONMENT_PREFIX + name.upper()}
+        settings.append(Setting(name, getattr(config, name), origin, (where | {"file": str(file)}).get(origin)))
+    return config, settings
+
+
+def _load(
+    flags: Mapping[str, Any], file: Path | None, environment: Mapping[str, str]
+) -> tuple[Config, dict[str, Origin]]:
     values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
+    origins: dict[str, Origin] = {}
+    places = {
+        "file": f"in {file}",
+        "environment": f"in the environment ({ENVIRONMENT_PREFIX}…)",
+        "flag": "on the command line",
+    }
     # Mistakes are collected, so that an operator sees all of them at once.
-    mistakes = unknown_variables(environment, FIELDS)
+    mistakes = unknown_variables(environment)
     text, in_file = _from_file(file)
+    given: dict[Origin, dict[str, Any]] = {
+        "file": in_file,
+        "environment": _from_environment(environment),
+        "flag": {name: value for name, value in flags.items() if value is not None},
+    }
     # Later sources replace earlier ones.
-    for source, given in (
-        (f"in {file}", in_file),
-        (f"in the environment ({ENVIRONMENT_PREFIX}…)", _from_environment(environment)),
-        ("on the command line", {name: value for name, value in flags.items() if value is not None}),
-    ):
-        for name, value in given.items():
-            sources[name] = source
+    for origin, its in given.items():
+        for name, value in its.items():
+            origins[name] = origin
             try:
-                values[name] = _converted(name, value, source)
+                values[name] = _converted(name, value, places[origin])
             except ConfigError as error:
                 mistakes += error.mistakes
     # Values with a mistake keep their defaults, so that the others can still be checked together.
@@ -69,10 +106,10 @@ def load_config(
         except ConfigError as error:
             found += error.mistakes
     # Each mistake gets the place where the setting was given, with the line in the file.
-    mistakes += [_placed(mistake, sources) for mistake in found]
+    mistakes += [_placed(mistake, {name: places[origin] for name, origin in origins.items()}) for mistake in found]
     if mistakes:
         raise ConfigError(*_with_lines(mistakes, file, text))
-    return config
+    return config, origins
 
 
 def check_start(config: Config) -> None:
@@ -165,7 +202,7 @@ def _stuck_mistakes(config: Config) -> list[str]:
     for text in config.consumer_stuck_after:
         try:
             parse_stuck_after(text)
-        except UnitError as error:
+        except UsageError as error:
             mistakes.append(f"consumer_stuck_after: {error}")
     return mistakes
 
@@ -216,12 +253,12 @@ def _converted(name: str, value: Any, source: str) -> Any:
         raise ConfigError(f"unknown setting {name!r} {source}; {known}")
     try:
         return msgspec.convert(_in_units(name, value), field.type, strict=False)
-    except (msgspec.ValidationError, UnitError) as error:
+    except (msgspec.ValidationError, UsageError) as error:
         raise ConfigError(f"{name} {source}: {error}") from error
 
 
 def _in_units(name: str, value: Any) -> Any:
-    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes. Raises UnitError."""
+    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes. Raises UsageError."""
     if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return value
     if _TIME.search(name):

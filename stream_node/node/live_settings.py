@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import structlog
 import trio
 
-from ockam.actors.node import Node
-from ockam.identity.channel.workers.channels import SecureChannels
 from ockam.quotas.usage import SETTING_PREFIX
 from ockam.quotas.usage_machine import LIMIT_NAMES
 from ockam.transport.connection_machine import ConnectionLimits
-from ockam.transport.tcp import TcpTransport
 from stream_node.node.config import LOG_LEVELS, Config
 from stream_node.node.identity.identity_limits import identity_limits
 from stream_node.node.logs import set_level
-from stream_node.node.services import Services
+from stream_node.node.parts import NodeParts
 
 WHILE_RUNNING = frozenset(
     (
@@ -42,16 +39,7 @@ FILES_READ_AGAIN = frozenset(
 logger = structlog.get_logger(__name__)
 
 
-class LiveParts(NamedTuple):
-    """The parts of a running node that obey settings. channels: None if secure channels are off."""
-
-    node: Node
-    tcp: TcpTransport
-    services: Services
-    channels: SecureChannels | None
-
-
-def change_settings(parts: LiveParts, running: Config, wanted: Config, source: str) -> Config:
+def change_settings(parts: NodeParts, running: Config, wanted: Config, source: str) -> Config:
     """Changes the settings of a running node that can change, and returns the settings in force afterwards.
     Logs the changes and the settings that wait for the next start. source: where they were read, for the log."""
     changes = {
@@ -79,7 +67,7 @@ def connection_limits(config: Config) -> ConnectionLimits:
     return ConnectionLimits(frame_s=config.frame_timeout_s, send_s=config.send_timeout_s, idle_s=config.idle_timeout_s)
 
 
-def _apply(parts: LiveParts, config: Config) -> None:
+def _apply(parts: NodeParts, config: Config) -> None:
     """Gives the settings to the parts.
     The server obeys `free_disk_bytes_min` and `drain_timeout_s` itself, and gives HTTP the settings in force."""
     parts.tcp.allow_forward(config.allow_forward)

@@ -1,14 +1,5 @@
 """The service `node_connections`: lists the open connections of a node with their bytes, and closes some. Workers with
-a database each answer together; members of a cluster, each for itself.
-
-node/connections/1
-  request   { request_id: uint  limit: uint }
-  response  ConnectionsResponse, whose schema is below
-
-node/connections_close/1
-  request   { request_id: uint  who: str  keep: str }
-  response  { request_id: uint  closed: uint }
-"""
+a database each answer together; members of a cluster, each for itself."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The service `node_status`: answers how the node is, in counters from which a client computes rates.
-
-node/status/1
-  request   { request_id: uint }
-  response  NodeStatus, whose schema is below
-"""
+"""The service `node_status`: answers how the node is, in counters from which a client computes rates."""
 
 from __future__ import annotations
 

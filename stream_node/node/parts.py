@@ -1,21 +1,54 @@
-"""NodeParts: the parts of a running node, for observers within the node such as HTTP and the metrics."""
+"""NodeParts: the parts of a running node, for its server and for observers such as HTTP and the metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ockam.actors.node import Node
+import msgspec
+
+from ockam.actors.node import Node, NodeStatistics
 from ockam.identity.authenticator import Authenticator
-from ockam.identity.rules.authorizer import Authorizer
+from ockam.identity.channel.limits import ChannelStatistics
+from ockam.identity.channel.workers.channels import SecureChannels
+from ockam.identity.rules.authorizer import AccessStatistics, Authorizer
 from ockam.identity.tls import ServerTls
+from ockam.quotas.usage import LimitStatistics
+from ockam.tracing.statistics import TracingStatistics
 from ockam.transport.remote_streams import RemoteStreams
 from ockam.transport.tcp import TcpTransport
+from ockam.transport.tcp_statistics import TcpStatistics
 from stream_node.care.trouble import CurrentTroubles
+from stream_node.doors.grpc.statistics import GrpcDoorStatistics
+from stream_node.doors.http.statistics import HttpStatistics
+from stream_node.fleet.cluster.statistics import MemberStatistics
 from stream_node.node.config import Config
-from stream_node.node.services import Services
-from stream_node.node.statistics import ServerStatistics
+from stream_node.node.services import Services, ServicesStatistics
+from stream_storage.runner import RunnerStatistics
 from stream_storage.thread_runner import ThreadRunner
+
+
+class ServerStatistics(msgspec.Struct, frozen=True):
+    """The statistics of all parts of the node. None: the part is off."""
+
+    node: NodeStatistics
+    tcp: TcpStatistics
+    storage: RunnerStatistics
+    services: ServicesStatistics
+    channels: ChannelStatistics | None
+    access: AccessStatistics | None
+    limits: LimitStatistics
+    http: HttpStatistics | None = None
+    grpc: GrpcDoorStatistics | None = None
+    traces: TracingStatistics | None = None
+    cluster: MemberStatistics | None = None
+
+    @property
+    def refused(self) -> int:
+        """The number of refused requests since the start: they were not valid, or a rule or a limit forbade them."""
+        by_rules = {} if self.access is None else self.access.refused
+        invalid = self.services.refused + self.services.index.refused
+        return invalid + sum(by_rules.values()) + sum(self.limits.refused.values())
 
 
 @dataclass
@@ -37,16 +70,17 @@ class NodeCondition:
 
 @dataclass
 class NodeParts:
-    """The parts of a running node. config: the settings in force. tls: None without TLS.
-    authorizer: decides by the rules; None: everybody may do everything. elsewhere: the other nodes of the cluster, or
-    the other workers of the node. find_troubles: returns the present troubles; None without HTTP, where nothing looks
-    for them."""
+    """The parts of a running node. config: the settings in force. channels, tls: None without secure channels, or TLS.
+    authorizer: decides by the rules; None: everybody may do everything. remote_streams: the other nodes of the cluster,
+    or the other workers of the node. find_troubles: returns the present troubles; None without HTTP, where nothing
+    looks for them."""
 
     config: Config
     node: Node
     tcp: TcpTransport
     runner: ThreadRunner
     services: Services
+    channels: SecureChannels | None
     authenticator: Authenticator
     authorizer: Authorizer | None
     tls: ServerTls | None

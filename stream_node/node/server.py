@@ -20,35 +20,31 @@ import trio
 
 from ockam.actors.address import split_host_port
 from ockam.actors.node import Node
-from ockam.identity.channel.workers.channels import SecureChannels
 from ockam.identity.identity import Identity
 from ockam.identity.rules.audit import Audit
+from ockam.identity.tls import ServerTls
 from ockam.transport.tcp import TcpTransport
 from stream_node.care.disk_watch import watch_disk
 from stream_node.care.stored_place import stored_place
-from stream_node.fleet.cluster_services import NodeCluster
-from stream_node.fleet.mirror_address import own_address
+from stream_node.fleet.cluster_services import NodeCluster, check_cluster, own_address
 from stream_node.fleet.worker_place import WorkerPlace, database_folder
 from stream_node.node.block_services import program_version
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
-from stream_node.node.config import Config
+from stream_node.node.config import Config, without_effect
 from stream_node.node.databases import open_database
 from stream_node.node.day_log import DayLog
-from stream_node.node.identity.access import NodeAccess, open_access
+from stream_node.node.identity.access import NodeAccess, check_exposure, open_access
 from stream_node.node.identity.channel_services import start_channels
 from stream_node.node.identity.identity_limits import make_usages
-from stream_node.node.identity.tls_settings import TlsWatch, make_tls
+from stream_node.node.identity.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
 from stream_node.node.identity.token_services import NodeTokens
-from stream_node.node.live_settings import LiveParts, change_settings
+from stream_node.node.live_settings import change_settings, connection_limits
 from stream_node.node.memory_limit import bounded, find_memory_limit
 from stream_node.node.node_connections import register_connections
 from stream_node.node.node_status import register_status
 from stream_node.node.notify import Notifier
-from stream_node.node.opening import streams_to_open
-from stream_node.node.parts import NodeCondition, NodeParts
-from stream_node.node.preparing import check_settings, make_tcp
-from stream_node.node.services import Services, wall_clock_us
-from stream_node.node.statistics import ServerStatistics
+from stream_node.node.parts import NodeCondition, NodeParts, ServerStatistics
+from stream_node.node.services import Services, streams_to_open, wall_clock_us
 from stream_node.node.traces import end_traces, start_traces
 from stream_service.stored import StoredStream
 from stream_storage.sqlite.ballast import Ballast
@@ -85,9 +81,8 @@ class Server:
         self._stop = trio.Event()
         self._listening = trio.Event()
         self._tls_watch: TlsWatch | None = None
-        self._statistics: Callable[[], ServerStatistics] | None = None
         self._access: NodeAccess | None = None
-        self._parts: LiveParts | None = None
+        self._parts: NodeParts | None = None
         self._http: HttpListener | None = None
         self._grpc: GrpcListener | None = None
         self._tracing: Tracing | None = None
@@ -119,15 +114,26 @@ class Server:
         source: where they were read, for the log. A server that does not listen changes nothing."""
         if self._parts is not None:
             wanted = bounded(wanted, self._memory_limit)
-            self.config = change_settings(self._parts, self.config, wanted, source)
-            if self._http is not None:
-                self._http.parts.config = self.config
+            self.config = self._parts.config = change_settings(self._parts, self.config, wanted, source)
 
     def statistics(self) -> ServerStatistics:
         """Returns the present statistics. Raises RuntimeError while the server is not listening."""
-        if self._statistics is None:
+        parts = self._parts
+        if parts is None:
             raise RuntimeError("the server is not listening")
-        return self._statistics()
+        return ServerStatistics(
+            node=parts.node.statistics(),
+            tcp=parts.tcp.statistics(),
+            storage=parts.runner.statistics(),
+            services=parts.services.statistics(),
+            channels=None if parts.channels is None else parts.channels.statistics(),
+            access=None if parts.authorizer is None else parts.authorizer.statistics(),
+            limits=parts.node.usages.statistics(),
+            http=None if self._http is None else self._http.statistics(),
+            grpc=None if self._grpc is None else self._grpc.statistics(),
+            traces=None if self._tracing is None else self._tracing.statistics(),
+            cluster=None if self._cluster is None else self._cluster.statistics(),
+        )
 
     @property
     def _audit(self) -> Audit | None:
@@ -138,7 +144,7 @@ class Server:
         Raises StorageError, CannotListen, ConfigError."""
         config = self.config
         # 1. Everything that can be refused without a database comes first.
-        check_settings(config)
+        _check_settings(config)
         self._tracing = start_traces(config)
         # 2. Open the database: it locks its folder, so a second node of this folder ends here.
         folder, is_member = database_folder(config, self._place), bool(config.cluster or self._place)
@@ -155,7 +161,7 @@ class Server:
                     # audit log.
                     tls = make_tls(config)
                     tokens = NodeTokens(config)
-                    tcp = make_tcp(config, node, nursery, tls, tokens)
+                    tcp = _make_tcp(config, node, nursery, tls, tokens)
                     self._access = open_access(config, node, tcp, wall_clock_us, nursery, self._place)
                     tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
                     # 5. With other members, the services ask the router which streams are here.
@@ -176,13 +182,13 @@ class Server:
                     services.start(stored)
                     # 7. Secure channels, and the services by which operators look at the node.
                     channels = start_channels(node, nursery, config, self._access)
-                    self._statistics = partial(self._gather, node, tcp, runner, services, channels)
-                    parts = NodeParts(
+                    parts = self._parts = NodeParts(
                         config=config,
                         node=node,
                         tcp=tcp,
                         runner=runner,
                         services=services,
+                        channels=channels,
                         authenticator=tokens.authenticator,
                         authorizer=None if self._access is None else self._access.authorizer,
                         tls=tls,
@@ -195,7 +201,6 @@ class Server:
                     # 8. Listen only when everything that a message can reach is there.
                     await self._watch(parts, nursery, Ballast(folder))
                     await self._listen(parts, nursery, stored)
-                    self._parts = LiveParts(node, tcp, services, channels)
                     if self._cluster is not None:
                         # 9. Join the cluster with the address that the node has got.
                         await self._cluster.start(runner, services.shards, self.addresses[0])
@@ -203,10 +208,10 @@ class Server:
                     self._listening.set()
                     task_status.started(self.addresses)
                     await self._stop.wait()
-                    await self._drain(tcp, runner, services, channels, node)
+                    await self._drain(parts)
                 finally:
                     # Nobody may read statistics of parts that are being closed.
-                    self._statistics = self._parts = None
+                    self._parts = None
                     if self._access is not None:
                         self._access.close()
                     # The writing thread ends before the database closes, also if this task is cancelled.
@@ -230,28 +235,6 @@ class Server:
         if parts.tls is not None:
             self._tls_watch = TlsWatch(parts.tls, partial(self._end_refused, parts.tcp), self._audit)
             nursery.start_soon(self._tls_watch.run)
-
-    def _gather(
-        self,
-        node: Node,
-        tcp: TcpTransport,
-        runner: ThreadRunner,
-        services: Services,
-        channels: SecureChannels | None,
-    ) -> ServerStatistics:
-        return ServerStatistics(
-            node=node.statistics(),
-            tcp=tcp.statistics(),
-            storage=runner.statistics(),
-            services=services.statistics(),
-            channels=None if channels is None else channels.statistics(),
-            access=None if self._access is None else self._access.statistics(),
-            limits=node.usages.statistics(),
-            http=None if self._http is None else self._http.statistics(),
-            grpc=None if self._grpc is None else self._grpc.statistics(),
-            traces=None if self._tracing is None else self._tracing.statistics(),
-            cluster=None if self._cluster is None else self._cluster.statistics(),
-        )
 
     async def _listen(self, parts: NodeParts, nursery: trio.Nursery, stored: list[StoredStream]) -> None:
         """Starts to accept connections, also for HTTP if it is set, and to follow the sources of mirrors. Raises
@@ -313,14 +296,7 @@ class Server:
             if each is not None:
                 each.end_refused()
 
-    async def _drain(
-        self,
-        tcp: TcpTransport,
-        runner: ThreadRunner,
-        services: Services,
-        channels: SecureChannels | None,
-        node: Node,
-    ) -> None:
+    async def _drain(self, parts: NodeParts) -> None:
         logger.info("draining")
         self._notifier.stopping()
         self.condition.is_draining = True
@@ -334,24 +310,49 @@ class Server:
         if self._cluster is not None:
             await self._cluster.leave(deadline_s)
         # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
-        tcp.listening.cancel()
-        tcp.stop_reading()
-        services.stop_mirrors()
+        parts.tcp.listening.cancel()
+        parts.tcp.stop_reading()
+        parts.services.stop_mirrors()
         # All submitted messages are committed and get their confirms.
         with trio.move_on_at(deadline_s):
-            await runner.wait_idle()
+            await parts.runner.wait_idle()
         # One batch, so that each connection sends all its last messages at once.
-        with node.batch():
-            services.stop()
+        with parts.node.batch():
+            parts.services.stop()
         # Secure channels end after the last answers have gone through them.
-        if channels is not None:
-            with node.batch():
-                channels.stop()
+        if parts.channels is not None:
+            with parts.node.batch():
+                parts.channels.stop()
         # Connections close only after the peers have been sent their confirms.
-        await tcp.close_when_sent(deadline_s)
+        await parts.tcp.close_when_sent(deadline_s)
         if self._http is not None:
             await self._http.aclose(deadline_s)
         if self._grpc is not None:
             await self._grpc.aclose(deadline_s)
         assert self._day_log is not None, "the node has started"
         self._day_log.end(self.statistics())
+
+
+def _check_settings(config: Config) -> None:
+    """Raises ConfigError if the settings do not fit together. Logs those that have no effect."""
+    check_exposure(config)
+    check_cluster(config)
+    for setting, reason in without_effect(config).items():
+        logger.warning("setting_without_effect", setting=setting, reason=reason)
+
+
+def _make_tcp(
+    config: Config, node: Node, nursery: trio.Nursery, tls: ServerTls | None, tokens: NodeTokens
+) -> TcpTransport:
+    return TcpTransport(
+        node,
+        nursery,
+        tls=None if tls is None else make_listener(config, tls),
+        outgoing_tls=make_outgoing_tls(config),
+        allow_forward=config.allow_forward,
+        limits=connection_limits(config),
+        connections_max=config.connections_max,
+        memory_bytes_max=config.peer_memory_bytes_max,
+        authenticator=tokens.authenticator,
+        outgoing_tokens=tokens.outgoing,
+    )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,13 +25,13 @@ from stream_node.fleet.mirror.protocol import MirrorState
 from stream_node.fleet.mirror.service import MirrorService
 from stream_node.node.block_services import KEEPERS, BlockServices, BlockServicesStatistics, chain_address, read_trust
 from stream_node.node.clock_note import Known
-from stream_node.node.config import Config
+from stream_node.node.config import Config, ConfigError
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.follower_rows import list_followers
 from stream_service.limits import StreamLimits
 from stream_service.mirror_rows import list_mirrors
-from stream_service.stored import StoredStream, list_stored
+from stream_service.stored import LIST_PAGE, StoredStream, list_stored
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import register_retention
@@ -41,6 +42,8 @@ from stream_storage.runner import Runner
 if TYPE_CHECKING:
     from block_node.grpc.calls.services import GrpcServices
     from ockam.tracing.spans import Tracing
+
+MIRRORS_NAMED_MAX = 5
 
 
 def wall_clock_us() -> int:
@@ -53,8 +56,7 @@ def random_id() -> str:
 
 def stored_streams(database: Engine) -> list[StoredStream]:
     """Returns all streams of the database, one entry of about 300 bytes for each partition. Raises StorageError."""
-    session = database.read_session()
-    try:
+    with closing(database.read_session()) as session:
         # Few streams have mirrors, so only those get a new entry.
         followers = list_followers(session)
         stored = list_stored(session, list_mirrors(session))
@@ -64,8 +66,40 @@ def stored_streams(database: Engine) -> list[StoredStream]:
             else each
             for each in stored
         ]
-    finally:
-        session.close()
+
+
+def streams_to_open(database: Engine, is_member: bool) -> list[StoredStream]:
+    """Returns the streams that a node serves from its start on; a member of a cluster reads them with its shards.
+    Raises ConfigError, StorageError."""
+    if not is_member:
+        return stored_streams(database)
+    check_no_mirrors(database)
+    return []
+
+
+def check_no_mirrors(database: Engine) -> None:
+    """Raises ConfigError if a stream follows a source on another node, or fences its former one. Raises StorageError.
+    A member of a cluster does neither. Such a stream would take no pushes and get no messages, and a former source that
+    returns would take pushes beside it."""
+    with closing(database.read_session()) as session:
+        rows = list_mirrors(session)
+        names: set[str] = set()
+        after = None
+        while rows and (page := session.log.list_streams(after=after, limit=LIST_PAGE)):
+            names |= {record.name for record in page if record.stream_id in rows}
+            after = (page[-1].name, page[-1].partition)
+    if not names:
+        return
+    named = ", ".join(map(repr, sorted(names)[:MIRRORS_NAMED_MAX]))
+    # A stream that only fences its former source is a primary already.
+    follows = any(row.follows for row in rows.values())
+    promote = " (or `stream-node mirror promote NAME`, for one that follows a source)" if follows else ""
+    more = f" and {len(names) - MIRRORS_NAMED_MAX} more" if len(names) > MIRRORS_NAMED_MAX else ""
+    raise ConfigError(
+        f"a member of a cluster, and a node with several workers, has no mirrors, but these streams follow a source on "
+        f"another node, or fence their former one: {named}{more}; start this node alone (without --cluster and "
+        f"--workers), and run `stream-node mirror remove NAME` for each{promote}"
+    )
 
 
 class ServicesStatistics(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import msgspec
 
 from stream_node.care.unread import count_unread
 from stream_node.top.reading import BlockStatus, Reading
+from stream_service.extensions import StreamInfo
 
 SortKey: TypeAlias = Literal["rate", "lag", "size", "messages", "name"]
 SORT_KEYS: Final[tuple[SortKey, ...]] = ("rate", "lag", "size", "messages", "name")
@@ -78,6 +79,13 @@ class TopView(msgspec.Struct, frozen=True):
     notes: list[str]
 
 
+STATUS_FIELDS = (
+    *("now_us", "version", "schema_version", "connections", "waiting", "failed", "refused", "memory_bytes"),
+    *("free_disk_bytes", "refusing_pushes", "write_failure"),
+)
+"""The fields that a view has from the status of the node; None without one."""
+
+
 def make_view(before: Reading | None, now: Reading, sort: SortKey) -> TopView:
     """Returns the view of the later reading. before: the earlier reading; None: there are no rates."""
     # The counters of a node that was restarted began anew, so their differences mean nothing.
@@ -94,18 +102,8 @@ def make_view(before: Reading | None, now: Reading, sort: SortKey) -> TopView:
     consumers.sort(key=CONSUMER_ORDER[sort])
     status = now.status
     return TopView(
-        now_us=None if status is None else status.now_us,
-        version=None if status is None else status.version,
-        schema_version=None if status is None else status.schema_version,
         uptime_s=None if status is None else max(0, status.now_us - status.started_us) / 1e6,
-        connections=None if status is None else status.connections,
-        waiting=None if status is None else status.waiting,
-        failed=None if status is None else status.failed,
-        refused=None if status is None else status.refused,
-        memory_bytes=None if status is None else status.memory_bytes,
-        free_disk_bytes=None if status is None else status.free_disk_bytes,
-        refusing_pushes=None if status is None else status.refusing_pushes,
-        write_failure=None if status is None else status.write_failure,
+        **{name: getattr(status, name, None) for name in STATUS_FIELDS},
         rates=_rates(before, now, seconds),
         streams=streams,
         consumers=consumers,
@@ -157,23 +155,23 @@ def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: 
         if before
         else {}
     )
-    # One row for each partition first, since partitions may be new or made again; their sums are the streams.
-    rows: dict[str, list[StreamRate]] = {}
+    rows: dict[str, list[StreamInfo]] = {}
     for each in now.streams:
+        rows.setdefault(each.stream_name, []).append(each)
+
+    def rate(each: StreamInfo) -> float | None:
         end = ends.get((each.stream_name, each.partition, each.created_us))
-        rate = None if end is None or not seconds else (each.next_index - end) / seconds
-        lag = lags.get(each.stream_name)
-        one = StreamRate(each.stream_name, 1, each.count, each.size_bytes, rate, lag, each.last_time_us)
-        rows.setdefault(each.stream_name, []).append(one)
+        return None if end is None or not seconds else (each.next_index - end) / seconds
+
     return [
         StreamRate(
             name,
             len(parts),
-            sum(each.messages for each in parts),
-            sum(each.bytes for each in parts),
-            _sum([each.messages_per_s for each in parts]),
+            sum(each.count for each in parts),
+            sum(each.size_bytes for each in parts),
+            _sum(list(map(rate, parts))),
             lags.get(name),
-            max((each.newest_us for each in parts if each.newest_us is not None), default=None),
+            max((each.last_time_us for each in parts if each.last_time_us is not None), default=None),
         )
         for name, parts in rows.items()
     ]

@@ -31,12 +31,12 @@ from stream_service.extensions import (
 )
 from stream_service.follower_rows import forget_followers
 from stream_service.mirror_rows import forget_mirror
-from stream_service.operations import TruncateStep, describe, find_cut
+from stream_service.operations import describe, find_cut, truncate_step
 from stream_service.promotion_rows import forget_addresses
 from stream_service.publisher_rows import forget_publishers
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
-from stream_storage.contract import Do, DoLittle, Operation, Session
+from stream_storage.contract import Do, DoLittle, Operation, Session, StreamRecord
 from stream_storage.errors import StorageBusy, StorageError, UnknownStreamId
 from stream_storage.history import forget_history
 
@@ -290,25 +290,25 @@ class StreamManagement:
             return
         self._cutting = True
         stepped = self._worker.context.guard(lambda step: self._stepped(step, deleted))
-        self._storage.submit_write(
-            TruncateStep(
-                self._bounds.stream_id,
-                index,
-                self._limits.truncate_step_messages,
-                self._limits.truncate_step_bytes,
-                self._clock.times(),
-                stepped,
-            )
+        work = partial(
+            truncate_step,
+            stream_id=self._bounds.stream_id,
+            index=index,
+            messages_max=self._limits.truncate_step_messages,
+            bytes_max=self._limits.truncate_step_bytes,
+            times=self._clock.times(),
         )
+        self._storage.submit_write(DoLittle(work, stepped))
 
-    def _stepped(self, step: TruncateStep, deleted: int) -> None:
+    def _stepped(self, step: DoLittle[tuple[int, StreamRecord]], deleted: int) -> None:
         self._cutting = False
-        if step.error is not None or step.record is None:
+        if step.error is not None:
             self._finish(deleted, step.error)
             return
+        now_deleted, record = step.result
         # Readers see the new first index after each step.
-        self._bounds.truncate(step.record.first_index)
-        self._next_step(deleted + step.deleted)
+        self._bounds.truncate(record.first_index)
+        self._next_step(deleted + now_deleted)
 
     def _finish(self, deleted: int, error: StorageError | None) -> None:
         _, finish = self._cuts.pop(0)

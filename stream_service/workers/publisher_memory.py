@@ -7,6 +7,7 @@ publisher. The worker of the stream decides when numbers are read, since nothing
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -15,10 +16,11 @@ from ockam.actors.worker import Context
 from ockam.identity.gate import DENIED
 from ockam.protocol import ProtocolError
 from stream_service.extensions import RichPush
-from stream_service.publisher_operations import LoadSequences, NotePublishers
+from stream_service.publisher_operations import KnownSequences, load_sequences, note_publishers
 from stream_service.workers.sequence_machine import PublisherSequences
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
+from stream_storage.contract import Do
 
 NOTED_EVERY = 10_000
 """The number of messages of a stream after which the rows of its publishers are written anew."""
@@ -36,13 +38,14 @@ class PublisherMemory:
         self._noted_index = 0
         self.machine: PublisherSequences | None = None
 
-    def load(self, done: Callable[[LoadSequences], None]) -> None:
-        """Submits a read of the stored numbers. done: passes the operation to `loaded`."""
-        self._services.storage.submit_read(LoadSequences(self._bounds.stream_id, done))
+    def load(self, done: Callable[[Do[KnownSequences]], None]) -> None:
+        """Submits a read of the stored numbers. done: passes the result to `loaded`."""
+        work = partial(load_sequences, stream_id=self._bounds.stream_id)
+        self._services.storage.submit_read(Do(work, done))
 
-    def loaded(self, operation: LoadSequences) -> PublisherSequences:
-        self.machine = PublisherSequences(operation.rows, begin=operation.begin, is_exact=operation.is_exact)
-        self.machine.remember(operation.found)
+    def loaded(self, known: KnownSequences) -> PublisherSequences:
+        self.machine = PublisherSequences(known.rows, begin=known.begin, is_exact=known.is_exact)
+        self.machine.remember(known.found)
         return self.machine
 
     def forget(self) -> None:
@@ -69,16 +72,21 @@ class PublisherMemory:
         machine, makes_mark = self.machine, self._bounds.is_mirror
         rows = None if machine is None else machine.changes()
 
-        def noted(operation: NotePublishers) -> None:
+        def noted(operation: Do[bool]) -> None:
             if operation.error is not None:
                 # The next one writes these rows, too.
                 logger.warning("publishers_not_noted", reason=str(operation.error))
             elif machine is not None and rows is not None:
                 machine.noted(end, rows)
             else:
-                self._is_plain = operation.is_plain and self.machine is None
+                self._is_plain = operation.result and self.machine is None
 
-        times = self._services.clock.times()
-        self._services.storage.submit_write(
-            NotePublishers(self._bounds.stream_id, end, rows, times, context.guard(noted), makes_mark=makes_mark)
+        work = partial(
+            note_publishers,
+            stream_id=self._bounds.stream_id,
+            end=end,
+            rows=rows,
+            times=self._services.clock.times(),
+            makes_mark=makes_mark,
         )
+        self._services.storage.submit_write(Do(work, context.guard(noted)))

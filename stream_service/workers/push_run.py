@@ -13,7 +13,7 @@ from ockam.actors.address import Route
 from ockam.actors.message import Message
 from ockam.protocol import ProtocolError
 from stream_service.extensions import INDEX_KNOWN, RICH_PUSH, RichConfirm, RichPush, RichStatus
-from stream_service.extras import NO_EXTRAS, Extras, encode_extras
+from stream_service.extras import check_beside, encode_beside
 from stream_service.limits import DELIVERY_BYTES, PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX, StreamLimits
 from stream_service.protocol import PushRequest
 from stream_service.publisher_rows import PublisherRow
@@ -98,10 +98,9 @@ class PushRun:
         self.requests.append(request)
         self.decisions.append(decision)
         if isinstance(decision, New):
-            extras = Extras(request.headers, request.sequence)
             self.data.append(request.data)
             self.keys.append(request.key)
-            self.headers.append(None if extras == NO_EXTRAS else encode_extras(extras))
+            self.headers.append(encode_beside(request.headers, request.sequence))
 
     def notes(self, first_index: int) -> dict[bytes, PublisherRow]:
         """Returns the rows of publishers that the append must write."""
@@ -225,11 +224,7 @@ def check_payload(message: Message, limits: StreamLimits) -> None:
 
 def check_size(request: RichPush, limits: StreamLimits) -> RichPush:
     """Returns the request unchanged. Raises ProtocolError if its key, headers or publisher id are too large."""
-    if len(request.key or b"") > limits.key_bytes_max:
-        raise ProtocolError(f"a key of {len(request.key or b'')} bytes; at most {limits.key_bytes_max}")
-    size_bytes = sum(len(header.name.encode()) + len(header.value) for header in request.headers)
-    if size_bytes > limits.headers_bytes_max:
-        raise ProtocolError(f"headers of {size_bytes} bytes; at most {limits.headers_bytes_max}")
+    check_beside(request.key, request.headers, limits)
     if request.sequence is not None and len(request.sequence.publisher_id) > PUBLISHER_ID_BYTES_MAX:
         raise ProtocolError(f"a publisher id above {PUBLISHER_ID_BYTES_MAX} bytes")
     if request.sequence is not None and request.sequence.sequence > SEQUENCE_MAX:

@@ -10,8 +10,8 @@ import structlog
 from ockam.actors.address import Address, local
 from ockam.actors.worker import Worker
 from stream_service.workers.directory import StreamDirectory
+from stream_storage.contract import DoLittle
 from stream_storage.errors import StorageClosed
-from stream_storage.reclaim import Reclaim
 
 SLICE_STREAMS = 1_000
 PAUSE_S = 0.02
@@ -58,16 +58,18 @@ class RetentionWorker(Worker):
             self._reclaim()
 
     def _reclaim(self) -> None:
-        reclaim = Reclaim(RECLAIM_PAGES, FREE_PAGES_KEPT, on_done=self.context.guard(self._reclaimed))
+        reclaim = DoLittle(
+            lambda session: session.reclaim(RECLAIM_PAGES, FREE_PAGES_KEPT), self.context.guard(self._reclaimed)
+        )
         try:
             self._directory.storage.submit_write(reclaim)
         except StorageClosed:
             return
 
-    def _reclaimed(self, operation: Reclaim) -> None:
+    def _reclaimed(self, operation: DoLittle[int]) -> None:
         if operation.error is not None:
             logger.error("reclaim_failed", reason=str(operation.error))
-        if operation.error is None and operation.pages_left > FREE_PAGES_KEPT:
+        if operation.error is None and operation.result > FREE_PAGES_KEPT:
             self.context.call_later(PAUSE_S, self._reclaim)
         else:
             self.context.call_later(self._interval_s, self._begin_round)

@@ -22,7 +22,7 @@ from stream_service.extensions import RICH_PUSH, Outcome
 from stream_service.mirror_operations import StreamChange
 from stream_service.operations import StoreCopy
 from stream_service.protocol import PUSH
-from stream_service.publisher_operations import LoadSequences, NotedAppend
+from stream_service.publisher_operations import KnownSequences, NotedAppend
 from stream_service.push_codec import decode_batch, decode_push
 from stream_service.stored import StoredStream
 from stream_service.workers.end_search import EndSearch
@@ -35,7 +35,7 @@ from stream_service.workers.role_requests import RoleRequests
 from stream_service.workers.served import Read, Write, find_served, not_served
 from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
 from stream_service.workers.stream_services import StreamServices
-from stream_storage.contract import Append, Session
+from stream_storage.contract import Append, Do, Session
 from stream_storage.errors import CommitUnsettled, IndexConflict, StorageError, UnknownStreamId
 
 logger = structlog.get_logger(__name__)
@@ -448,14 +448,14 @@ class StreamWorker(ReadableStream):
         self._machine.begin_load()
         self._publishers.load(self.context.guard(self._sequences_loaded))
 
-    def _sequences_loaded(self, operation: LoadSequences) -> None:
+    def _sequences_loaded(self, operation: Do[KnownSequences]) -> None:
         self._machine.end_load()
         if operation.error is not None:
             failure = Failure(Outcome.NOT_STORED, f"the stream cannot be read: {operation.error}")
             self._refuse_held(self._machine.take_held(), failure)
             raise operation.error
         # The waiting pushes with sequence numbers are gathered into a PushRun that knows these numbers.
-        self._gathered = PushRun(self._publishers.loaded(operation))
+        self._gathered = PushRun(self._publishers.loaded(operation.result))
         self._adopt_end()
         self._settle()
 

@@ -17,7 +17,7 @@ from stream_storage.directory_lock import DirectoryLock, check_locks
 from stream_storage.errors import DatabaseCorrupt, DatabaseTooNew, DatabaseTooOld, StorageError, no_database
 from stream_storage.sqlite.ballast import Ballast
 from stream_storage.sqlite.checkpointer import Checkpointer
-from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.errors import mapped
 from stream_storage.sqlite.leftovers import FILE_SUFFIXES, check_not_replaced, remove_parts, remove_scratch
 from stream_storage.sqlite.migrate import MIGRATIONS, Migrations, version_of
 from stream_storage.sqlite.schema import APPLICATION_ID
@@ -177,30 +177,24 @@ class Database:
 
     def _clear_unfinished(self) -> None:
         check_not_replaced(self.path)
-        try:
+        with mapped():
             # A survey of the write-ahead log leaves a hard link to the database. While it exists, deleting the database
             # frees no disk room.
             remove_scratch(self.path)
             if remove_parts(self.path):
                 logger.warning("restore_was_interrupted", do="the database is as it was before; restore once more")
-        except OSError as error:
-            raise storage_error(error) from error
 
+    @mapped()
     def _hide(self) -> None:
         """Makes the files readable for this user only, but not an existing folder, which may have other files."""
-        try:
-            for suffix in FILE_SUFFIXES:
-                make_private(self.path.with_name(self.path.name + suffix))
-        except OSError as error:
-            raise storage_error(error) from error
+        for suffix in FILE_SUFFIXES:
+            make_private(self.path.with_name(self.path.name + suffix))
 
+    @mapped()
     def _inspect(self) -> int:
         """Returns the schema version of the file, or 0 for a new file, into which it writes FILE_PRAGMAS."""
-        try:
-            if not self.path.exists():
-                create_private(self.path).close()
-        except OSError as error:
-            raise storage_error(error) from error
+        if not self.path.exists():
+            create_private(self.path).close()
         connection = self._open_file()
         try:
             version = self._check_version(connection)
@@ -208,8 +202,6 @@ class Database:
                 connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
             connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
         finally:
             connection.close()
         if not version:
@@ -220,12 +212,10 @@ class Database:
 
     def _check_version(self, connection: sqlite3.Connection) -> int:
         """Returns the schema version, or 0 if the database is empty. Raises DatabaseTooNew, DatabaseCorrupt."""
-        try:
+        with mapped():
             version = version_of(connection)
             application: int = connection.execute("PRAGMA application_id").fetchone()[0]
             tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise storage_error(error) from error
         if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
             raise DatabaseCorrupt(
                 f"{FILE_NAME} in the data directory is another program's database; choose another data directory"
@@ -240,27 +230,24 @@ class Database:
     def _connect(self, *, query_only: bool) -> sqlite3.Connection:
         connection = self._open_file()
         try:
-            _configure(connection, query_only=query_only)
-        except BaseException as error:
+            with mapped():
+                _configure(connection, query_only=query_only)
+        except BaseException:
             connection.close()
-            if isinstance(error, sqlite3.Error):
-                raise storage_error(error) from error
             raise
         return connection
 
+    @mapped()
     def _open_file(self) -> sqlite3.Connection:
         mode = "ro" if self._lock is None else "rwc"
-        try:
-            return sqlite3.connect(
-                f"file:{quote(str(self.path.absolute()))}?mode={mode}",
-                uri=True,
-                isolation_level=None,
-                check_same_thread=False,
-                cached_statements=CACHED_STATEMENTS,
-                timeout=PRAGMAS["busy_timeout"] / 1000,
-            )
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
+        return sqlite3.connect(
+            f"file:{quote(str(self.path.absolute()))}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=CACHED_STATEMENTS,
+            timeout=PRAGMAS["busy_timeout"] / 1000,
+        )
 
     def _check_exists(self) -> None:
         if not self.path.exists():
@@ -280,6 +267,7 @@ def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
             )
 
 
+@mapped()
 def _has_log(path: Path) -> bool:
     """Returns whether the write-ahead log has content. SQLite removes the log after a clean stop."""
     log = path.with_name(path.name + "-wal")
@@ -287,20 +275,14 @@ def _has_log(path: Path) -> bool:
         return log.stat().st_size > 0
     except FileNotFoundError:
         return False
-    except OSError as error:
-        raise storage_error(error) from error
 
 
+@mapped()
 def _make_folder(path: Path) -> None:
-    try:
-        # The messages are for the user of the node only. An existing folder keeps its permissions, see `_hide`.
-        make_folder(path, mode=0o700)
-    except OSError as error:
-        raise storage_error(error) from error
+    # The messages are for the user of the node only. An existing folder keeps its permissions, see `_hide`.
+    make_folder(path, mode=0o700)
 
 
+@mapped()
 def _sync_folder(path: Path) -> None:
-    try:
-        sync(path)
-    except OSError as error:
-        raise storage_error(error) from error
+    sync(path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from stream_storage.errors import (
     NO_ROOM,
@@ -45,6 +47,15 @@ def storage_error(error: BaseException) -> StorageError:
     if code is None:
         return OperationFailed(f"the driver refused the operation: {error}; report this mistake")
     return _sqlite_error(code, error)
+
+
+@contextmanager
+def mapped() -> Iterator[None]:
+    """Raises the StorageError for an exception of the SQLite driver or the operating system, with it as the cause."""
+    try:
+        yield
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+        raise storage_error(error) from error
 
 
 def caused_error(raised: BaseException) -> StorageError:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from stream_storage.errors import OperationFailed, StorageError
 from stream_storage.histogram import SECONDS, Histogram
 from stream_storage.sqlite.disk_diagnosis import diagnose, find_no_room
-from stream_storage.sqlite.errors import caused_error, storage_error
-from stream_storage.sqlite.free_pages import reclaim
+from stream_storage.sqlite.errors import caused_error, mapped, storage_error
 from stream_storage.sqlite.log import SqliteLog
 from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
 from stream_storage.statement import Values
@@ -95,13 +94,11 @@ class SqliteSession:
         self._execute("ROLLBACK TO part")
         self._execute("RELEASE part")
 
+    @mapped()
     def checkpoint(self, mode: str) -> WalCheckpoint:
         """Copies the write-ahead log into the database file. PASSIVE waits for no other connection, RESTART and
         TRUNCATE wait for readers, and TRUNCATE also empties the log."""
-        try:
-            blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
+        blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         return WalCheckpoint(bool(blocked), wal_pages, copied_pages)
 
     def free_disk_bytes(self) -> int:
@@ -176,3 +173,17 @@ class SqliteSession:
             self.connection.execute(statement)
         except sqlite3.Error as error:
             raise storage_error(error) from error
+
+
+@mapped()
+def reclaim(connection: sqlite3.Connection, pages: int, keep: int) -> int:
+    """Gives pages back (`stream_storage.contract.Session.reclaim`). Returns the number of free pages left."""
+    # One statement for each page: SQLite frees a page each time a row is asked for, and Python's driver asks only once,
+    # since the statement returns no columns.
+    for _ in range(min(pages, _free_pages(connection) - keep)):
+        connection.execute("PRAGMA incremental_vacuum(1)")
+    return _free_pages(connection)
+
+
+def _free_pages(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA freelist_count").fetchone()[0])

@@ -10,7 +10,7 @@ import structlog
 
 from stream_storage.errors import DatabaseCorrupt, corrupt_text
 from stream_storage.seal import SEALED
-from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.errors import mapped, storage_error
 from stream_storage.sqlite.schema import APPLICATION_ID, create_statements
 from stream_storage.sqlite.seals import find_broken, has_seal
 from stream_storage.sqlite.session import SqliteSession
@@ -34,10 +34,8 @@ def check_structure(connection: sqlite3.Connection, file: Path) -> None:
     if size_bytes > CHECKED_BYTES_MAX:
         logger.warning("structure_not_checked", size_bytes=size_bytes, do="run `stream-node verify` when it suits")
         return
-    try:
+    with mapped():
         problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
     if problem != "ok":
         raise DatabaseCorrupt(corrupt_text(problem))
 
@@ -47,25 +45,22 @@ def create_schema(session: SqliteSession, version: int | None) -> None:
     version: the schema version of a new file, which also gets APPLICATION_ID; None for an existing file."""
     _check_writable(session)
     session.begin()
-    try:
+    with mapped():
         for statement in create_statements():
             session.connection.execute(statement)
         if version is not None:
             session.connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             session.connection.execute(f"PRAGMA user_version={version}")
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
     session.commit()
 
 
+@mapped()
 def _check_writable(session: SqliteSession) -> None:
     """Raises StorageReadOnly if a trial write fails. It is undone, so nothing comes into the write-ahead log."""
     session.begin()
     try:
         (version,) = session.connection.execute("PRAGMA user_version").fetchone()
         session.connection.execute(f"PRAGMA user_version={version}")
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
     finally:
         session.rollback()
 

@@ -24,7 +24,7 @@ from ockam.files.parsing import ParseError, parse_json
 from stream_storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
 from stream_storage.failpoint import failpoint
 from stream_storage.sqlite.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, BackupManifest, count_stored, digest_of
-from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.errors import mapped, storage_error
 from stream_storage.sqlite.leftovers import PART_SUFFIX, UPGRADE_PREFIX
 from stream_storage.sqlite.migrate import Migrations, migrate, version_of
 from stream_storage.sqlite.session import SqliteSession
@@ -47,9 +47,8 @@ def upgrade(session: SqliteSession, database: Path, migrations: Migrations) -> P
     # Another program that ignores the lock of the directory cannot write while the file is copied.
     session.begin()
     try:
-        backup = _find_same(database, found) or _back_up(session, database, found)
-    except OSError as error:
-        raise storage_error(error) from error
+        with mapped():
+            backup = _find_same(database, found) or _back_up(session, database, found)
     finally:
         session.rollback()
     failpoint("after_upgrade_backup")

@@ -21,7 +21,7 @@ import trio
 
 from ockam.actors.address import split_host_port
 from stream_node.cli.app import CODES, WRONG_USAGE
-from stream_node.cli.units import parse_duration
+from stream_node.cli.values import parse_duration
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
 from stream_node.node.process import NodeProcess

@@ -22,7 +22,8 @@ from cardinal_streams.errors import (
 )
 from cardinal_streams.limits import COUNT_MAX, NUMBER_ON_WIRE_MAX, U64_MAX, WEIGHT_MAX, MessageLimits
 from cardinal_streams.message import avro_writer
-from cardinal_streams.message.messages import (
+from cardinal_streams.message.messages import decode, encode
+from cardinal_streams.message.types import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -33,8 +34,6 @@ from cardinal_streams.message.messages import (
     ReorgComplete,
     SubBatchHeader,
     SubBatchMsg,
-    decode,
-    encode,
 )
 from tests.cardinal_streams.helpers import hash_of, vectors
 

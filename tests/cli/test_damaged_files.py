@@ -32,9 +32,8 @@ from stream_node.fleet.worker_directory import NOTE_FILE, find_workers
 from stream_node.node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.node.clock_note import read_known, write_note
 from stream_node.node.config import ConfigError
-from stream_node.node.config_sources import load_config
+from stream_node.node.config_sources import load_config, load_effective
 from stream_node.node.process import NodeProcess
-from stream_node.node.setting_origins import load_effective
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.backup import MANIFEST_NAME, BackupError, read_manifest
 from tests.support.data_dir import overwrite

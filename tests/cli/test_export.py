@@ -86,6 +86,15 @@ def test_a_node_that_is_not_there_is_3(command: CommandLine, tmp_path: Path) -> 
     assert "127.0.0.1:1" in line
 
 
-@pytest.mark.parametrize("verb", ["verify", "compact", "files"])
+@pytest.mark.parametrize("verb", ["verify", "compact", "files", "history"])
 def test_a_folder_without_an_export_is_told(here: CommandLine, tmp_path: Path, verb: str) -> None:
     assert "holds no export" in here("export", verb, tmp_path).failed(1)
+
+
+def test_a_folder_of_something_else_is_no_place_for_an_export(here: CommandLine, tmp_path: Path) -> None:
+    """Goal: a mistyped folder, such as the node's own, gets no files. Method: a folder that has a file."""
+    (tmp_path / "streams.sqlite").touch()
+    for form in ("parquet", "iceberg"):
+        said = here("export", "run", tmp_path, "--format", form, "--nice", "0").failed(1)
+        assert "is no export and is not empty, it has streams.sqlite: export into an empty or a new folder" in said
+    assert [each.name for each in tmp_path.iterdir()] == ["streams.sqlite"]

@@ -13,7 +13,6 @@ import sys
 import time
 from pathlib import Path
 
-from index_service.extensions import SavedPosition
 from stream_client import StreamInfo, blocking
 from stream_node.cli.output import TABLE_COLUMNS, columns
 from stream_node.cli.streams import index_admin, stream_admin
@@ -48,8 +47,8 @@ def test_usual_rows_of_streams_and_positions_fit_a_terminal() -> None:
     info = StreamInfo("orders-eu", 3, 0, 1_204_331, 3_500_000_000, 1, hours_ago_us, hours_ago_us, None)
     lines = list(columns([stream_admin.HEAD, stream_admin._cells(info)], stream_admin.NUMBERS))
     assert lines[1].split() == ["orders-eu", "3", "0", "1,204,331", "1,204,331", "3.3", "GiB", "2h", "default"]
-    position = SavedPosition("billing", "orders", 3, 1_204_331, hours_ago_us, "db-7:40123:c0ffee")
-    lines += columns([index_admin.HEAD, index_admin._cells(position, 12, time.time_ns() // 1000)], index_admin.NUMBERS)
+    position = index_admin._cells("billing", "orders", 3, 1_204_331, 12, hours_ago_us, "db-7:40123:c0ffee")
+    lines += columns([index_admin.HEAD, position], index_admin.NUMBERS)
     assert lines[3].split() == ["billing", "orders", "3", "1,204,331", "12", "2h", "db-7:40123:c0ffee"]
     assert [line for line in lines if len(line) > TABLE_COLUMNS] == []
 

@@ -23,7 +23,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from ockam.actors.address import split_host_port
-from stream_node.cli.units import parse_duration
+from stream_node.cli.values import parse_duration
 from stream_node.node.config import ConfigError
 from stream_node.node.process import NodeProcess
 from tests.deploy.deployed import (

@@ -14,7 +14,7 @@ import trio
 
 from index_service.extensions import LEASE, Lease, LeaseRequest
 from ockam.actors.address import local
-from stream_node.fleet.cluster.shards import choose_owner, shard_of
+from stream_node.fleet.cluster.view import choose_owner, shard_of
 from stream_service.names import stream_address
 from tests.stream_node.doors.dashboard.test_cluster import two_workers
 from tests.support.served import PATIENCE_S, served

@@ -15,9 +15,9 @@ import pytest
 from index_service.extensions import MarkedPosition
 from index_service.storage import REPLACE, sealed_row
 from stream_node.care.unread import count_unread
-from stream_node.doors.metrics.reading import ReadFigures
+from stream_node.doors.metrics.reading import read_session
 from stream_service.extensions import StreamInfo
-from stream_storage.contract import Append, Session, ignore_done
+from stream_storage.contract import Append, Session
 from stream_storage.engine import Engine
 from tests.support.databases import open_database
 
@@ -67,8 +67,7 @@ def fill(session: Session) -> None:
 def test_what_is_unread_is_counted_alike_in_lists_and_in_the_database(database: Engine) -> None:
     session = database.session()
     fill(session)
-    read = ReadFigures(100, ignore_done)
-    read.apply(session)
+    read = read_session(session, 100)
     session.close()
     assert {(each.client_id, each.stream): each.lag for each in read.consumers} == UNREAD
     infos = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -19,9 +20,10 @@ from stream_service.extensions import (
     RichPull,
     TruncateRequest,
 )
-from stream_service.operations import TruncateStep
+from stream_service.operations import truncate_step
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest
-from stream_storage.contract import Session
+from stream_service.workers import admin
+from stream_storage.contract import Session, StreamRecord
 from tests.support.rich import ask, info
 from tests.support.served import served
 
@@ -45,13 +47,13 @@ async def test_a_retention_by_bytes_goes_on_until_it_holds(tmp_path: Path, monke
 async def test_large_messages_are_truncated_in_steps_of_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: no transaction deletes much, so that pushes never wait for long. Method: what each step deleted."""
     steps: list[int] = []
-    apply = TruncateStep.apply
 
-    def noted(self: TruncateStep, session: Session) -> None:
-        apply(self, session)
-        steps.append(self.deleted)
+    def noted(session: Session, **limits: Any) -> tuple[int, StreamRecord]:
+        deleted, record = truncate_step(session, **limits)
+        steps.append(deleted)
+        return deleted, record
 
-    monkeypatch.setattr(TruncateStep, "apply", noted)
+    monkeypatch.setattr(admin, "truncate_step", noted)
     async with served(tmp_path) as server:
         peer = await server.peer()
         route = await peer.create("s")

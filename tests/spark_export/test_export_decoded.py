@@ -90,6 +90,7 @@ def test_the_contents_of_messages_are_columns(form: str, node: NodeProcess, tmp_
         (DecodingOptions("avro", "a INT"), "say how the messages are written"),
         (DecodingOptions("json", "a INT", ["timeZone=Nowhere/Land"]), "time zone"),
         (DecodingOptions("json", "a INT", ["timeZone"]), "NAME=VALUE"),
+        (DecodingOptions("json", "a INT", ["timeZones=UTC"]), "--decode-option timeZones: there are columnName"),
         (DecodingOptions("block", "a INT"), "decode=block has no column 'a'"),
     ],
 )

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,31 @@ def test_a_package_without_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(shipping, "PACKAGES", ("spark_export_that_is_missing",))
     with pytest.raises(SourceError, match="spark_export_that_is_missing cannot be found"):
         make_archive.__wrapped__()
+
+
+def test_two_makers_of_the_zip_at_once_do_not_write_into_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: two makers with one process number, as in two containers, make one whole zip. Method: while the first
+    writes its first module, the second one makes the zip from the beginning to the end."""
+    made: list[str] = []
+    whole = zipfile.ZipFile.writestr
+
+    def writestr(archive: zipfile.ZipFile, *given: object) -> None:
+        if not made:
+            made.append("")
+            made.append(make_archive.__wrapped__())
+        whole(archive, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shipping, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(shipping, "PACKAGES", ("bare", "mypy_extensions"))
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", writestr)
+    last = make_archive.__wrapped__()
+    assert made[1:] == [last]
+    assert [each.name for each in tmp_path.iterdir()] == [Path(made[1]).name]
+    with zipfile.ZipFile(made[1]) as archive:
+        assert archive.testzip() is None
+        assert len(archive.namelist()) == len(set(archive.namelist())) > 1
 
 
 PROGRAM = """

@@ -44,7 +44,7 @@ def fill(node: NodeProcess, stream: str, counts: list[int]) -> None:
 
 
 def load(spark: Any, node: NodeProcess, **options: str) -> Any:
-    """A read with the columns of this project; tests/spark_export/test_kafka_names.py has Kafka's."""
+    """A read with the columns of this project; tests/spark_export/source/test_kafka_names.py has Kafka's."""
     options = {"columns": "stream", **options}
     return spark.read.format("stream_node").options(endpoint=node.address, **options).load()
 

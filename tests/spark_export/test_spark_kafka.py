@@ -26,7 +26,8 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from spark_export.source.lag import LagListener
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
-from tests.spark_export.test_kafka_names import KAFKAS
+from tests.spark_export.source.test_kafka_names import KAFKAS
+from tests.spark_export.spark_queries import run_query
 from tests.spark_export.test_spark_batch import fill, load
 
 pytestmark = pytest.mark.spark
@@ -67,7 +68,7 @@ def test_the_lag_of_a_query_is_in_its_progress(spark: Any, node: NodeProcess, tm
         options = {"subscribe": "sk_lag", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "2"}
         frame = spark.readStream.format("stream_node").options(endpoint=node.address, **options).load()
         query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).queryName("lagging")
-        query.trigger(availableNow=True).start().awaitTermination()
+        run_query(query)
         assert ended.wait(60), reports
     finally:
         spark.streams.removeListener(listener)
@@ -89,7 +90,7 @@ def test_spark_itself_learns_of_a_deleted_stream(spark: Any, node: NodeProcess, 
         taken: list[int] = []
         writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
         writer = writer.foreachBatch(lambda batch, _: taken.extend(row["offset"] for row in batch.collect()))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        run_query(writer)
         return taken
 
     fill(node, stream, [4])

@@ -26,14 +26,13 @@ from stream_node.node.config import ENVIRONMENT_PREFIX
 from stream_node.node.process import NodeProcess
 from tests.ockam.identity.rules.guarded_node import write_rules
 from tests.spark_export.decode.registry_server import RegistryServer, registry_server
+from tests.spark_export.spark_queries import LATE_MAX
 from tests.tls.keys import Keys, settings
 from tests.tokens.token_node import everything_to_tokens
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/spark.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = "".join(BLOCK.findall(PAGE))
-LATE_MAX = 10
-"""How often a process of Spark may start too late."""
 
 
 @pytest.fixture

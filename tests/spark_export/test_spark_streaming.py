@@ -19,6 +19,7 @@ from spark_export.source.plan import CREATED
 from spark_export.source.readers import StreamReader
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
+from tests.spark_export.spark_queries import run_query
 from tests.spark_export.test_spark_batch import fill
 
 pytestmark = pytest.mark.spark
@@ -45,9 +46,7 @@ class Query:
             self.batches.append(len(rows))
 
         writer = frame.load().writeStream.option("checkpointLocation", self._checkpoint)
-        query = writer.foreachBatch(keep).trigger(availableNow=True).start()
-        assert query.awaitTermination(200), "the query does not end"
-        self.progress = query.lastProgress
+        self.progress = run_query(writer.foreachBatch(keep)).lastProgress
 
 
 def reader(node: NodeProcess, **options: str) -> StreamReader:

@@ -24,6 +24,7 @@ from spark_export.source.source import StreamNodeSource
 from spark_export.source.table_options import own_options, recall, recall_for_write, remember
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
+from tests.spark_export.spark_queries import run_query
 
 OF_A_TABLE = {
     "provider": "stream_node",
@@ -97,15 +98,9 @@ def test_a_stream_is_a_table_and_views_stand_on_it(
     with blocking.connect(node.address) as client:
         client.get_stream(stream).partitions[0].push(b"new")
     assert count(spark, "SELECT sum(messages) FROM order_counts") == 11
-    query = (
-        spark.readStream.option("startingOffsets", "earliest")
-        .table("orders")
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(tmp_path / "out"))
-    )
-    assert query.awaitTermination(120)
+    frame = spark.readStream.option("startingOffsets", "earliest").table("orders")
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    run_query(writer, str(tmp_path / "out"))
     assert spark.read.parquet(str(tmp_path / "out")).count() == 11
 
 

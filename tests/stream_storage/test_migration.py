@@ -15,7 +15,7 @@ from sqlalchemy.schema import CreateTable
 from block_node.persist.chain_log import ChainLog
 from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
-from index_service.lease_storage import LoadLeases
+from index_service.lease_storage import load_leases
 from stream_service.extensions import Retention
 from stream_service.stored import get_retention
 from stream_storage.contract import Append
@@ -73,8 +73,7 @@ def test_a_database_of_version_1_is_brought_up_to_date_with_every_value_as_it_wa
         record = session.log.find_stream("größe", 1)
         assert record is not None
         assert get_retention(session, record.stream_id) == Retention(60, None, 10**6)
-        leases = LoadLeases("mailer", "größe", nothing)
-        leases.apply(session)
+        leases = load_leases(session, "mailer", "größe")
         assert (leases.rows, leases.floor) == ([StoredLease(0, 5, "member"), StoredLease(1, 6, None)], 4)
     after = rows_of(directory)
     assert {name: rows for name, rows in after.items() if name in before} == before

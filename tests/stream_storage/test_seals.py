@@ -23,7 +23,7 @@ from block_node.backfill.targets import load_target, save_target
 from block_node.persist.chain_log import ChainLog
 from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
-from index_service.lease_storage import LoadLeases, WriteLeases, raise_fences
+from index_service.lease_storage import WriteLeases, load_leases, raise_fences
 from index_service.storage import SetPosition
 from stream_node.care.stored_place import StoredPlace, write_stored
 from stream_service.extensions import Retention
@@ -253,7 +253,7 @@ def test_a_damaged_fence_is_not_used(copy: Path, statement: str) -> None:
     database = Database.open(copy)
     change(copy, statement)
     with reading(database) as session, pytest.raises(DatabaseCorrupt, match="what was written"):
-        LoadLeases("mailer", "größe", nothing).apply(session)
+        load_leases(session, "mailer", "größe")
     database.close()
     with pytest.raises(DatabaseCorrupt, match="what was written"):
         Database.open(copy)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from stream_storage.contract import Append
-from stream_storage.reclaim import Reclaim
 from stream_storage.sqlite.database import PAGE_BYTES, Database
 from stream_storage.sqlite.session import SqliteSession
 from stream_storage.sqlite.verify import verify
@@ -15,11 +14,10 @@ MESSAGES, MESSAGE_BYTES = 20_000, 1024
 
 def reclaim(session: SqliteSession, pages: int, keep: int) -> int:
     """Do one step in its own transaction, and return how many pages are free afterwards."""
-    operation = Reclaim(pages, keep, on_done=lambda done: None)
     session.begin()
-    operation.apply(session)
+    free = session.reclaim(pages, keep)
     session.commit()
-    return operation.pages_left
+    return free
 
 
 def test_half_deleted_the_file_shrinks_to_a_little_above_what_is_left(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from ockam.actors.address import split_host_port
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from stream_node.node.config import Config
+from stream_node.node.parts import ServerStatistics
 from stream_node.node.server import Server
-from stream_node.node.statistics import ServerStatistics
 from tests.support.databases import database_settings
 from tests.support.stream_peer import StreamPeer
 

@@ -1,67 +1,34 @@
 # Generated from block_node/client/publisher.py by tools/generate_blocking.py; do not edit.
-"""Publishes blocks to one of several nodes, changes to another node after a failure, and reports durable blocks.
+"""BlockPublisher: publishes blocks to one of several nodes, and reports which blocks are durable.
 
 The publisher keeps each block until it is acknowledged, so that it can send the block again. The size of the kept
-blocks is limited; `send` waits for room. `publish_session` is one session with a node.
+blocks is limited; `send` waits for room. `publish_sessions` changes to another node after a failure.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from block_node.client.blocking.comparison import check_same
-from block_node.client.blocking.publish_session import ClientPublishSession, SessionError
-from block_node.client.errors import BlockRefused, PublishGaveUp
+from block_node.client.comparison import GivenBlock, GivenReader
+from block_node.client.errors import AnotherBlock
 from block_node.client.outgoing import OutgoingBlock
-from block_node.client.publisher_machine import PublisherMachine
+from block_node.client.publish_sessions import PublishSessions
 from block_node.client.settings import PublishSettings
 from stream_client.blocking.client import StreamClient
+from stream_client.blocking.session import ClientSession
 from stream_client.core.pushes import PendingResult
-from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
-from stream_client.shell.backoff import Backoff
 
 
-class BlockPublisher:
+class BlockPublisher(PublishSessions[ClientSession]):
     """Publishes blocks to one of several nodes. `BlockClient.publisher` creates it. A block is durable if the node has
     stored it from this publisher, or has a block with the same root hash.
 
     sessions: the number of sessions that nodes have opened so far.
     compared: the number of blocks that a node already had and that proved to be the same.
-
-    Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
-    planned.
     """
 
     def __init__(self, clients: Sequence[StreamClient], settings: PublishSettings) -> None:
-        self.sessions = 0
-        self.compared = 0
-        self._clients = list(clients)
-        self._settings = settings
-        self._machine = PublisherMachine()
-        self._blocks: dict[int, OutgoingBlock] = {}
-        self._kept_bytes = 0
-        self._changed: PendingResult | None = None
-        self._failure: SessionError | None = None
-        self._refusals: dict[int, int] = {}
-        self._progress_s = clients[0].session.now_s()
-        self._backoff = Backoff(settings.reconnect, random.random)
-        self._tried = 0
-        self._before: int | None = None
-        self._session: ClientPublishSession | None = None
-        self._planned: Callable[[], None] | None = None
-        self._stop_watch: Callable[[], None] | None = None
-        self._problem: ClientError | None = None
-
-    @property
-    def acknowledged(self) -> int | None:
-        """The highest block number up to which all given blocks are known to be durable. None if there is none."""
-        return self._machine.acknowledged
-
-    @property
-    def kept(self) -> int:
-        """The number of blocks that wait for an acknowledgement."""
-        return len(self._blocks)
+        super().__init__([client.session for client in clients], settings)
 
     def send(self, block: OutgoingBlock) -> None:
         """Gives a block to the publisher. Waits while too many blocks or bytes wait for an acknowledgement.
@@ -83,12 +50,12 @@ class BlockPublisher:
         # A number can be given twice: the second block must be the same.
         kept = self._blocks.get(block.number)
         if kept is not None and kept is not block:
-            check_same(self._clients[0], block.number, kept, block)
+            _check_same(self._nodes[0], block.number, kept, block)
         elif self._machine.add(block.number):
             self._blocks[block.number] = block
             self._kept_bytes += block.size_bytes
             self._go_on()
-            self._clients[0].session.shell.yield_control()
+            self._nodes[0].shell.yield_control()
 
     def flush(self) -> None:
         """Waits until every block given to `send` is durable. Raises the same errors as `send`."""
@@ -96,148 +63,24 @@ class BlockPublisher:
             self._wait_change()
         self._check()
 
-    def close(self) -> None:
-        """Accepts no more blocks. The session with the node ends when all given blocks are durable."""
-        self._unplan()
-        if self._session is not None:
-            self._session.close()
-
-    def abort(self) -> None:
-        """Stops publishing at once. The node is notified, because otherwise it would wait for the rest of a block."""
-        self._unplan()
-        if self._session is not None:
-            self._session.abort()
-            self._session = None
-
-    def _go_on(self) -> None:
-        if self._session is not None:
-            self._session.pump()
-        elif self._planned is None:
-            self._begin()
-
-    def _begin(self) -> None:
-        self._planned = None
-        if not self._blocks or self._failure is not None:
-            return
-        self._before = self._machine.acknowledged
-        try:
-            if self._stop_watch is None:
-                self._watch()
-            self._session = ClientPublishSession(
-                self._clients[0],
-                self._machine,
-                self._blocks,
-                self._settings.answer_s_max,
-                on_open=self._opened,
-                on_settled=self._forget_settled,
-                on_compared=self._note_compared,
-                on_end=self._ended,
-            )
-            self._session.begin()
-        except ClientError as error:
-            # The program has closed the client while its publisher was in use.
-            self._fail(error)
-
-    def _ended(self, error: SessionError | None) -> None:
-        """Handles the end of a session, with the error if there was one: fails, or plans the next session."""
-        self._session = None
-        # The node moves to the end of the list, so the next session uses another node.
-        self._clients.append(self._clients.pop(0))
-        if isinstance(error, BlockRefused):
-            self._count_refusal(error)
-        elif isinstance(error, ConnectionLost | NodeUnreachable | RequestTimeout | UnexpectedAnswer):
-            self._problem = error
-        elif error is not None:
-            # A block that cannot be read is an error of the program that gave the block to `send`.
-            self._fail(error)
-        if error is not None and self._failure is None:
-            self._plan()
-        self._report_change()
-
-    def _plan(self) -> None:
-        """Plans the next session: at once if another node has not been tried yet, else after a delay."""
-        self._tried += 1
-        delay_s = 0.0
-        # Progress at this node starts a new round.
-        if self._machine.acknowledged != self._before:
-            self._backoff.succeeded()
-            self._tried = len(self._clients)
-        if self._tried >= len(self._clients):
-            self._tried = 0
-            delay_s = self._backoff.next_delay_s()
-        try:
-            self._planned = self._clients[0].session.shell.call_later(delay_s, self._begin)
-        except ClientError as error:
-            self._fail(error)
-
-    def _unplan(self) -> None:
-        for stop in (self._planned, self._stop_watch):
-            if stop is not None:
-                stop()
-        self._planned = self._stop_watch = None
-
-    def _opened(self) -> None:
-        self.sessions += 1
-
-    def _note_compared(self, number: int) -> None:
-        self.compared += 1
-
-    def _forget_settled(self) -> None:
-        """Drops the blocks that are now known to be durable. Wakes `send` and `flush`."""
-        settled = self._machine.take_settled()
-        for number in settled:
-            self._kept_bytes -= self._blocks.pop(number).size_bytes
-            self._refusals.pop(number, None)
-        if settled:
-            self._progress_s, self._problem = self._now_s(), None
-            self._report_change()
-
-    def _count_refusal(self, error: BlockRefused) -> None:
-        number = error.number if error.number is not None else -1
-        self._refusals[number] = self._refusals.get(number, 0) + 1
-        if self._refusals[number] >= self._settings.refusals_max:
-            self._fail(error)
-        else:
-            self._problem = ConnectionLost(str(error))
-
-    def _watch(self) -> None:
-        """Fails when for `give_up_s` seconds no block was acknowledged and no bytes of a block were sent. The error
-        names the error of the last session, or else the answer that the present session waits for."""
-        give_up_s, session, problem = self._settings.give_up_s, self._session, self._problem
-        self._stop_watch = None
-        if give_up_s is None or not self._blocks or self._failure is not None:
-            return
-        moved_s = self._progress_s if session is None else max(self._progress_s, session.moved_s)
-        left_s = moved_s + give_up_s - self._now_s()
-        if left_s > 0:
-            self._stop_watch = self._clients[0].session.shell.call_later(left_s, self._watch)
-            return
-        if problem is None and session is not None:
-            problem = session.awaited()
-        if isinstance(problem, NodeUnreachable):
-            self._fail(problem)
-        else:
-            self._fail(PublishGaveUp(f"no block was acknowledged for {give_up_s:g} s: {problem}"))
-
-    def _fail(self, error: SessionError) -> None:
-        self._failure = error
-        self._report_change()
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _now_s(self) -> float:
-        return self._clients[0].session.now_s()
-
-    def _report_change(self) -> None:
-        changed, self._changed = self._changed, None
-        if changed is not None:
-            changed.finish()
-
     def _wait_change(self) -> None:
         if self._session is None and self._planned is None:
             self._begin()
         if self._changed is None:
             self._changed = PendingResult()
-        self._clients[0].session.shell.wait(self._changed)
+        self._nodes[0].shell.wait(self._changed)
+
+
+def _check_same(session: ClientSession, number: int, one: OutgoingBlock, other: OutgoingBlock) -> None:
+    """Raises AnotherBlock if two blocks of the program with the same number differ, BlockError if one is incomplete."""
+    first, second = _read(session, one), _read(session, other)
+    if first.roots != second.roots:
+        raise AnotherBlock(number, first.roots[0].root, second.roots, None)
+
+
+def _read(session: ClientSession, block: OutgoingBlock) -> GivenBlock:
+    reader = GivenReader(block)
+    while (given := reader.step()) is None:
+        # A large block takes seconds to read, so the client sends and receives between the chunks.
+        session.shell.yield_control()
+    return given

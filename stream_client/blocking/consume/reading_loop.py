@@ -13,56 +13,23 @@ incarnations apart, only a position beyond the end of the stream shows that the 
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
-from stream_client.blocking.consume.partition_reading import PartitionReading
-from stream_client.blocking.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.blocking.positions import Positions, resume
 from stream_client.blocking.session import ClientSession
-from stream_client.blocking.watch import PartitionWatch
-from stream_client.consume.options import ConsumerOptions
-from stream_client.consume.page import Page, find_holes
+from stream_client.consume.partition_reading import PartitionReading
+from stream_client.consume.reader import LONG_POLL_S
+from stream_client.consume.readings import ReadPartitions
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.errors import PositionBeyondEnd, PositionReset, RequestTimeout, StreamRemade
-from stream_service.extensions import FromIndex
-
-CHECK_S = 5.0
-"""The interval in which a waiting consumer asks whether somebody has set its position, in seconds."""
-
-logger = logging.getLogger("stream_client")
+from stream_client.errors import PositionReset, RequestTimeout, StreamRemade
 
 
-class ReadingLoop:
-    """Reads the partitions of one consumer, and records the consumer's position in each partition.
+class ReadingLoop(ReadPartitions):
+    """Reads the partitions of one consumer, and records the consumer's position in each partition."""
 
-    readings: the partitions being read, by number. `current` is the one whose page the program receives at the moment.
-    holes, processed: the numbers of missing indexes and of processed messages, in all partitions since the start.
-    watch: notices partitions that are added to the stream; None: the consumer reads what it was given.
-    woken: whether `wake` was called, and neither `next_reading` nor the consumer has reacted yet.
-    """
-
-    def __init__(
-        self, session: ClientSession, stream_name: str, positions: Positions, options: ConsumerOptions
-    ) -> None:
-        self._session = session
-        self._stream_name = stream_name
-        self._positions = positions
-        self._options = options
-        self._save_messages = options.save_messages or options.page_messages
-        self._merge = Merge(session.shell)
-        self._by_reader: dict[Reader, PartitionReading] = {}
-        self._save_due_s = math.inf
-        self._check_due_s = session.shell.now_s() + CHECK_S
-        self._resets: set[int] = set()
-        self._added: list[PartitionHandle] = []
-        self.watch: PartitionWatch | None = None
-        self.readings: dict[int, PartitionReading] = {}
-        self.current: PartitionReading | None = None
-        self.holes = 0
-        self.processed = 0
-        self.woken = False
+    _session: ClientSession
+    _positions: Positions
 
     def add(self, handles: Sequence[PartitionHandle]) -> None:
         """Begins to read these partitions too, each at its saved position, but those that are already being read."""
@@ -74,47 +41,6 @@ class ReadingLoop:
         for handle, mark in zip(new, marks, strict=True):
             reader = self._make_reader(handle, mark.index, mark.created_us)
             self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, mark)
-
-    def drop(self, partition: int) -> None:
-        reading = self.readings.pop(partition)
-        self._resets.discard(partition)
-        del self._by_reader[reading.reader]
-        self._merge.drop(reading.reader)
-        if reading is self.current:
-            self.current = None
-
-    def stop(self) -> None:
-        if self.watch is not None:
-            self.watch.stop()
-        for partition in list(self.readings):
-            self.drop(partition)
-
-    def begin(self) -> None:
-        """Prepares a new iteration: no partition counts as read to its end any more."""
-        for reading in self.readings.values():
-            reading.ended = False
-
-    def wake(self) -> None:
-        """Makes `next_reading` return None: at once if it is waiting, otherwise when it is about to wait."""
-        self.woken = True
-        self._merge.wake()
-
-    def commit(self) -> None:
-        """Counts the last received message as processed, since the program asks for the next one."""
-        reading = self.current
-        if reading is None or reading.handed_index == reading.next_index:
-            return
-        # A client that has ended, for example in a forked process, must not count messages that the parent reads too.
-        self._session.core.connection.check_open()
-        reading.next_index = reading.handed_index
-        reading.unsaved += 1
-        self.processed += 1
-        now_s = self._session.shell.now_s()
-        # The first unsaved message starts the interval. Its save is due even if no other message comes.
-        if reading.unsaved >= self._save_messages or now_s >= self._save_due_s:
-            self.save_nowait()
-        elif self._save_due_s == math.inf:
-            self._save_due_s = now_s + self._options.save_interval_s
 
     def send_lagging(self) -> None:
         """Sends the saves and lease renewals that are due, also between two messages of one page."""
@@ -140,7 +66,10 @@ class ReadingLoop:
             due_s = min(self._save_due_s, self._check_due_s, give_up_s)
             if self.watch is not None:
                 due_s = min(due_s, self.watch.due_s)
-            reader = self._merge.next_ready(due_s - self._session.shell.now_s())
+            wait_s = due_s - self._session.shell.now_s()
+            if wait_s > 0:
+                self._session.shell.wait(self._merge.arrival(), wait_s)
+            reader = self._merge.next_nowait()
             now_s = self._session.shell.now_s()
             # The wait can have ended for several of these reasons, so each is checked.
             if now_s >= self._save_due_s:
@@ -162,19 +91,6 @@ class ReadingLoop:
         self.save()
         return None
 
-    def has_ended(self) -> bool:
-        return all(reading.ended for reading in self.readings.values())
-
-    def save_nowait(self) -> None:
-        moved = {
-            partition: reading.next_index
-            for partition, reading in self.readings.items()
-            if reading.next_index > reading.saved_index and partition not in self._resets
-        }
-        if moved:
-            self._positions.save_nowait(self._stream_name, moved)
-        self._saved(moved)
-
     def save(self, partitions: Collection[int] | None = None) -> None:
         """Saves the changed positions of these partitions (None: all). Returns when they are safely stored."""
         chosen = self.readings if partitions is None else partitions
@@ -191,20 +107,6 @@ class ReadingLoop:
                 if partition not in self._resets:
                     self.readings[partition].kept_index = index
         self._saved(moved)
-
-    def _saved(self, indexes: Mapping[int, int]) -> None:
-        for partition, index in indexes.items():
-            reading = self.readings.get(partition)
-            if reading is not None:
-                reading.saved_index = max(reading.saved_index, index)
-                reading.unsaved = 0
-        self._save_due_s = math.inf
-
-    def _ask(self, stop_at_end: bool) -> None:
-        for reading in self.readings.values():
-            reading.reader.waits = not stop_at_end
-            if not (stop_at_end and reading.ended):
-                reading.reader.ask()
 
     def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
         """Makes the arrived page the current one of its partition, and requests the next page. Returns whether the
@@ -228,17 +130,6 @@ class ReadingLoop:
             self._session.shell.yield_control()
         return bool(page.messages)
 
-    def _check(self, reading: PartitionReading, page: Page) -> None:
-        """Raises PositionBeyondEnd if the position is beyond the partition's end."""
-        if page.created_us is not None:
-            # From here on the node returns no messages of another incarnation.
-            reading.mark.created_us = reading.reader.created_us = page.created_us
-        if page.next_index is not None and page.next_index < reading.next_index:
-            raise PositionBeyondEnd(
-                f"the position of {self._stream_name!r}, partition {reading.partition} is {reading.next_index}, and "
-                f"the stream ends at {page.next_index}: it has lost messages or was made again; set the position"
-            )
-
     def _begin_anew(self, reading: PartitionReading, created_us: int) -> None:
         """Reads the stream that was created at `created_us` from its beginning: the position belongs to another one."""
         before, index = reading.next_index, 0
@@ -252,25 +143,6 @@ class ReadingLoop:
         reading.mark.created_us = created_us
         self._go_to(reading, index)
         self._tell(StreamRemade(self._stream_name, reading.partition, before))
-
-    def _check_positions(self, now_s: float) -> None:
-        """Asks whether somebody has set a position. A quiet consumer saves nothing, so no answer would show it."""
-        self._check_due_s = now_s + CHECK_S
-        if hasattr(self._positions, "check_nowait"):
-            self._positions.check_nowait(self._stream_name, list(self.readings))
-
-    def _note_reset(self, partition: int) -> None:
-        """Records that somebody else has changed the position of a partition. No further message of its page counts."""
-        reading = self.readings.get(partition)
-        if reading is not None:
-            self._resets.add(partition)
-            reading.drop_page()
-            self._merge.wake()
-
-    def note_added(self, handles: Sequence[PartitionHandle]) -> None:
-        """Records that these partitions are to be read too. The loop begins soon."""
-        self._added += handles
-        self._merge.wake()
 
     def _follow_changes(self) -> None:
         """Begins to read added partitions, and goes on at the positions that somebody else has set."""
@@ -293,35 +165,3 @@ class ReadingLoop:
             self._go_to(reading, mark.index)
             if mark.index != before:
                 self._tell(PositionReset(self._stream_name, partition, before, mark.index))
-
-    def _go_to(self, reading: PartitionReading, index: int) -> None:
-        del self._by_reader[reading.reader]
-        self._merge.drop(reading.reader)
-        reader = self._make_reader(reading.handle, index, reading.mark.created_us)
-        reading.go_to(reader, index)
-        self._by_reader[reader] = reading
-
-    def _make_reader(self, handle: PartitionHandle, index: int, created_us: int) -> Reader:
-        return Reader(
-            self._session,
-            handle,
-            FromIndex(index),
-            page_messages=self._options.page_messages,
-            waits=True,
-            on_page=self._merge.arrived,
-            idle_delay_s=self._options.idle_delay_s,
-            created_us=created_us,
-        )
-
-    def _tell(self, event: StreamRemade | PositionReset) -> None:
-        if self._options.on_event is not None:
-            self._options.on_event(event)
-        else:
-            logger.warning("%s", event)
-
-    def _report_holes(self, reading: PartitionReading) -> None:
-        """Counts the missing indexes before and between the current page's messages, and reports them to `on_hole`."""
-        for first_missing, next_there in find_holes(reading.messages, reading.handed_index or None):
-            self.holes += next_there - first_missing
-            if self._options.on_hole is not None:
-                self._options.on_hole(reading.partition, first_missing, next_there)

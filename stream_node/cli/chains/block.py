@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.channel_options import NO_CHANNEL
 from stream_node.cli.client import check_contact, run_to_signal
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions, ViaOption
 from stream_node.cli.output import columns, counted, say
-from stream_node.cli.request_options import reaching, request_options
+from stream_node.cli.request_options import NO_CHANNEL, reaching, request_options
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:

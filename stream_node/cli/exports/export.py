@@ -91,11 +91,13 @@ def daemon(
         typer.Option(help="A file for counters in the text format of Prometheus, for a textfile collector."),
     ] = None,
     compact_files: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=0, help="Compact the files of one stream and date when this many of them are small; 0 for never."
+            min=0,
+            help="Compact the files of one stream and date when this many of them are small; 0 for never. Without it: "
+            "16; a table that another program made is compacted and cleaned only with this option or --keep.",
         ),
-    ] = 16,
+    ] = None,
     keep: KeepOption = None,
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "info",
@@ -144,6 +146,9 @@ def history(
         from dataclasses import asdict
 
         rows = [asdict(each) for each in table.history_of(folder).load_runs(last)]
+        if not rows:
+            # A path without an export is told, because it may be misspelt.
+            table.open(folder)
     say_each(rows, columns([HEAD, *map(_cells, rows)], NUMBERS) if rows else "no run yet")
 
 
@@ -221,7 +226,14 @@ def forget(
         str | None, typer.Option(metavar="TEXT", help="Erase only the messages with this key. Without it, all.")
     ] = None,
     key_hex: Annotated[str | None, typer.Option(metavar="HEX", help="The key as hexadecimal digits.")] = None,
-    keep: KeepOption = "0s",
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="How long older versions of the table, which still have the rows, are kept for readers. Without it: "
+            "as long as properties of the table say, else not at all.",
+        ),
+    ] = None,
     log_level: LogLevelOption = "warning",
     table: TableOptions = PLAIN_TABLE,
 ) -> None:
@@ -243,9 +255,14 @@ def forget(
         except ValueError as error:
             raise UsageError(f"--key-hex {key_hex}: {error}") from error
         choose_log_level(log_level)
-        keep_s = 0 if keep is None else parse_duration(keep)
+        keep_s = None if keep is None else parse_duration(keep)
         row = _run(erase(table.open(folder), table.history_of(folder), stream, wanted, keep_s=keep_s))
-    say(row, f"{row['rows']:,} rows erased; {row['expired']:,} old files and versions removed")
+    lines = [f"{row['rows']:,} rows erased; {row['expired']:,} old files and versions removed"]
+    if row["kept_by"]:
+        lines.append(f"older versions still have the rows, as the table has {row['kept_by']}; --keep 0s removes them")
+    if row["still_in"]:
+        lines.append(f"the rows are still in {', '.join(row['still_in'])}: drop these, and forget once more")
+    say(row, lines)
 
 
 def migrate(
@@ -277,8 +294,12 @@ def files(folder: FolderArgument, table: TableOptions = PLAIN_TABLE) -> None:
     Example: stream-node export files s3://bucket/lake
     """
     with errors_told():
+        from spark_export.exporter.job import plain_path
+
         found = table.open(folder).list_files()
-        rows = [{"address": each.address, "file_bytes": each.file_bytes, "rows": each.rows} for each in found]
+        rows = [
+            {"address": plain_path(each.address), "file_bytes": each.file_bytes, "rows": each.rows} for each in found
+        ]
     say_each(rows, [each["address"] for each in rows])
 
 

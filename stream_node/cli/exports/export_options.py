@@ -270,10 +270,15 @@ class DecodingOptions(NamedTuple):
                 raise UsageError("--schema, --decode-option and --without-data need --decode")
             return None
         from spark_export.decode.decoding import decoder
+        from spark_export.decode.options import DECODE_OPTIONS
         from spark_export.errors import OptionError
 
+        options = dict(pair(each) for each in self.decode_option or ())
+        known = {each.lower() for each in DECODE_OPTIONS}
+        if unknown := [name for name in options if name.lower() not in known]:
+            raise UsageError(f"--decode-option {unknown[0]}: there are {', '.join(DECODE_OPTIONS)}")
         try:
-            made = decoder(self.decode, self.schema, dict(pair(each) for each in self.decode_option or ()))
+            made = decoder(self.decode, self.schema, options)
         except OptionError as error:
             raise UsageError(f"--decode {self.decode}: {error}") from error
         from spark_export.tables.columns import ROWS

@@ -17,7 +17,6 @@ from stream_node.cli.progress import ProgressLine
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
-    from stream_node.bench.loads import Load
     from stream_node.bench.run import Result, Work
 
 CLIENTS_MAX = 1_000
@@ -67,10 +66,7 @@ def push(
 
     Example: stream-node bench push --messages 100000 --size 1000 --publishers 4
     """
-    from stream_node.bench.loads import Load
-
-    load = Load(messages=messages, size_bytes=size, clients=publishers, window=window)
-    _measure("push", load, node)
+    _measure("push", node, messages=messages, size_bytes=size, clients=publishers, window=window)
 
 
 def pull(
@@ -87,10 +83,7 @@ def pull(
 
     Example: stream-node bench pull --messages 100000 --page 100 --readers 4
     """
-    from stream_node.bench.loads import Load
-
-    load = Load(messages=messages, size_bytes=size, clients=readers, window=page)
-    _measure("pull", load, node)
+    _measure("pull", node, messages=messages, size_bytes=size, clients=readers, window=page)
 
 
 def latency(
@@ -103,10 +96,7 @@ def latency(
 
     Example: stream-node bench latency --messages 1000 --publishers 10
     """
-    from stream_node.bench.loads import Load
-
-    load = Load(messages=messages, size_bytes=size, clients=publishers)
-    _measure("latency", load, node)
+    _measure("latency", node, messages=messages, size_bytes=size, clients=publishers)
 
 
 def fanout(
@@ -122,18 +112,16 @@ def fanout(
 
     Example: stream-node bench fanout --messages 10000 --consumers 100
     """
-    from stream_node.bench.loads import Load
-
-    load = Load(messages=messages, size_bytes=size, clients=consumers, window=window)
-    _measure("fanout", load, node)
+    _measure("fanout", node, messages=messages, size_bytes=size, clients=consumers, window=window)
 
 
-def _measure(work: Work, load: Load, node: NodeOptions) -> None:
-    """Runs the load on the chosen node, and prints the results. If no node is chosen, it starts a node for the run."""
+def _measure(work: Work, node: NodeOptions, **load: int) -> None:
+    """Runs a load on the chosen node, and prints the results. If no node is chosen, it starts a node for the run.
+    load: the fields of `stream_node.bench.run.Load`."""
     import msgspec
     import trio
 
-    from stream_node.bench.run import own_node, run
+    from stream_node.bench.run import Load, own_node, run
     from stream_node.cli.contexts import find_target, resolve_target
     from stream_node.node.process import NodeNotStarted, interrupted_by
 
@@ -149,7 +137,7 @@ def _measure(work: Work, load: Load, node: NodeOptions) -> None:
                 raise CommandFailed(f"no node to measure: {error}") from error
         progress = stack.enter_context(ProgressLine())
         result, number = trio.run(
-            _until_signal, partial(run, work, load, partial(open_client, target), progress.draw, tell)
+            _until_signal, partial(run, work, Load(**load), partial(open_client, target), progress.draw, tell)
         )
     if result is None:
         raise typer.Exit(128 + number)

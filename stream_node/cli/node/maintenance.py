@@ -6,9 +6,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,23 +19,13 @@ from stream_node.cli.progress import progress_shown
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
-    from stream_node.care.restore import Present
+    from stream_node.care.restore import FileContents, Present
     from stream_node.node.config import Config
     from stream_storage.sqlite.backup import BackupManifest
     from stream_storage.sqlite.verify import VerifyReport
 
 STREAMS_LISTED = 2**31
 """A number above the number of streams of any node: `verify` needs the total number of messages for its progress."""
-
-
-class Contents(NamedTuple):
-    """The contents of a backup or a database file, for the report of a restore."""
-
-    streams: int
-    messages: int
-    data_bytes: int
-    created_us: int | None
-    newest_us: int | None
 
 
 def backup(
@@ -119,8 +110,7 @@ def restore(
             held, present = _held(manifests), _present(found)
         elif file is not None and source is None:
             folder = one_database_folder(target)
-            contents, present = restore_file(file, folder, over=over, dry_run=dry_run, progress=progress)
-            held = Contents(contents.streams, contents.messages, contents.data_bytes, None, contents.newest_us)
+            held, present = restore_file(file, folder, over=over, dry_run=dry_run, progress=progress)
         else:
             raise UsageError("name a folder that `backup` made, or a database with --file, and not both")
     report = {
@@ -142,7 +132,7 @@ def restore(
     say(report, text + _replaced(present))
 
 
-def _restored(held: Contents, folder: str, *, verified: bool, dry_run: bool) -> str:
+def _restored(held: FileContents, folder: str, *, verified: bool, dry_run: bool) -> str:
     counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
     text = f"{counts} {'would be restored' if dry_run else 'restored'} to {folder}"
     text += ", verified" if verified else ""
@@ -151,14 +141,12 @@ def _restored(held: Contents, folder: str, *, verified: bool, dry_run: bool) -> 
     return text
 
 
-def _held(manifests: Sequence[BackupManifest]) -> Contents:
-    return Contents(
-        sum(each.streams for each in manifests),
-        sum(each.messages for each in manifests),
-        sum(each.data_bytes for each in manifests),
-        max(each.created_us for each in manifests),
-        None,
-    )
+def _held(manifests: Sequence[BackupManifest]) -> FileContents:
+    from stream_node.care.restore import FileContents
+
+    streams, messages = sum(each.streams for each in manifests), sum(each.messages for each in manifests)
+    data_bytes, created_us = sum(each.data_bytes for each in manifests), max(each.created_us for each in manifests)
+    return FileContents(streams, messages, data_bytes, created_us=created_us)
 
 
 def _present(found: Sequence[Present]) -> Present:
@@ -242,12 +230,9 @@ def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyRepor
     from stream_storage.sqlite.database import Database
     from stream_storage.sqlite.verify import verify as verify_session
 
-    session = Database.open(folder, read_only=True).read_session()
-    try:
+    with closing(Database.open(folder, read_only=True).read_session()) as session:
         total = sum(each.next_index - each.first_index for each in session.log.list_streams(limit=STREAMS_LISTED))
         return verify_session(session, lambda _, messages: progress(messages, total))
-    finally:
-        session.close()
 
 
 def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, listen: ListenOption = None) -> None:
@@ -263,7 +248,7 @@ def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, listen: 
     import msgspec
 
     from stream_node.care.doctor import examine
-    from stream_node.node.setting_origins import load_effective
+    from stream_node.node.config_sources import load_effective
 
     in_force, settings = load_effective({"data_dir": data_dir, "listen": listen}, file=config)
     findings = examine(in_force)

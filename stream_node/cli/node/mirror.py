@@ -117,7 +117,8 @@ def promote(
                 answer = await _ask(client, request)
                 if answer.done:
                     break
-                there, ends = (sum(each) for each in zip(*map(_ends, answer.mirrors), strict=True))
+                there = sum(each.next_index for each in answer.mirrors)
+                ends = sum(max(each.next_index, each.source_next_index) for each in answer.mirrors)
                 progress.draw("copying", there, ends, [counted(ends - there, "message") + " missing"])
                 await trio.sleep(POLL_S)
         before = [each for each in answer.mirrors if each.condition.name not in ("FENCING", "UNFENCED")]
@@ -158,10 +159,6 @@ def _lost(behind: int, heard_us: int) -> str:
         f"it was {counted(behind, 'message')} behind when it last heard of its source, and lacks what the source has "
         f"confirmed since {time_text(heard_us)}"
     )
-
-
-def _ends(state: MirrorState) -> tuple[int, int]:
-    return state.next_index, max(state.next_index, state.source_next_index)
 
 
 def _row(state: MirrorState) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command `stream-node serve`: runs a node in this process."""
+"""The command `stream-node serve`: runs a node in this process, or in several workers, which one supervisor starts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from stream_node.cli.options import ConfigOption, ForwardOption, GrpcOption, HttpOption, ListenOption, LogLevelOption
-from stream_node.cli.output import say_json, say_text
+from stream_node.cli.output import say_json, say_text, tell
 from stream_node.node.log_writer import write_waiting_lines
 
 if TYPE_CHECKING:
+    import trio
+
     from stream_node.node.config import Config
     from stream_node.node.reloading import Reloading
     from stream_node.node.server import Server
@@ -61,15 +63,14 @@ def serve(
     """
     import trio
 
-    from stream_node.cli.node.serve_workers import supervise
     from stream_node.fleet.worker_directory import check_workers
     from stream_node.fleet.worker_place import own_settings, take_place
+    from stream_node.node.config_sources import load_effective
     from stream_node.node.day_log import log_started
     from stream_node.node.logs import configure_logs
     from stream_node.node.notify import Notifier
     from stream_node.node.reloading import Reloading
     from stream_node.node.server import Server
-    from stream_node.node.setting_origins import load_effective
 
     flags = {
         "data_dir": data_dir,
@@ -132,27 +133,37 @@ async def _serve_until_stopped(
         await trio.lowlevel.wait_readable(pipe)
         server.stop()
 
-    had_terminal = has_terminal()
-
-    async def obey_signals(signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
-        async for number in signals:
-            # A terminal that is closed sends SIGHUP too, and the node must not go on without it.
-            if number == signal.SIGHUP and has_terminal() == had_terminal and reloading.has_files:
-                nursery.start_soon(reloading.reload)
-            else:
-                server.stop()
-
     async def serve_to_the_end(scope: trio.CancelScope, *, task_status: trio.TaskStatus[list[str]]) -> None:
         await server.serve(task_status=task_status)
         scope.cancel()
 
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_obey_signals, nursery, lambda: reloading.has_files, reloading.reload, server.stop)
+        if supervisor is not None:
+            nursery.start_soon(end_with_supervisor, supervisor)
+        await nursery.start(serve_to_the_end, nursery.cancel_scope)
+        report_ready()
+
+
+async def _obey_signals(
+    nursery: trio.Nursery,
+    can_reload: Callable[[], bool],
+    reload: Callable[[], Awaitable[None]],
+    stop: Callable[[], None],
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    import trio
+
+    had_terminal = has_terminal()
     with trio.open_signal_receiver(*obeyed_signals()) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(obey_signals, signals, nursery)
-            if supervisor is not None:
-                nursery.start_soon(end_with_supervisor, supervisor)
-            await nursery.start(serve_to_the_end, nursery.cancel_scope)
-            report_ready()
+        task_status.started()
+        async for number in signals:
+            # A terminal that is closed sends SIGHUP too, and the node must not go on without it.
+            if number == signal.SIGHUP and has_terminal() == had_terminal and can_reload():
+                nursery.start_soon(reload)
+            else:
+                stop()
 
 
 def obeyed_signals() -> list[signal.Signals]:
@@ -224,3 +235,66 @@ def _relax_garbage_collector() -> None:
     modules, which stay."""
     gc.set_threshold(GC_OBJECTS, 20, 20)
     gc.freeze()
+
+
+def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_json: bool) -> None:
+    """Runs the workers of a node until this process is told to stop. Raises ConfigError, StorageError, CannotListen.
+    arguments: the command line, which the workers get too. has_file: whether it names a file of settings."""
+    import structlog
+    import trio
+
+    from stream_node.fleet.cluster_services import check_cluster
+    from stream_node.fleet.supervisor import NodeEnd, Supervisor
+    from stream_node.fleet.worker_directory import check_workers, lock_directory, make_databases
+    from stream_node.fleet.worker_place import check_own_addresses
+    from stream_node.node.config_sources import check_start
+    from stream_node.node.logs import REPEATED
+    from stream_node.node.notify import Notifier
+    from stream_node.node.reloading import may_have_files
+
+    # A wrong setting is reported once here, and not by each worker.
+    check_cluster(settings)
+    check_own_addresses(settings)
+    check_start(settings)
+
+    notifier = Notifier()
+    # The workers answer this question in the same way: they have a notifier if this process has one.
+    can_reload = may_have_files(settings, has_file=has_file, notifier=notifier)
+
+    async def run() -> NodeEnd:
+        lock = await lock_directory(settings)
+        try:
+            # Another supervisor may have made the databases before it gave the lock back.
+            check_workers(settings)
+            supervisor = Supervisor(settings, lock, arguments, notifier)
+            # A start that fails before this leaves no database, so the next one may have another number of workers.
+            try:
+                await trio.to_thread.run_sync(make_databases, settings)
+                return await run_locked(supervisor)
+            finally:
+                supervisor.close()
+        finally:
+            lock.release(clean=True)
+
+    async def run_locked(supervisor: Supervisor) -> NodeEnd:
+        def report_ready() -> None:
+            report_listening(settings, supervisor.addresses, [], as_json)
+            notifier.ready()
+
+        def stop() -> None:
+            notifier.stopping()
+            supervisor.stop()
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_obey_signals, nursery, lambda: can_reload, supervisor.reload, stop)
+            nursery.start_soon(notifier.report_alive)
+            end = await supervisor.run(report_ready)
+            nursery.cancel_scope.cancel()
+        return end
+
+    end = trio.run(run)
+    REPEATED.tell(structlog.get_logger(__name__), is_end=True)
+    if end.reason is not None:
+        tell(end.reason)
+    if end.code:
+        raise typer.Exit(end.code)

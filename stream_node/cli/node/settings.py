@@ -8,17 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.channel_options import NO_CHANNEL, ChannelOptions, absolute, check_peer
 from stream_node.cli.options import ConfigOption, DataDirOption, ForwardOption, ListenOption, LogLevelOption, ViaOption
 from stream_node.cli.output import AS_JSON, columns, counted, say, say_json, tell
-from stream_node.cli.request_options import NO_SERVICES, NO_TLS, ServiceOptions, TlsOptions
-from stream_node.cli.token_options import TokenFileOption, keep_token, kept_token_file
+from stream_node.cli.request_options import (
+    NO_CHANNEL,
+    NO_SERVICES,
+    NO_TLS,
+    ChannelOptions,
+    ServiceOptions,
+    TlsOptions,
+    TokenFileOption,
+    absolute,
+    check_peer,
+    keep_token,
+    kept_token_file,
+)
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from stream_node.cli.contexts import Target
     from stream_node.node.config import Config
-    from stream_node.node.setting_origins import Setting
+    from stream_node.node.config_sources import Setting
 
 STREAM_SERVICE = "stream_service"
 NameArgument = Annotated[str, typer.Argument(help="The name of the context.")]
@@ -35,7 +45,7 @@ class FlagOptions(NamedTuple):
 
     def load(self, file: Path | None = None) -> tuple[Config, list[Setting]]:
         """Returns the settings in force, and where each comes from. file: in place of --config. Raises ConfigError."""
-        from stream_node.node.setting_origins import load_effective
+        from stream_node.node.config_sources import load_effective
 
         flags = {
             "data_dir": self.data_dir,
@@ -203,17 +213,7 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
     import msgspec
 
     tls = None if target.tls is None else msgspec.to_builtins(target.tls)
-    report = {"name": name, "address": target.address, "via": list(target.via), "service": target.service}
-    return report | {
-        "index_service": target.index_service,
-        "framing": target.framing,
-        "tls": tls,
-        "token_file": target.token_file,
-        "peer": target.peer,
-        "identity": target.identity,
-        "channel_listener": target.channel_listener,
-        "current": current,
-    }
+    return {"name": name, **msgspec.structs.asdict(target), "tls": tls, "current": current}
 
 
 def _way(target: Target) -> str:

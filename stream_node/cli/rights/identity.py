@@ -4,6 +4,7 @@ channels a node accepts."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -27,9 +28,7 @@ def create(file: FileOption = None, data_dir: OfNodeOption = None) -> None:
     """
     from ockam.identity.channel.identity_file import create_identity
 
-    chosen = _file(file, data_dir)
-    identity = create_identity(chosen, int(time.time()))
-    say({"identifier": str(identity), "file": str(chosen)}, str(identity))
+    _say(file, data_dir, create_identity)
 
 
 def show(file: FileOption = None, data_dir: OfNodeOption = None) -> None:
@@ -39,9 +38,7 @@ def show(file: FileOption = None, data_dir: OfNodeOption = None) -> None:
     """
     from ockam.identity.channel.identity_file import load_identity
 
-    chosen = _file(file, data_dir)
-    identity = load_identity(chosen, int(time.time()))
-    say({"identifier": str(identity), "file": str(chosen)}, str(identity))
+    _say(file, data_dir, load_identity)
 
 
 def add(
@@ -109,14 +106,15 @@ def remove(identifier: IdentifierArgument, directory: DirectoryOptions = ANY_DIR
     say(report, f"{text}; {left} left")
 
 
-def _file(file: Path | None, data_dir: str | None) -> Path:
+def _say(file: Path | None, data_dir: str | None, get: Callable[[Path, int], object]) -> None:
+    """Prints the identity of the chosen file, which `get` makes or reads at the present time."""
     from stream_node.node.identity.channel_services import node_identity_file, user_identity_file
 
     if file is not None and data_dir is not None:
         raise UsageError("--file and --data-dir are two identities; leave one out")
-    if file is not None:
-        return file
-    return user_identity_file() if data_dir is None else node_identity_file(data_dir)
+    chosen = file or (user_identity_file() if data_dir is None else node_identity_file(data_dir))
+    identity = get(chosen, int(time.time()))
+    say({"identifier": str(identity), "file": str(chosen)}, str(identity))
 
 
 def _trust_file(directory: DirectoryOptions) -> Path:

@@ -22,17 +22,7 @@ from stream_node.cli.outlet import output_taken, take_singly
 from stream_node.cli.output import tell
 from stream_node.cli.streams.holes import FailOnHoleOption, Holes
 from stream_node.cli.streams.messages import PrintFormat, flush, write_message
-from stream_node.cli.streams.pull import (
-    FromOption,
-    HeadersOption,
-    KeysOption,
-    LastOption,
-    NdjsonOption,
-    RawOption,
-    StopOption,
-    TimesOption,
-    begin_at,
-)
+from stream_node.cli.streams.pull import BARE_DATA, FromOption, LastOption, PrintOptions, StopOption, begin_at
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -64,11 +54,7 @@ def consume(
     ] = False,
     follow: FollowOption = False,
     limit: StopOption = None,
-    keys: KeysOption = False,
-    headers: HeadersOption = False,
-    times: TimesOption = False,
-    ndjson: NdjsonOption = False,
-    raw: RawOption = False,
+    printing: PrintOptions = BARE_DATA,
     fail_on_hole: FailOnHoleOption = False,
 ) -> None:
     """Print the messages after the saved position of a consumer, and save the new position.
@@ -88,7 +74,7 @@ def consume(
     partition = partitions.one()
     if share and partition is not None:
         raise UsageError("--partition chooses one, and --share shares all; leave one out")
-    print_format = PrintFormat.of(keys, headers, times, ndjson, raw=raw)
+    print_format = printing.format()
 
     async def run(client: StreamClient) -> None:
         left = limit
@@ -133,11 +119,7 @@ def tail(
     node: NodeOptions = ANY_NODE,
     partitions: PartitionOptions = ALL_PARTITIONS,
     limit: StopOption = None,
-    keys: KeysOption = False,
-    headers: HeadersOption = False,
-    times: TimesOption = False,
-    ndjson: NdjsonOption = False,
-    raw: RawOption = False,
+    printing: PrintOptions = BARE_DATA,
     fail_on_hole: FailOnHoleOption = False,
 ) -> None:
     """Print the last messages, then new ones as they arrive, until Ctrl-C. No position is saved.
@@ -149,7 +131,7 @@ def tail(
     import trio
 
     partition = partitions.one()
-    print_format = PrintFormat.of(keys, headers, times, ndjson, raw=raw)
+    print_format = printing.format()
     begin = begin_at(None, start, TAIL_MESSAGES if start is None and last is None else last)
 
     async def run(client: StreamClient) -> None:

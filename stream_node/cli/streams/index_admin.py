@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from itertools import starmap
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +21,7 @@ from stream_node.cli.options import (
     StreamArgument,
     not_empty,
 )
-from stream_node.cli.output import AS_JSON, age_text, columns, say, say_json, say_text
+from stream_node.cli.output import age_text, columns, say, say_each
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ ClientOption = Annotated[
 ]
 FORGET = "none"
 HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
+FIELDS = ("client", "stream", "partition", "index", "lag", "saved_us", "holder")
 NUMBERS = frozenset({2, 3, 4})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
 
@@ -125,36 +127,37 @@ def list_all(
             async for each in client.list_streams(stream or "")
             if stream is None or each.stream_name == stream
         }
-        rows: list[tuple[str, ...]] = [HEAD]
-        now_us = int(utc_now().timestamp() * 1e6)
         found = [each async for each in list_positions(client, stream_name=stream, client_id=client_id)]
         unread = count_unread(found, ends.values())
+        rows: list[tuple[Any, ...]] = []
         for each in found:
             lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
-            place = {"client": each.client_id, "stream": each.stream_name, "partition": each.partition}
-            if AS_JSON.get():
-                say_json({**place, "index": each.index, "lag": lag, "saved_us": each.saved_us, "holder": each.holder})
-                continue
-            rows.append(_cells(each, lag, now_us))
+            place = each.client_id, each.stream_name, each.partition
+            rows.append((*place, each.index, lag, each.saved_us, each.holder))
         # What is left are partitions that a consumer of all of them has to read, too, and has not begun to.
         for (client_name, name), lags in unread.items():
-            for partition, lag in lags.items():
-                if AS_JSON.get():
-                    place = {"client": client_name, "stream": name, "partition": partition}
-                    say_json({**place, "index": None, "lag": lag, "saved_us": None, "holder": None})
-                else:
-                    rows.append((client_name, name, f"{partition:,}", "-", f"{lag:,}", "-", "-"))
+            rows += ((client_name, name, partition, None, lag, None, None) for partition, lag in lags.items())
         if not found and stream is not None:
             await _check_exists(client, stream, None)
-        if not AS_JSON.get():
-            say_text(columns(rows, NUMBERS) if found else "no positions")
+        say_each(
+            (dict(zip(FIELDS, row, strict=True)) for row in rows),
+            columns([HEAD, *starmap(_cells, rows)], NUMBERS) if rows else "no positions",
+        )
 
     with_client(run, node)
 
 
-def _cells(found: SavedPosition, lag: int | None, now_us: int) -> tuple[str, ...]:
-    numbers = (f"{found.partition:,}", f"{found.index:,}", "-" if lag is None else f"{lag:,}")
-    return (found.client_id, found.stream_name, *numbers, age_text(found.saved_us, now_us), found.holder or "-")
+def _cells(
+    client_id: str,
+    stream: str,
+    partition: int,
+    index: int | None,
+    lag: int | None,
+    saved_us: int | None,
+    holder: str | None,
+) -> tuple[str, ...]:
+    numbers = ("-" if each is None else f"{each:,}" for each in (partition, index, lag))
+    return (client_id, stream, *numbers, age_text(saved_us, int(utc_now().timestamp() * 1e6)), holder or "-")
 
 
 async def _places(

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from stream_node.cli.output import AS_JSON
 from stream_node.cli.printable import printable_bytes
 from stream_node.cli.values import UsageError, time_text
 
@@ -191,20 +190,6 @@ class PrintFormat(NamedTuple):
     framed: bool = False
     escaped: bool = False
 
-    @classmethod
-    def of(
-        cls, keys: bool, headers: bool, times: bool, ndjson: bool, framed: bool = False, *, raw: bool
-    ) -> PrintFormat:
-        """Makes the format from the options of a command. Raises UsageError if the options cannot be combined."""
-        as_json = AS_JSON.get()
-        if framed and (keys or headers or times or as_json or ndjson):
-            raise UsageError(
-                "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
-                "headers, time and data"
-            )
-        escaped = sys.stdout.isatty() and not raw
-        return cls(keys or ndjson, headers or ndjson, times or ndjson, as_json or ndjson, framed, escaped)
-
     @property
     def is_rich(self) -> bool:
         """Whether the chosen columns need keys, headers or times, which a plain pull does not return."""
@@ -263,9 +248,4 @@ def _columns(message: Any, print_format: PrintFormat) -> Iterator[bytes]:
     if print_format.keys:
         yield message.key or b""
     if print_format.headers:
-        yield b",".join(_pairs(message.headers))
-
-
-def _pairs(headers: Iterable[Header]) -> Iterator[bytes]:
-    for header in headers:
-        yield header.name.encode() + b"=" + header.value
+        yield b",".join(header.name.encode() + b"=" + header.value for header in message.headers)

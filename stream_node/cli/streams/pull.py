@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from stream_node.cli.client import open_source, with_client
 from stream_node.cli.match import LOOKED_MAX, Match
 from stream_node.cli.options import ALL_PARTITIONS, ANY_NODE, NodeOptions, PartitionOptions, StreamArgument
-from stream_node.cli.output import counted, tell
+from stream_node.cli.output import AS_JSON, counted, tell
 from stream_node.cli.streams.holes import FailOnHoleOption, Holes
 from stream_node.cli.streams.messages import PrintFormat, flush, write_message
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
@@ -22,16 +23,7 @@ if TYPE_CHECKING:
 
 FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
 LastOption = Annotated[int | None, typer.Option(min=1, help="Begin this number of messages before the end.")]
-KeysOption = Annotated[bool, typer.Option(help="Print each message's key too.")]
-HeadersOption = Annotated[bool, typer.Option(help="Print each message's headers too.")]
-TimesOption = Annotated[bool, typer.Option(help="Print each message's time of publication too.")]
 FramedOption = Annotated[bool, typer.Option(help="Print the length in front of each message (u32, big-endian).")]
-NdjsonOption = Annotated[
-    bool, typer.Option(help="Print everything that is stored of each message, in JSON. `push --ndjson` can read it.")
-]
-RawOption = Annotated[
-    bool, typer.Option(help="Do not escape control characters at a terminal. Elsewhere they are never escaped.")
-]
 StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]
 GrepOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages that contain TEXT.")]
 GrepKeyOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages whose key contains TEXT.")]
@@ -45,6 +37,36 @@ ScanOption = Annotated[
 PULL_LIMIT = 10
 
 
+class PrintOptions(NamedTuple):
+    """How messages are printed."""
+
+    keys: Annotated[bool, typer.Option(help="Print each message's key too.")] = False
+    headers: Annotated[bool, typer.Option(help="Print each message's headers too.")] = False
+    times: Annotated[bool, typer.Option(help="Print each message's time of publication too.")] = False
+    ndjson: Annotated[
+        bool,
+        typer.Option(help="Print everything that is stored of each message, in JSON. `push --ndjson` can read it."),
+    ] = False
+    raw: Annotated[
+        bool, typer.Option(help="Do not escape control characters at a terminal. Elsewhere they are never escaped.")
+    ] = False
+
+    def format(self, *, framed: bool = False) -> PrintFormat:
+        """Makes the format. Raises UsageError if the options cannot be combined. framed: --length-framed."""
+        as_json = AS_JSON.get()
+        if framed and (self.keys or self.headers or self.times or as_json or self.ndjson):
+            raise UsageError(
+                "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
+                "headers, time and data"
+            )
+        escaped = sys.stdout.isatty() and not self.raw
+        keys, headers, times = (each or self.ndjson for each in (self.keys, self.headers, self.times))
+        return PrintFormat(keys, headers, times, as_json or self.ndjson, framed, escaped)
+
+
+BARE_DATA = PrintOptions()
+
+
 def pull(
     ctx: typer.Context,
     stream: StreamArgument,
@@ -56,12 +78,8 @@ def pull(
     limit: Annotated[int | None, typer.Option(min=0, help=f"The number of messages, at most ({PULL_LIMIT}).")] = None,
     node: NodeOptions = ANY_NODE,
     partitions: PartitionOptions = ALL_PARTITIONS,
-    keys: KeysOption = False,
-    headers: HeadersOption = False,
-    times: TimesOption = False,
+    printing: PrintOptions = BARE_DATA,
     length_framed: FramedOption = False,
-    ndjson: NdjsonOption = False,
-    raw: RawOption = False,
     fail_on_hole: FailOnHoleOption = False,
     grep: GrepOption = None,
     grep_key: GrepKeyOption = None,
@@ -84,7 +102,7 @@ def pull(
     --last and --limit apply to each partition.
     """
     partition = partitions.one()
-    print_format = PrintFormat.of(keys, headers, times, ndjson, length_framed, raw=raw)
+    print_format = printing.format(framed=length_framed)
     begin = begin_at(index, start, last)
     wanted = limit if limit is not None else last if last is not None else PULL_LIMIT
     unsaid = limit is None and last is None

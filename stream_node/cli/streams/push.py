@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.client import open_partition, open_target, with_client
+from stream_node.cli.client import open_partition, open_target, ranges_of, with_client
 from stream_node.cli.completion import complete_stream
 from stream_node.cli.options import ANY_NODE, NodeOptions, PartitionOptions, not_empty
 from stream_node.cli.output import AS_JSON, counted, say
+from stream_node.cli.printable import printable
 from stream_node.cli.progress import ProgressLine
 from stream_node.cli.streams.messages import LENGTH, MessageInput, parse_ndjson, read_inputs, split_key
-from stream_node.cli.streams.push_counts import PartitionCounts, PushCounts, print_unconfirmed, ranges_of
 from stream_node.cli.values import CommandFailed, UsageError, parse_headers
 
 if TYPE_CHECKING:
@@ -321,3 +321,62 @@ def _extent(data: bytes | None, files: list[Path], repeat: int, *, whole: bool, 
     if not all(stat.S_ISREG(each.st_mode) for each in found):
         return _Extent(None, around_bytes)
     return _Extent(repeat * sum(each.st_size for each in found), around_bytes)
+
+
+class PushCounts:
+    """The counts of pushed messages. started_s: on the monotonic clock. on_failure: called after each failed push."""
+
+    def __init__(self) -> None:
+        self.started_s = time.monotonic()
+        self.sent = self.stored = 0
+        self.partitions: dict[int, PartitionCounts] = {}
+        self.on_failure: Callable[[], None] = lambda: None
+
+    def watch(self, push: Push) -> None:
+        self.sent += 1
+        number, stored = self.sent, self.partitions.setdefault(push.partition, PartitionCounts())
+        stored.sent += 1
+        stored.unknown.add(number)
+        push.when_done(lambda: self._count(push, number))
+
+    def _count(self, push: Push, number: int) -> None:
+        stored = self.partitions[push.partition]
+        if push.error is None or not push.error.in_doubt:
+            stored.unknown.discard(number)
+        if push.error is None:
+            self.stored += 1
+            stored.count += 1
+            # The node does not remember the index of an old duplicate.
+            if push.index < 0:
+                return
+            stored.first_index = push.index if stored.first_index is None else min(stored.first_index, push.index)
+            stored.last_index = push.index if stored.last_index is None else max(stored.last_index, push.index)
+        else:
+            if not push.error.in_doubt:
+                stored.not_stored.append(number)
+            self.on_failure()
+
+
+class PartitionCounts:
+    """The results of the pushes to one partition. count: how many messages are stored.
+    not_stored, unknown: the positions of the other messages in the whole input, counted from 1. A message is unknown
+    while it has no answer, and after an error that does not show whether it was stored."""
+
+    def __init__(self) -> None:
+        self.sent = self.count = 0
+        self.not_stored: list[int] = []
+        self.unknown: set[int] = set()
+        self.first_index: int | None = None
+        self.last_index: int | None = None
+
+
+def print_unconfirmed(counts: PushCounts, stream: str) -> None:
+    """Prints the messages that are not stored or whose result is unknown, for people; programs use the JSON report."""
+    for partition in sorted(counts.partitions):
+        stored = counts.partitions[partition]
+        for numbers, state in ((stored.not_stored, "not stored"), (stored.unknown, "unknown, may be stored or not")):
+            if numbers:
+                ranges = ranges_of(numbers)
+                named = ", ".join(f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges)
+                count = counted(len(numbers), "message")
+                typer.echo(printable(f"{count} for {stream}/{partition} {state}: number {named}"))

@@ -3,8 +3,6 @@ It asks the node by `node/connections/1`, as the command `stream-node connection
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import EVERY_NAME, Right
@@ -17,7 +15,17 @@ SHOWN_MAX = 50
 
 
 async def show_connections(page: DashboardPage) -> Response:
-    return page.show("connections.html", active="connections", **await _values(page))
+    page.need(OPERATOR, EVERY_NAME)
+    async with page.client() as client:
+        found = await client.session.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, SHOWN_MAX))
+    return page.show(
+        "connections.html",
+        active="connections",
+        total=found.total,
+        connections=found.connections,
+        parties=found.parties,
+        may_close=page.may(Right.ADMIN, EVERY_NAME),
+    )
 
 
 async def close(page: DashboardPage) -> Response:
@@ -27,15 +35,3 @@ async def close(page: DashboardPage) -> Response:
     if not closed:
         raise Problem(404, "no-such-connection", f"this node has no other connection of {who[:200]!r}")
     return page.go("/connections", done=f"{number(closed)} {'connection' if closed == 1 else 'connections'} closed.")
-
-
-async def _values(page: DashboardPage) -> dict[str, Any]:
-    page.need(OPERATOR, EVERY_NAME)
-    async with page.client() as client:
-        found = await client.session.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, SHOWN_MAX))
-    return {
-        "total": found.total,
-        "connections": found.connections,
-        "parties": found.parties,
-        "may_close": page.may(Right.ADMIN, EVERY_NAME),
-    }

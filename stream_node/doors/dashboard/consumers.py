@@ -10,9 +10,8 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_client import ClientError, StreamClient, StreamInfo, set_position
 from stream_node.cli.values import UsageError, parse_start
-from stream_node.doors.dashboard.finding import Asked, FindConsumers, find
+from stream_node.doors.dashboard.finding import Asked, find, find_consumers
 from stream_node.doors.dashboard.listing import (
-    ROWS,
     ConsumerRow,
     PositionLine,
     consumer_rows,
@@ -21,7 +20,6 @@ from stream_node.doors.dashboard.listing import (
     permitted,
     position_rows,
     show_rows,
-    shown_rows,
 )
 from stream_node.doors.dashboard.page import DashboardPage, check_typed, number_of
 from stream_node.doors.http.problems import Problem
@@ -41,12 +39,11 @@ async def show_consumers(page: DashboardPage) -> Response:
             ]
             shown = show_rows(page, sorted(rows, key=lambda row: -(row.lag or 0)))
         else:
-            asked = Asked(search, "lag", first, ROWS, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
-            found = await find(page.call.parts.runner, asked, FindConsumers)
-            for row in found.rows:
+            asked = Asked(search, "lag", first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
+            shown = await find(page.call.parts.runner, asked, find_consumers)
+            for row in shown.rows:
                 saved = await list_saved(client, stream_name=row.stream, client_id=row.client_id)
                 row.holders = sorted({each.holder for each in saved if each.holder is not None})
-            shown = shown_rows(found.rows, found.first, found.total)
     return page.show("consumers.html", active="consumers", shown=shown, search=search)
 
 

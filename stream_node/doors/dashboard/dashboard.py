@@ -25,14 +25,11 @@ from stream_node.doors.dashboard import (
     messages,
     mirrors,
 )
-from stream_node.doors.dashboard.history import INTERVAL_S, History, take_sample
-from stream_node.doors.dashboard.mirror_watch import MirrorWatch
+from stream_node.doors.dashboard.history import INTERVAL_S, StreamRates, take_sample
 from stream_node.doors.dashboard.overview import Overview, listed
 from stream_node.doors.dashboard.page import DashboardPage, show_problem
 from stream_node.doors.dashboard.rendering import read_asset
 from stream_node.doors.dashboard.sessions import PATH, Sessions, set_cookie
-from stream_node.doors.dashboard.silence import Silence
-from stream_node.doors.dashboard.stream_rates import StreamRates
 from stream_node.doors.dashboard.streams import Streams
 from stream_node.doors.dashboard.trends import Trends
 from stream_node.doors.http.app import Endpoint, HttpCall
@@ -53,14 +50,10 @@ class Dashboard:
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
         self._sessions = Sessions(parts.authenticator)
-        self._history = History()
-        self._silence = Silence()
-        self._block_silence = Silence()
-        self._mirrors = MirrorWatch()
         self._rates = StreamRates()
         self._trends = Trends()
         streams = Streams(self._rates.known)
-        self._overview = Overview(parts, self._history, self._silence, self._block_silence, self._mirrors, time.time())
+        self._overview = Overview(parts)
         pages: tuple[tuple[str, str, PageFunction], ...] = (
             ("GET", "", self._overview.page),
             ("GET", "/rates", self._overview.rates),
@@ -139,15 +132,16 @@ class Dashboard:
         """Takes samples of the rates, and notes silent streams, silent publishers and mirrors in trouble. Runs without
         end."""
         services, acknowledged = self._parts.services, self._parts.services.acknowledged_blocks
+        overview = self._overview
         while True:
-            self._history.add(take_sample(self._parts, time.time()))
+            overview.history.add(take_sample(self._parts, time.time()))
             before, acknowledged = acknowledged, services.acknowledged_blocks
-            self._block_silence.look([""] if acknowledged != before else [], (), trio.current_time())
-            self._mirrors.look(services.mirrors, trio.current_time())
+            overview.block_silence.look([""] if acknowledged != before else [], (), trio.current_time())
+            overview.mirrors.look(services.mirrors, trio.current_time())
             growth, closed = services.counters.take_growth()
             # The silence of a chain is reported once, as that of its blocks.
             streams = [name for name in growth if not name.startswith(STREAM_PREFIX)]
-            self._silence.look(streams, closed, trio.current_time())
+            overview.silence.look(streams, closed, trio.current_time())
             self._rates.look(growth, trio.current_time())
             await trio.sleep(INTERVAL_S)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -58,7 +57,7 @@ def decode(data: bytes, view: str, bytes_max: int, size_bytes: int | None = None
             note = f"this is not {form}: {str(error)[:200] or type(error).__name__}"
             continue
         cut = f"only the first {bytes_max:,} of {size_bytes:,} bytes are shown" if is_cut else ""
-        return Decoded(form, _bounded(text), cut)
+        return Decoded(form, text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + " …", cut)
     if view == "auto" and not is_cut:
         note = ""
     return Decoded("hex", hex_text(data[:bytes_max]), note)
@@ -116,10 +115,6 @@ def _avro(data: bytes) -> str:
     return "\n".join(_value(each) for each in records[:AVRO_RECORDS_MAX]) + more
 
 
-def _hex(data: bytes) -> str:
-    return hex_text(data)
-
-
 def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
@@ -141,8 +136,4 @@ def _printable(text: str) -> str:
     )
 
 
-def _bounded(text: str) -> str:
-    return text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + " …"
-
-
-_FORMS: dict[str, Callable[[bytes], str]] = {"json": _json, "avro": _avro, "text": _text, "cbor": _cbor, "hex": _hex}
+_FORMS = {"json": _json, "avro": _avro, "text": _text, "cbor": _cbor, "hex": hex_text}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ockam.identity.rules.rights import EVERY_NAME
 from stream_client import StreamInfo
-from stream_node.doors.dashboard.listing import ROWS, Shown, list_infos, permitted, show_rows
+from stream_node.doors.dashboard.listing import ROWS, list_infos, permitted, show_rows, shown_rows
 from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
 from stream_node.doors.http.problems import Problem
 
@@ -22,30 +22,14 @@ RANGES_MAX = 1_000
 T = TypeVar("T")
 
 
-class ExportRow(NamedTuple):
-    """An export in the list. view: an ExportView with the last run; None: the history cannot be read (`problem`)."""
-
-    folder: str
-    view: Any
-    problem: str
-
-
-class PartitionRow(NamedTuple):
-    """A partition of an export. exported: a PartitionView. waiting: the node's messages that the export lacks.
-    None: the node has no such partition, or a newer one, or the user may not see it."""
-
-    exported: Any
-    waiting: int | None
-
-
 async def show_exports(page: DashboardPage) -> Response:
-    folders = _folders(page)
-    rows = []
-    for folder in folders:
+    # Of each folder its view with the last run, or the reason why its history cannot be read.
+    rows: list[tuple[str, Any, str]] = []
+    for folder in _folders(page):
         try:
-            rows.append(ExportRow(folder, await _read(folder, lambda history: history.load_view(0, 1)), ""))
+            rows.append((folder, await _read(folder, lambda history: history.load_view(0, 1)), ""))
         except Problem as problem:
-            rows.append(ExportRow(folder, None, problem.detail))
+            rows.append((folder, None, problem.detail))
     return page.show("exports.html", active="exports", rows=rows)
 
 
@@ -62,7 +46,7 @@ async def show_export(page: DashboardPage) -> Response:
     async with page.client() as client:
         for name in {each.of.stream for each in shown.rows}:
             infos.update({(name, each.partition): each for each in await permitted(list_infos(client, name))})
-    rows = [PartitionRow(each, _waiting(each, infos)) for each in shown.rows]
+    rows = [(each, _waiting(each, infos)) for each in shown.rows]
     return page.show(
         "export.html",
         active="exports",
@@ -70,13 +54,7 @@ async def show_export(page: DashboardPage) -> Response:
         view=view,
         partitions=msgspec.structs.replace(shown, rows=rows),
         problem=problem,
-        runs=Shown(
-            list(view.runs),
-            first,
-            view.run_count,
-            max(0, first - ROWS) if first else None,
-            first + ROWS if first + ROWS < view.run_count else None,
-        ),
+        runs=shown_rows(list(view.runs), first, view.run_count),
     )
 
 
@@ -131,6 +109,8 @@ async def _read(folder: str, read: Callable[[Any], T]) -> T:
 
 
 def _waiting(exported: Any, infos: dict[tuple[str, int], StreamInfo]) -> int | None:
+    """Returns the number of messages that the export of a partition lacks.
+    None: the node has no such partition, or a newer one, or the user may not see it."""
     info = infos.get(exported.of.place)
     # A stream that was deleted and made again has another time of creation, and its indexes begin again.
     if info is None or info.created_us != exported.of.created_us:

@@ -1,28 +1,24 @@
-"""FindStreams and FindConsumers: operations of a reading thread that search, order and read one page.
-They see what the user may see, and no more."""
+"""Searches, orders and reads one page of streams or consumers in a reading thread, as the user may see them."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import trio
 from sqlalchemy import ColumnElement, and_, bindparam, func, select
 
 from index_service.storage import saved_indexes
 from stream_node.care.unread_rows import ONE, lag_sum, to_read, to_read_joined
-from stream_node.doors.dashboard.listing import ConsumerRow, StreamRow
+from stream_node.doors.dashboard.listing import ConsumerRow, Shown, StreamRow, cut_rows
 from stream_node.doors.http.problems import Problem
 from stream_service.operations import describe
-from stream_storage.contract import Operation, Session
+from stream_storage.contract import Do, Session
 from stream_storage.errors import StorageClosed
 from stream_storage.schema import messages, streams
 from stream_storage.statement import Statement, compiled
 from stream_storage.thread_runner import ThreadRunner
-
-RowT = TypeVar("RowT")
-FindT = TypeVar("FindT", "FindStreams", "FindConsumers")
 
 
 class Asked(NamedTuple):
@@ -32,7 +28,6 @@ class Asked(NamedTuple):
     search: str
     order: str
     first: int
-    rows: int
     streams: Sequence[str]
     clients: Sequence[str]
     rates: dict[str, float] | None = None
@@ -101,94 +96,60 @@ _CONSUMERS = compiled(
 )
 
 
-class FindStreams(Operation):
-    """Reads a page of streams. first: the number of its first row. total: the number of all that the search finds."""
-
-    __slots__ = ("asked", "first", "rows", "total")
-
-    def __init__(self, asked: Asked, on_done: Callable[[FindStreams], None]) -> None:
-        super().__init__(on_done)
-        self.asked = asked
-        self.rows: list[StreamRow] = []
-        self.first = self.total = 0
-
-    def apply(self, session: Session) -> None:
-        asked = self.asked
-        found = [row for row in session.execute(_STREAMS) if asked.may_see(row[0]) and asked.finds(row[0])]
-        self.total = len(found)
-        # The lags of all consumers are read only for an order that needs them.
-        lags = self._largest(session, _LARGEST) if asked.order == "lag" else {}
-        keys: dict[str, Callable[[Any], float]] = {
-            "rate": lambda row: (asked.rates or {}).get(row[0], 0.0),
-            "lag": lambda row: lags.get(row[0], 0),
-            "messages": lambda row: row[2],
-            "size": lambda row: row[3],
-        }
-        if asked.order in keys:
-            # The rows come in the order of their names, and rows with the same key stay in it.
-            found.sort(key=keys[asked.order], reverse=True)
-        self.first, cut = _cut(asked, found)
-        self.rows = [self._row(session, *row) for row in cut]
-
-    def _row(self, session: Session, name: str, partitions: int, stored: int, size_bytes: int) -> StreamRow:
-        rates, named = self.asked.rates, {"stream": name}
-        (first,) = session.log.list_streams(name, None, 1)
-        lag = self._largest(session, _LARGEST_OF_STREAM, stream=name).get(name)
-        rate = None if rates is None else rates.get(name, 0.0)
-        (newest_us,) = session.execute(_NEWEST, named).fetchone()
-        return StreamRow(
-            name=name,
-            partitions=partitions,
-            first=describe(session, first),
-            messages=stored,
-            size_bytes=size_bytes,
-            newest_us=newest_us,
-            rate=rate,
-            lag=lag,
-        )
-
-    def _largest(self, session: Session, statement: Statement, **of: str) -> dict[str, int]:
-        edges, found = self.asked.clients, dict[str, int]()
-        for low, high in zip(edges[::2], (*edges[1::2], _END), strict=False):
-            for stream, lag in session.execute(statement, {"low": low, "high": high, **of}):
-                found[stream] = max(found.get(stream, 0), lag)
-        return found
+def find_streams(session: Session, asked: Asked) -> Shown:
+    found = [row for row in session.execute(_STREAMS) if asked.may_see(row[0]) and asked.finds(row[0])]
+    # The lags of all consumers are read only for an order that needs them.
+    lags = _largest_lags(session, asked, _LARGEST) if asked.order == "lag" else {}
+    keys: dict[str, Callable[[Any], float]] = {
+        "rate": lambda row: (asked.rates or {}).get(row[0], 0.0),
+        "lag": lambda row: lags.get(row[0], 0),
+        "messages": lambda row: row[2],
+        "size": lambda row: row[3],
+    }
+    if asked.order in keys:
+        # The rows come in the order of their names, and rows with the same key stay in it.
+        found.sort(key=keys[asked.order], reverse=True)
+    return cut_rows(found, asked.first, lambda row: _stream_row(session, asked, *row))
 
 
-class FindConsumers(Operation):
-    """Reads a page of consumers, the farthest behind first, without lease holders. See `FindStreams`."""
-
-    __slots__ = ("asked", "first", "rows", "total")
-
-    def __init__(self, asked: Asked, on_done: Callable[[FindConsumers], None]) -> None:
-        super().__init__(on_done)
-        self.asked = asked
-        self.rows: list[ConsumerRow] = []
-        self.first = self.total = 0
-
-    def apply(self, session: Session) -> None:
-        asked = self.asked
-        found = [
-            (client_id, stream, positions, lag if asked.may_see(stream) else None, saved_us)
-            for client_id, stream, positions, saved_us, lag in session.execute(_CONSUMERS)
-            if asked.may_see_client(client_id) and asked.finds(client_id, stream)
-        ]
-        self.total = len(found)
-        found.sort(key=lambda row: -(row[3] or 0))
-        self.first, cut = _cut(asked, found)
-        self.rows = [ConsumerRow(*row) for row in cut]
+def _stream_row(session: Session, asked: Asked, name: str, partitions: int, stored: int, size_bytes: int) -> StreamRow:
+    (first,) = session.log.list_streams(name, None, 1)
+    (newest_us,) = session.execute(_NEWEST, {"stream": name}).fetchone()
+    return StreamRow(
+        name=name,
+        partitions=partitions,
+        first=describe(session, first),
+        messages=stored,
+        size_bytes=size_bytes,
+        newest_us=newest_us,
+        rate=None if asked.rates is None else asked.rates.get(name, 0.0),
+        lag=_largest_lags(session, asked, _LARGEST_OF_STREAM, stream=name).get(name),
+    )
 
 
-def _cut(asked: Asked, found: list[RowT]) -> tuple[int, list[RowT]]:
-    """Returns the number of the first row of the page, and the page. A page behind the last one is the last one."""
-    first = min(asked.first, max(0, len(found) - 1) // asked.rows * asked.rows)
-    return first, found[first : first + asked.rows]
+def _largest_lags(session: Session, asked: Asked, statement: Statement, **of: str) -> dict[str, int]:
+    edges, found = asked.clients, dict[str, int]()
+    for low, high in zip(edges[::2], (*edges[1::2], _END), strict=False):
+        for stream, lag in session.execute(statement, {"low": low, "high": high, **of}):
+            found[stream] = max(found.get(stream, 0), lag)
+    return found
 
 
-async def find(runner: ThreadRunner, asked: Asked, kind: Callable[..., FindT]) -> FindT:
-    """Carries out an operation of this module. Raises StorageError, and Problem while the node stops."""
+def find_consumers(session: Session, asked: Asked) -> Shown:
+    """Reads a page of consumers, the farthest behind first, without lease holders."""
+    found = [
+        (client_id, stream, positions, lag if asked.may_see(stream) else None, saved_us)
+        for client_id, stream, positions, saved_us, lag in session.execute(_CONSUMERS)
+        if asked.may_see_client(client_id) and asked.finds(client_id, stream)
+    ]
+    found.sort(key=lambda row: -(row[3] or 0))
+    return cut_rows(found, asked.first, lambda row: ConsumerRow(*row))
+
+
+async def find(runner: ThreadRunner, asked: Asked, read: Callable[[Session, Asked], Shown]) -> Shown:
+    """Reads a page by a function of this module. Raises StorageError, and Problem while the node stops."""
     done = trio.Event()
-    operation = kind(asked, lambda operation: done.set())
+    operation = Do(lambda session: read(session, asked), lambda operation: done.set())
     try:
         runner.submit_read(operation)
     except StorageClosed as error:
@@ -196,4 +157,4 @@ async def find(runner: ThreadRunner, asked: Asked, kind: Callable[..., FindT]) -
     await done.wait()
     if operation.error is not None:
         raise operation.error
-    return operation
+    return operation.result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from index_service.extensions import SavedPosition
 from stream_client import AccessDenied, StreamClient, StreamInfo, list_positions
 from stream_node.care.unread import count_unread
 from stream_node.doors.dashboard.page import DashboardPage
+from stream_node.doors.http.data.places import find_partitions
 
 ROWS = 50
 
@@ -62,13 +63,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 async def list_infos(client: StreamClient, name: str | None = None) -> list[StreamInfo]:
-    found: list[StreamInfo] = []
-    async for each in client.list_streams(name or ""):
-        # The name itself sorts before longer names that begin with it.
-        if name is not None and each.stream_name != name:
-            break
-        found.append(each)
-    return found
+    return [each async for each in client.list_streams()] if name is None else await find_partitions(client, name)
 
 
 async def list_saved(
@@ -124,13 +119,18 @@ def position_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[P
     return [PositionLine(each, unread.get(each.partition)) for each in saved]
 
 
-def show_rows(page: DashboardPage, rows: list[T]) -> Shown:
+def show_rows(page: DashboardPage, rows: Sequence[Any]) -> Shown:
     """Returns one page of the rows. The parameter `first` of the query is the number of its first row."""
-    first = min(page.count("first", 0), max(0, len(rows) - 1) // ROWS * ROWS)
-    return shown_rows(rows[first : first + ROWS], first, len(rows))
+    return cut_rows(rows, page.count("first", 0))
 
 
-def shown_rows(rows: Sequence[Any], first: int, total: int) -> Shown:
+def cut_rows(rows: Sequence[Any], first: int, make: Callable[[Any], Any] = lambda row: row) -> Shown:
+    """Returns the page that begins with a row; one behind the last page is the last one. make: completes a row."""
+    first = min(first, max(0, len(rows) - 1) // ROWS * ROWS)
+    return shown_rows(list(map(make, rows[first : first + ROWS])), first, len(rows))
+
+
+def shown_rows(rows: list[Any], first: int, total: int) -> Shown:
     """Returns a page that has been cut already. first: the number of its first row. total: the number of all rows."""
     after = first + ROWS
-    return Shown(list(rows), first, total, max(0, first - ROWS) if first else None, after if after < total else None)
+    return Shown(rows, first, total, max(0, first - ROWS) if first else None, after if after < total else None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import trio
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import Right
-from stream_client import NEW, AccessDenied, ClientError, FromIndex, Stream, StreamClient, StreamInfo, StreamNotFound
+from stream_client import NEW, AccessDenied, ClientError, FromIndex, Stream, StreamNotFound
 from stream_client.arguments import StartLike
 from stream_node.cli.match import LOOKED_MAX, Match
 from stream_node.cli.streams.messages import ndjson_line
@@ -47,36 +47,35 @@ class MessageRow(msgspec.Struct, frozen=True):
     key: str = ""
 
 
-class MessageRows(NamedTuple):
-    """The rows of a page of messages. search: what was looked for. after: the index behind the last read message."""
-
-    info: StreamInfo
-    partitions: list[int]
-    search: Match | None
-    rows: list[MessageRow]
-    first: int
-    after: int
-
-
 async def show_messages(page: DashboardPage) -> Response:
     """Shows messages from an index or a time on, or those that match in a bounded part of the partition."""
     name, number, view = _place(page)
+    start = _start(page.query.get("start", "").strip() or "first")
+    match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "content")))
     async with page.client() as client:
-        found = await _read(page, client, name, number, view)
-    info, first = found.info, found.first
+        whole = await client.get_stream(name)
+        stream = whole.get_partition(number)
+        info = await stream.info()
+        first = await _resolve(stream, start, info.first_index, info.next_index)
+        if match is None:
+            rows = await read_rows(page, stream, first, min(ROWS, max(0, info.next_index - first)), view)
+            after = rows[-1].index + 1 if rows else first
+        else:
+            end = min(info.next_index, first + page.count("most", LOOKED_MAX, LOOKED_MOST))
+            rows, after = await _search(page, stream, first, end, view, match)
     search = {each: page.query.get(each, "") for each in ("key", "header", "content")}
     return page.show(
         "messages.html",
         active="streams",
         stream=name,
         partition=number,
-        partitions=found.partitions,
+        partitions=[each.partition for each in whole.partitions],
         info=info,
-        rows=found.rows,
+        rows=rows,
         first=first,
         before=max(info.first_index, first - ROWS) if first > info.first_index else None,
-        after=found.after if found.after < info.next_index else None,
-        looked=None if found.search is None else found.after - first,
+        after=after if after < info.next_index else None,
+        looked=None if match is None else after - first,
         search={each: text for each, text in search.items() if text},
         most=page.count("most", LOOKED_MAX),
         last=max(info.first_index, info.next_index - ROWS),
@@ -122,22 +121,6 @@ def _check_stored(indexes: Sequence[int], found: Sequence[int]) -> None:
     if gone:
         detail = f"the node has deleted these messages since the page was shown: {', '.join(gone)}; show the page again"
         raise Problem(404, "no-such-message", detail)
-
-
-async def _read(page: DashboardPage, client: StreamClient, name: str, number: int, view: str) -> MessageRows:
-    start = _start(page.query.get("start", "").strip() or "first")
-    match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "content")))
-    whole = await client.get_stream(name)
-    stream = whole.get_partition(number)
-    info = await stream.info()
-    first = await _resolve(stream, start, info.first_index, info.next_index)
-    if match is None:
-        rows = await read_rows(page, stream, first, min(ROWS, max(0, info.next_index - first)), view)
-        after = rows[-1].index + 1 if rows else first
-    else:
-        end = min(info.next_index, first + page.count("most", LOOKED_MAX, LOOKED_MOST))
-        rows, after = await _search(page, stream, first, end, view, match)
-    return MessageRows(info, [each.partition for each in whole.partitions], match, rows, first, after)
 
 
 async def _search(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import trio
 from starlette.responses import Response
@@ -39,7 +38,26 @@ POLL_S = 0.1
 
 
 async def show_mirrors(page: DashboardPage) -> Response:
-    return page.show("mirrors.html", active="mirrors", **await _values(page))
+    # The page has the addresses of other nodes.
+    page.need(OPERATOR)
+    async with page.client() as client:
+        states = (await _ask(client, MirrorRequest(0, MirrorAction.STATUS))).mirrors
+    follows = [each for each in states if each.condition not in FENCES]
+    return page.show(
+        "mirrors.html",
+        active="mirrors",
+        shown=show_rows(page, states),
+        following=sum(each.condition is MirrorCondition.FOLLOWING for each in follows),
+        follow_count=len(follows),
+        fence_count=len(states) - len(follows),
+        ask_s=ASK_S_MAX,
+        lag=sum(each.lag for each in follows),
+        lag_s=max((each.lag_us / 1e6 for each in follows), default=0.0),
+        aside=sum(each.aside_messages for each in states),
+        promotable=_names(follows, lambda name: page.may(Right.ADMIN, name)),
+        removable=_names(states, lambda name: page.may(Right.ADMIN, name)),
+        readable=set(_names(states, lambda name: page.may(Right.READ, name), lambda each: each.aside_name)),
+    )
 
 
 async def promote(page: DashboardPage) -> Response:
@@ -87,27 +105,6 @@ async def remove(page: DashboardPage) -> Response:
     async with page.client() as client:
         await _ask(client, MirrorRequest(0, MirrorAction.REMOVE, name))
     return page.go("/mirrors", done=f"{name} follows nobody now, and takes pushes.")
-
-
-async def _values(page: DashboardPage) -> dict[str, Any]:
-    # The page has the addresses of other nodes.
-    page.need(OPERATOR)
-    async with page.client() as client:
-        states = (await _ask(client, MirrorRequest(0, MirrorAction.STATUS))).mirrors
-    follows = [each for each in states if each.condition not in FENCES]
-    return {
-        "shown": show_rows(page, states),
-        "following": sum(each.condition is MirrorCondition.FOLLOWING for each in follows),
-        "follow_count": len(follows),
-        "fence_count": len(states) - len(follows),
-        "ask_s": ASK_S_MAX,
-        "lag": sum(each.lag for each in follows),
-        "lag_s": max((each.lag_us / 1e6 for each in follows), default=0.0),
-        "aside": sum(each.aside_messages for each in states),
-        "promotable": _names(follows, lambda name: page.may(Right.ADMIN, name)),
-        "removable": _names(states, lambda name: page.may(Right.ADMIN, name)),
-        "readable": set(_names(states, lambda name: page.may(Right.READ, name), lambda each: each.aside_name)),
-    }
 
 
 def _names(

@@ -14,13 +14,13 @@ from ockam.identity.rules.rights import EVERY_NAME
 from stream_node import __version__
 from stream_node.care.patience import Patience
 from stream_node.care.trouble import CurrentTroubles, Trouble, TroubleKind
+from stream_node.doors.dashboard import troubles
 from stream_node.doors.dashboard.history import History
 from stream_node.doors.dashboard.mirror_watch import MirrorWatch
 from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
 from stream_node.doors.dashboard.reading import ConsumerProgress, read_positions
 from stream_node.doors.dashboard.rendering import link, number
 from stream_node.doors.dashboard.silence import Silence
-from stream_node.doors.dashboard.troubles import find_stuck, find_troubles
 from stream_node.doors.http.app import json_response
 from stream_node.fleet.worker_place import has_own_databases
 from stream_node.node.identity.endings import Ending, read_endings
@@ -45,21 +45,13 @@ _MORE: dict[TroubleKind, tuple[str, str]] = {
 class Overview:
     """The overview of one node. The dashboard's task updates `history`, `silence`, `block_silence` and `mirrors`."""
 
-    def __init__(
-        self,
-        parts: NodeParts,
-        history: History,
-        silence: Silence,
-        block_silence: Silence,
-        mirrors: MirrorWatch,
-        started_s: float,
-    ) -> None:
+    def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
-        self._history = history
-        self._silence = silence
-        self._block_silence = block_silence
-        self._mirrors = mirrors
-        self._started_s = started_s
+        self.history = History()
+        self.silence = Silence()
+        self.block_silence = Silence()
+        self.mirrors = MirrorWatch()
+        self._started_s = time.time()
         self._patience = Patience()
         self._consumers_behind = 0
         self._stuck: list[Trouble] = []
@@ -78,7 +70,7 @@ class Overview:
     async def rates(self, page: DashboardPage) -> Response:
         """Returns the points of the charts as JSON, a list for each chart. With `after`, only the later points."""
         page.need(OPERATOR, EVERY_NAME)
-        points = self._history.points(page.number("after"))
+        points = self.history.points(page.number("after"))
         rounded = ([None if each is None else round(each, 3) for each in point] for point in points)
         columns = list(zip(*rounded, strict=True)) or [()] * 8
         return json_response({"columns": columns})
@@ -108,32 +100,32 @@ class Overview:
             self._endings = await trio.to_thread.run_sync(read_endings, self._parts.config)
             self._endings_at_s = trio.current_time()
         now_s = trio.current_time()
-        return find_troubles(
-            parts=self._parts,
-            point=self._history.latest(),
-            unread=unread,
-            consumers=self._stuck,
-            silent=self._silence.find(now_s),
-            silent_blocks=self._block_silence.find(now_s),
-            mirrors=self._mirrors.find(now_s),
-            endings=self._endings,
-            now_us=now_us,
+        return CurrentTroubles(
+            (
+                *troubles.of_database(self._parts, unread),
+                *troubles.of_disk(self._parts, self.history.latest()),
+                *troubles.of_cluster(self._parts),
+                *self.mirrors.find(now_s),
+                *troubles.of_endings(self._endings, now_us / 1e6),
+                *troubles.of_blocks(self._parts, self.block_silence.find(now_s)),
+                *self._stuck,
+                *troubles.of_publishers(self.silence.find(now_s)),
+            )
         )
 
     def _find_stuck(self, found: ConsumerProgress, now_us: int) -> list[Trouble]:
         """Runs in another thread: nobody else uses `_patience`."""
         self._patience.look(found.saved, {(each.client_id, each.stream): each.since_us for each in found.waiting})
         limit_s = partial(self._patience.limit_s, settings=self._parts.config.consumer_stuck_after)
-        return find_stuck(found, limit_s, now_us)
+        return troubles.find_stuck(found, limit_s, now_us)
 
     async def _values(self) -> dict[str, Any]:
-        troubles = await self.troubles()
         parts = self._parts
         statistics = parts.statistics()
         return {
-            "troubles": listed(troubles),
+            "troubles": listed(await self.troubles()),
             "worker": parts.remote_streams.name if parts.remote_streams and has_own_databases(parts.config) else "",
-            "point": self._history.latest(),
+            "point": self.history.latest(),
             "statistics": statistics,
             "http": statistics.http or msgspec.UNSET,
             "condition": parts.condition,
@@ -145,10 +137,10 @@ class Overview:
         }
 
 
-def listed(troubles: CurrentTroubles) -> list[Trouble]:
+def listed(current: CurrentTroubles) -> list[Trouble]:
     """Returns the troubles that a page lists: of each kind the first ones, and one that counts the others."""
     found: list[Trouble] = []
-    for same, left_out in troubles.listed():
+    for same, left_out in current.listed():
         found += same
         if left_out:
             last = same[-1]

@@ -11,17 +11,15 @@ from starlette.responses import Response
 
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_client import Retention, StreamNotFound
-from stream_node.cli.units import UnitError, parse_duration, parse_size
-from stream_node.doors.dashboard.finding import Asked, FindStreams, find
+from stream_node.cli.values import UsageError, parse_duration, parse_size
+from stream_node.doors.dashboard.finding import Asked, find, find_streams
 from stream_node.doors.dashboard.listing import (
-    ROWS,
     StreamRow,
     consumer_rows,
     list_infos,
     list_saved,
     permitted,
     show_rows,
-    shown_rows,
     stream_rows,
 )
 from stream_node.doors.dashboard.page import DashboardPage, check_typed, number_of
@@ -57,9 +55,8 @@ class Streams:
             rows = [row for row in stream_rows(infos, saved, rates) if search.lower() in row.name.lower()]
             shown = show_rows(page, sorted(rows, key=ORDERS[order]))
         else:
-            asked = Asked(search, order, first, ROWS, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
-            found = await find(page.call.parts.runner, asked, FindStreams)
-            shown = shown_rows(found.rows, found.first, found.total)
+            asked = Asked(search, order, first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
+            shown = await find(page.call.parts.runner, asked, find_streams)
         return page.show(
             "streams.html",
             active="streams",
@@ -172,7 +169,7 @@ def _retention(fields: dict[str, str]) -> Retention:
             int(messages) if messages else None,
             parse_size(size) if size else None,
         )
-    except UnitError as error:
+    except UsageError as error:
         raise Problem(400, "invalid-request", str(error)) from error
 
 

@@ -1,11 +1,11 @@
-"""Finds the present troubles of the node. The overview shows them first, and the metrics count them."""
+"""Finds the present troubles of each part of the node. The overview shows them first, and the metrics count them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from stream_node.care.trouble import CurrentTroubles, Texts, Trouble
+from stream_node.care.trouble import Texts, Trouble
 from stream_node.doors.dashboard.history import Point
 from stream_node.doors.dashboard.reading import Beyond, ConsumerLag, ConsumerProgress
 from stream_node.doors.dashboard.rendering import duration, link, number, size
@@ -25,36 +25,8 @@ OWNER_WAIT_S = 5.0
 That is the time after which the others take the shards of a dead member."""
 
 
-def find_troubles(
-    parts: NodeParts,
-    point: Point | None,
-    unread: str | None,
-    consumers: list[Trouble],
-    silent: list[Silent],
-    silent_blocks: list[Silent],
-    mirrors: list[Trouble],
-    endings: list[Ending],
-    now_us: int,
-) -> CurrentTroubles:
-    """Returns all troubles.
-    point: the latest rates. unread: why the database could not be read just now; None if it could. consumers, mirrors:
-    their troubles. silent: the streams whose publisher is silent. silent_blocks: one entry if no blocks come any more.
-    endings: of certificates and tokens. now_us: the present time, in microseconds since 1970."""
-    return CurrentTroubles(
-        (
-            *_database(parts, unread),
-            *_disk(parts, point),
-            *_cluster(parts),
-            *mirrors,
-            *_endings(endings, now_us / 1e6),
-            *_blocks(parts, silent_blocks),
-            *consumers,
-            *_publishers(silent),
-        )
-    )
-
-
-def _database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
+def of_database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
+    """unread: why the database could not be read just now; None if it could."""
     condition, runner = parts.condition, parts.runner
     failure = parts.services.trials.failure
     # At most one of these is reported: the first that applies explains those below it.
@@ -83,7 +55,7 @@ def _database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
         )
 
 
-def _disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
+def of_disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
     condition, counters = parts.condition, parts.services.counters
     free, least = condition.free_disk_bytes, parts.config.free_disk_bytes_min
     if condition.refusing_pushes and free is not None:
@@ -139,7 +111,7 @@ def _disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
         )
 
 
-def _endings(endings: list[Ending], now_s: float) -> Iterator[Trouble]:
+def of_endings(endings: list[Ending], now_s: float) -> Iterator[Trouble]:
     for each in endings:
         # What lasts an hour ends soon only near its end. Somebody who needed an old token has missed it long ago.
         left_s, lasts_s = each.ends_s - now_s, each.ends_s - each.began_s
@@ -157,10 +129,12 @@ def _endings(endings: list[Ending], now_s: float) -> Iterator[Trouble]:
             yield Trouble("token_ends", level, f"The token {each.name} {when}", remedy, subject=(each.name,))
 
 
-def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
+def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
+    """silent_blocks: one entry if no blocks come any more."""
     found = parts.services.statistics().blocks
     if found is None:
         return
+    page = link("/blocks"), "Blocks"
     for each in silent_blocks:
         count = 0 if found.node.publish is None else found.node.publish.publishers
         yield Trouble(
@@ -169,8 +143,7 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             f"No block has come for {duration(each.silent_s)}, and before, never for longer than "
             f"{duration(each.pause_s)}; {number(count)} {'publisher is' if count == 1 else 'publishers are'} connected",
             "Look whether the publishers of blocks run and reach this node.",
-            link("/blocks"),
-            "Blocks",
+            *page,
             lasts_s=each.silent_s,
         )
     if found.node.publish is not None and found.node.publish.catch_up_stalled:
@@ -179,8 +152,7 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             "bad",
             f"The chain does not get closer to block {found.node.publish.target_block}",
             "Look whether a publisher or a source of backfill has the missing blocks.",
-            link("/blocks"),
-            "Blocks",
+            *page,
         )
     if found.node.store.damaged:
         yield Trouble(
@@ -189,8 +161,7 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             f"{_some(found.node.store.damaged, 'stored block is', 'stored blocks are')} damaged or gone on the disk",
             "Look at the disk. Publish them again, or name a source of backfill that has them; until then no reader "
             "gets them.",
-            link("/blocks"),
-            "Blocks",
+            *page,
         )
     backfill = found.backfill
     if backfill.problem:
@@ -203,8 +174,7 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             "bad",
             f"{what}: {backfill.problem}",
             "Look whether the sources of backfill run, have the blocks, and can be reached from this node.",
-            link("/blocks"),
-            "Blocks",
+            *page,
         )
     for source in backfill.sources:
         if source.other_chain:
@@ -213,8 +183,7 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
                 "bad",
                 f"The block source {source.name} has another chain: {source.other_chain}",
                 "Find out which chain is right, and remove the wrong source from the settings.",
-                link("/blocks"),
-                "Blocks",
+                *page,
             )
         if source.failures:
             yield Trouble(
@@ -223,13 +192,12 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
                 f"The block source {source.name} fails ({source.last_error}); it is asked again in "
                 f"{duration(source.backoff_s)}",
                 "Look whether the source runs and can be reached from this node.",
-                link("/blocks"),
-                "Blocks",
+                *page,
                 (source.name,),
             )
 
 
-def _cluster(parts: NodeParts) -> Iterator[Trouble]:
+def of_cluster(parts: NodeParts) -> Iterator[Trouble]:
     found = parts.statistics().cluster if shares_shards(parts.config) else None
     if found is None:
         return
@@ -317,7 +285,7 @@ def _beyond(each: Beyond, lasts_s: float) -> Texts:
     )
 
 
-def _publishers(silent: list[Silent]) -> Iterator[Trouble]:
+def of_publishers(silent: list[Silent]) -> Iterator[Trouble]:
     for each in silent:
         subject, lasts_s = (each.stream,), each.silent_s
         yield Trouble("publisher_silent", "warning", subject=subject, lasts_s=lasts_s, about=each, write=_silent)

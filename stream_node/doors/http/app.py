@@ -134,13 +134,12 @@ class HttpApp:
             scope[MEMORY] = memory
             body = RequestBody(
                 receive,
+                headers=request.headers,
                 bytes_max=config.http_body_bytes_max,
                 part_s=config.http_body_timeout_s,
                 bodies=self.bodies,
                 party=party,
                 memory=memory,
-                coding=", ".join(request.headers.getlist("content-encoding")),
-                is_on_demand=request.headers.get("expect", "").lower() == "100-continue",
             )
             with body:
                 await self._serve(scope, body, send)

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import Any
 
 import trio
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
@@ -72,20 +73,19 @@ class RequestBody:
         self,
         receive: Receive,
         *,
+        headers: Headers,
         bytes_max: int,
         part_s: float,
         bodies: BodyMemory,
         party: str,
         memory: RequestMemory,
-        coding: str,
-        is_on_demand: bool,
     ) -> None:
         """bytes_max: the largest body, also after decoding. part_s: the longest time until the next part. party: the
-        sender, as `ockam.quotas.usage.party_key` names it. coding: the header Content-Encoding. is_on_demand: whether
-        the sender waits until its body is wanted."""
+        sender, as `ockam.quotas.usage.party_key` names it."""
         self._receive = receive
-        self._is_on_demand = is_on_demand
-        self._coding = coding.strip().lower()
+        # Whether the sender waits until its body is wanted.
+        self._is_on_demand = headers.get("expect", "").lower() == "100-continue"
+        self._coding = ", ".join(headers.getlist("content-encoding")).strip().lower()
         self._decoder = _Gunzip() if self._coding in GZIP else None
         self._bytes_max = bytes_max
         self._part_s = part_s

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
-from typing import NamedTuple
 from urllib.parse import unquote
 
 import h11
@@ -94,23 +93,25 @@ class HttpStream:
             send_nowait(self._stream.socket, data)
 
 
-class Place(NamedTuple):
-    """The place of a connection among all. is_for_health: it ends after one answer, which is about the health of a full
-    node. note_received, note_waits: called when a whole request was received, and when its answer was sent."""
-
-    is_for_health: bool
-    note_received: Callable[[], None]
-    note_waits: Callable[[], None]
-
-
 class HttpConnection:
     """Serves the requests of one connection, one after the other.
     identity: as the last request has proved it. closed: counts by reason.
     Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with others."""
 
     def __init__(
-        self, app: ASGIApp, stream: HttpStream, peer: Peer, parts: NodeParts, closed: Counter[str], place: Place
+        self,
+        app: ASGIApp,
+        stream: HttpStream,
+        peer: Peer,
+        parts: NodeParts,
+        closed: Counter[str],
+        *,
+        is_for_health: bool,
+        note_received: Callable[[], None],
+        note_waits: Callable[[], None],
     ) -> None:
+        """is_for_health: it ends after one answer, which is about the health of a full node. note_received, note_waits:
+        called when a whole request was received, and when its answer was sent."""
         self._app = app
         self.stream = stream
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=parts.config.http_header_bytes_max)
@@ -120,15 +121,15 @@ class HttpConnection:
         self._closed = closed
         # The traffic up to the end of the last answer. All later traffic belongs to the request after it.
         self._answered = Traffic()
-        self._note_waits = place.note_waits
-        context = ConnectionContext(self._holdings, place.is_for_health, place.note_received, self._note_caller)
+        self._note_waits = note_waits
+        context = ConnectionContext(self._holdings, is_for_health, note_received, self._note_caller)
         self._state = {PEER_STATE: peer, PLACE_STATE: context}
         self.peer = peer
         self.identity = peer.identity
         self._scope = trio.CancelScope()
         # Around the wait for a request. `finish` cancels it, also before the wait has begun.
         self._waiting = trio.CancelScope()
-        self._is_last = place.is_for_health
+        self._is_last = is_for_health
         # Whether the peer gets nothing more: it has gone, or its bytes are not HTTP.
         self._is_over = False
         self._is_head = False

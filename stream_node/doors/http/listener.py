@@ -21,7 +21,7 @@ from ockam.transport.listener import accept_all, has_unread
 from ockam.transport.sockets import send_nowait, socket_name
 from stream_node.doors.http.app import Endpoint, HttpApp
 from stream_node.doors.http.clients import HttpClients
-from stream_node.doors.http.connection import HttpConnection, HttpStream, Place
+from stream_node.doors.http.connection import HttpConnection, HttpStream
 from stream_node.doors.http.identity import Peer
 from stream_node.doors.http.places_machine import Admission, Places, share_of
 from stream_node.doors.http.statistics import HttpStatistics
@@ -32,20 +32,23 @@ logger = structlog.get_logger(__name__)
 
 
 class _Guest:
-    """A connection, from its beginning to its end. connection: None during its TLS handshake."""
+    """A connection, from its beginning to its end. connection: None during its TLS handshake.
+    address: the `host:port` of the peer. server_host: the IP address at which it has called the node."""
 
     def __init__(self, stream: trio.SocketStream, closed: Counter[str]) -> None:
-        self._socket = stream.socket
+        """Raises OSError if the peer has gone already."""
+        self.address, self.server_host = socket_name(stream.socket.getpeername()), stream.socket.getsockname()[0]
+        self.stream = stream
         self._closed = closed
         self.connection: HttpConnection | None = None
 
     def has_unread(self) -> bool:
-        return has_unread(self._socket.fileno())
+        return has_unread(self.stream.socket.fileno())
 
     def close(self, reason: str) -> None:
         if self.connection is None:
             self._closed[reason] += 1
-            self._socket.close()
+            self.stream.socket.close()
         else:
             self.connection.close(reason)
 
@@ -100,22 +103,21 @@ class HttpListener:
     def _accept(self, stream: trio.SocketStream) -> None:
         self._accepted += 1
         try:
-            peer, server = socket_name(stream.socket.getpeername()), stream.socket.getsockname()[0]
+            guest = _Guest(stream, self._closed)
         except OSError:
             self._closed["closed_before_header"] += 1
             stream.socket.close()
             return
-        guest = _Guest(stream, self._closed)
-        admission = self._enter(guest, party_key(ANONYMOUS, peer), peer)
+        admission = self._enter(guest, ANONYMOUS)
         if admission is Admission.REFUSED:
             stream.socket.close()
         else:
-            self._nursery.start_soon(self._run, guest, stream, peer, server, admission)
+            self._nursery.start_soon(self._run, guest, admission)
 
-    def _enter(self, guest: _Guest, party: str, peer: str) -> Admission:
+    def _enter(self, guest: _Guest, identity: Identity) -> Admission:
         """Gives a place to a connection, if need be that of the oldest one whose request has not come whole."""
         connections_max = self.parts.config.http_connections_max
-        admission, gone = self._places.enter(guest, party, connections_max)
+        admission, gone = self._places.enter(guest, party_key(identity, guest.address), connections_max)
         if gone is not None:
             gone.close("gave_way")
         if admission is Admission.REFUSED:
@@ -124,18 +126,16 @@ class HttpListener:
             self._lines.log(
                 logger.warning,
                 "http_connections_give_way" if admission is Admission.USUAL else "http_connections_refused",
-                peer=peer,
+                peer=guest.address,
                 most=connections_max,
                 most_of_one=share_of(connections_max),
             )
         return admission
 
-    async def _run(
-        self, guest: _Guest, stream: trio.SocketStream, address: str, server_host: str, admission: Admission
-    ) -> None:
+    async def _run(self, guest: _Guest, admission: Admission) -> None:
         """Serves one connection until its end. A failure ends the connection only."""
         try:
-            connection = await self._open_connection(guest, stream, address, server_host, admission)
+            connection = await self._open_connection(guest, admission)
             if connection is not None:
                 guest.connection = connection
                 self._open[connection] = None
@@ -148,37 +148,42 @@ class HttpListener:
                     del self._open[connection]
                     self._ended.set()
         except Exception as error:
-            self._lines.log(logger.error, "http_connection_failed", peer=address, exc_info=error)
+            self._lines.log(logger.error, "http_connection_failed", peer=guest.address, exc_info=error)
         finally:
             self._places.leave(guest)
-            stream.socket.close()
+            guest.stream.socket.close()
 
-    async def _open_connection(
-        self, guest: _Guest, stream: trio.SocketStream, address: str, server_host: str, admission: Admission
-    ) -> HttpConnection | None:
+    async def _open_connection(self, guest: _Guest, admission: Admission) -> HttpConnection | None:
         """Makes the handshake. Returns the connection; None for one that must be closed."""
         tls: TlsLayer | None = None
         if self._tls is not None:
-            tls = await self._handshake(guest, stream, address)
+            tls = await self._handshake(guest)
             if tls is None:
                 return None
-        secured = HttpStream(stream, tls, self.parts.config.send_timeout_s)
-        peer = Peer(address, identity_of(secured.certificate), tls is not None, server_host)
+        secured = HttpStream(guest.stream, tls, self.parts.config.send_timeout_s)
+        peer = Peer(guest.address, identity_of(secured.certificate), tls is not None, guest.server_host)
         # A certificate counts for itself, wherever it connects from.
         if peer.identity != ANONYMOUS:
             self._places.leave(guest)
-            admission = self._enter(guest, party_key(peer.identity, address), address)
+            admission = self._enter(guest, peer.identity)
             if admission is Admission.REFUSED:
                 return None
-        notes = partial(self._places.note_received, guest), partial(self._places.note_waits, guest)
-        place = Place(admission is Admission.HEALTH, *notes)
-        return HttpConnection(self._app, secured, peer, self.parts, self._closed, place)
+        return HttpConnection(
+            self._app,
+            secured,
+            peer,
+            self.parts,
+            self._closed,
+            is_for_health=admission is Admission.HEALTH,
+            note_received=partial(self._places.note_received, guest),
+            note_waits=partial(self._places.note_waits, guest),
+        )
 
-    async def _handshake(self, guest: _Guest, stream: trio.SocketStream, address: str) -> TlsLayer | None:
+    async def _handshake(self, guest: _Guest) -> TlsLayer | None:
         assert self._tls is not None, "called with TLS only"
-        share = Share(party_key(ANONYMOUS, address))
+        stream, address = guest.stream, guest.address
         try:
-            return await self._tls.handshake(guest, stream, self._turns, share)
+            return await self._tls.handshake(guest, stream, self._turns, Share(party_key(ANONYMOUS, address)))
         except RemoteProtocolError as error:
             self._closed[error.kind] += 1
             self._lines.log(logger.warning, "http_connection_closed", peer=address, kind=error.kind, reason=str(error))

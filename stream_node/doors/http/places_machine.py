@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterator
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
@@ -102,12 +101,10 @@ class Places(Generic[G]):
     def _oldest(self, party: str | None) -> G | None:
         """Returns the guest that has been half for longest; None if none is half. party: only among its guests.
         A peer that has just sent something is passed over, if the ones after it have not."""
-        half = (each for each, its in self._half_parties() if party is None or its == party)
+        parties = ((each, self._parties.get(each)) for each in self._half)
+        half = (each for each, its in parties if its is not None and party in (None, its))
         candidates = list(islice(half, CANDIDATES_MAX))
         return next((each for each in candidates if not each.has_unread()), candidates[0] if candidates else None)
-
-    def _half_parties(self) -> Iterator[tuple[G, str]]:
-        return ((each, self._parties[each]) for each in self._half if each in self._parties)
 
     def check(self) -> None:
         """Raises AssertionError if the invariant does not hold. Tests call it after every step."""

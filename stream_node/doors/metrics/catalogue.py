@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
+from stream_node.care.trouble import TROUBLE_KINDS, TroubleKind
 from stream_node.doors.metrics.block_catalogue import BLOCK_METRICS
-from stream_node.doors.metrics.cluster_catalogue import CLUSTER
 from stream_node.doors.metrics.family import WHOLE, Metric, Part, Values
-from stream_node.doors.metrics.mirror_catalogue import MIRROR_METRICS
 from stream_node.doors.metrics.peer_catalogue import GRPC, HTTP, PEERS, TRACES
-from stream_node.doors.metrics.reading import ConsumerFigures, StreamFigures
+from stream_node.doors.metrics.reading import OTHERS, ConsumerFigures, StreamFigures
 from stream_node.doors.metrics.snapshot import Snapshot
-from stream_node.doors.metrics.trouble_catalogue import TROUBLES
+from stream_node.fleet.cluster.hand_overs import REASONS
+from stream_node.fleet.mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 
 
 def _streams(read: Callable[[StreamFigures], float | None]) -> Callable[[Snapshot], Values]:
@@ -43,6 +44,96 @@ _index = Part(lambda s: s.statistics.services.index)
 _leases = Part(lambda s: s.statistics.services.index.leases)
 _storage = Part(lambda s: s.statistics.storage)
 _histograms = Part(lambda s: s.histograms)
+
+
+def _count(snapshot: Snapshot) -> Values:
+    """Returns the number of troubles of each kind, also of the kinds without any; None if nobody knows them."""
+    if snapshot.troubles is None:
+        return None
+    return {str(kind): float(len(snapshot.troubles.by_kind.get(kind, ()))) for kind in TROUBLE_KINDS}
+
+
+def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
+    """Returns a function that reads how long each trouble of one kind lasts, by its subject.
+    The longest are named; the longest of the others has the subject OTHERS, so that an alert misses none."""
+
+    def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
+        troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])
+        found = {trouble.subject: trouble.lasts_s for trouble in troubles[: snapshot.names_max]}
+        for trouble in troubles[snapshot.names_max : snapshot.names_max + 1]:
+            found[(OTHERS,) * len(trouble.subject)] = trouble.lasts_s
+        return found
+
+    return values
+
+
+TROUBLES = (
+    WHOLE.gauge("troubles", _count, "Things that are wrong now, as the dashboard names them.", "kind"),
+    WHOLE.gauge(
+        "consumer_stuck_seconds",
+        _lasting("consumer_stuck"),
+        "How long a consumer makes no progress although messages wait. Consumers that are not stuck are left out; the "
+        "longest time of those beyond metrics_names_max has the name _others.",
+        "client",
+        "stream",
+    ),
+    WHOLE.gauge(
+        "publisher_silent_seconds",
+        _lasting("publisher_silent"),
+        "How long a stream with a steady publisher gets no messages. Other streams are left out; "
+        "the longest time of those beyond metrics_names_max has the name _others.",
+        "stream",
+    ),
+)
+
+
+STREAMS_NAMED_MAX = 100
+"""The largest number of streams that the metrics name: the greatest lag first, and of equal ones the longest."""
+
+
+def _conditions(snapshot: Snapshot) -> Values:
+    found = Counter(each.condition for each in snapshot.statistics.services.mirrors)
+    return {condition.name.lower(): found[condition] for condition in MirrorCondition}
+
+
+def _by_stream(join: Callable[[list[MirrorState]], float]) -> Callable[[Snapshot], Values]:
+    """Returns a function that joins the states of all partitions of each stream into one value."""
+
+    def values(snapshot: Snapshot) -> Values:
+        streams: dict[str, list[MirrorState]] = {}
+        for each in snapshot.statistics.services.mirrors:
+            if each.condition not in PRIMARIES:
+                streams.setdefault(each.stream_name, []).append(each)
+        named = sorted(streams, key=lambda name: (-_lag(streams[name]), -_lag_s(streams[name]), name))
+        return {name: join(streams[name]) for name in named[:STREAMS_NAMED_MAX]}
+
+    return values
+
+
+def _lag(states: list[MirrorState]) -> float:
+    return sum(each.lag for each in states)
+
+
+def _lag_s(states: list[MirrorState]) -> float:
+    return max(each.lag_us for each in states) / 1e6
+
+
+MIRROR_METRICS = (
+    WHOLE.gauge("mirrors", _conditions, "Partitions that are mirrors, or fence their former source.", "condition"),
+    WHOLE.gauge(
+        "mirror_lag_messages",
+        _by_stream(_lag),
+        "Messages that a mirror lacked when it last heard of its source.",
+        "stream",
+    ),
+    WHOLE.gauge(
+        "mirror_lag_seconds",
+        _by_stream(_lag_s),
+        "For how long a mirror has lacked messages of its source, or has not reached it.",
+        "stream",
+    ),
+)
+
 
 NODE = (
     WHOLE.gauge("info", lambda s: {s.version: 1.0}, "1, with the version of the program.", "version"),
@@ -137,6 +228,63 @@ STORAGE = (
     _condition.gauge("free_disk_bytes", lambda e: e.free_disk_bytes, "Free space of the disk with the data."),
     _condition.gauge("refusing_pushes", lambda e: e.refusing_pushes, "1 while the disk is too full for pushes."),
 )
+
+
+_member = Part(lambda snapshot: snapshot.statistics.cluster)
+
+CLUSTER = (
+    _member.gauge(
+        "cluster_members", lambda m: m.members, "The members of the cluster that live, as far as this node knows."
+    ),
+    _member.gauge("cluster_shards", lambda m: m.shards, "The shards that this node serves, of 256."),
+    _member.gauge("cluster_links", lambda m: m.router.links, "The members to which this node is connected."),
+    _member.gauge(
+        "cluster_messages_waiting",
+        lambda m: m.router.waiting,
+        "Messages that wait here until a member serves their shard.",
+    ),
+    _member.counter("cluster_shards_taken_total", lambda m: m.taken, "Shards that this node has taken."),
+    _member.counter(
+        "cluster_shards_given_total", lambda m: m.given, "Shards that this node has given to other members."
+    ),
+    _member.gauge(
+        "cluster_owned_shards",
+        lambda m: {peer.name: float(peer.shards) for peer in m.peers},
+        "The shards that each member owns, as this node knows it.",
+        "member",
+    ),
+    _member.gauge("cluster_unowned_shards", lambda m: len(m.unowned_s), "The shards that no member owns."),
+    _member.gauge(
+        "cluster_epochs",
+        lambda m: sum(each.epoch for each in m.owners),
+        "The sum of the epochs of all shards. It rises by one whenever a shard gets a new owner.",
+    ),
+    _member.counter(
+        "cluster_shards_moved_total",
+        lambda m: {str(reason): float(m.moved.get(reason, 0)) for reason in REASONS},
+        "Shards that got a new owner, as this node has seen it: nobody owned them (free), the owner before was "
+        "silent (fenced), stops or is drained (left), or the new one has joined (joined).",
+        "reason",
+    ),
+    _member.counter(
+        "cluster_fenced_total",
+        lambda m: m.fenced,
+        "Members that this node has fenced, because they did not write in time.",
+    ),
+    _member.counter(
+        "cluster_beats_failed_total",
+        lambda m: m.beats_failed,
+        "Beats of this node that failed, because the database was not reached.",
+    ),
+    _member.counter(
+        "cluster_messages_sent_total",
+        lambda m: {name: float(count) for name, count in m.router.sent.items()},
+        "Messages of clients that this node has sent to other members.",
+        "member",
+    ),
+)
+
+
 GROUPS: dict[str, tuple[Metric, ...]] = {
     "What is wrong now": TROUBLES,
     "Node": NODE,

@@ -1,17 +1,17 @@
-"""ReadFigures: the operation that reads the statistics of streams and consumers from the database, in a reading thread.
+"""Reads the statistics of streams and consumers from the database, in a reading thread.
 Only some streams and consumers have statistics of their own. The others are summed, because every name in a metric
 costs memory in Prometheus for good."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import Select, bindparam, func, select
 
 from stream_node.care.unread_rows import ZERO, lag_sum, to_read, to_read_joined
-from stream_storage.contract import Operation, Session
+from stream_storage.contract import Do, Session
 from stream_storage.schema import messages, streams
 from stream_storage.statement import compiled
 from stream_storage.thread_runner import ThreadRunner
@@ -84,40 +84,35 @@ _TOP, _TOTALS = compiled(_by_name), compiled(_all_streams)
 _CONSUMERS, _CONSUMERS_TOTAL = compiled(_consumers), compiled(_all_consumers)
 
 
-class ReadFigures(Operation):
+class Figures(NamedTuple):
+    """The statistics of streams and consumers; the last entry of each is for all others together."""
+
+    streams: list[StreamFigures]
+    consumers: list[ConsumerFigures]
+
+
+def read_session(session: Session, most: int) -> Figures:
     """Reads the statistics of the streams to which most was written, and of the consumers with the greatest lag.
-    most: how many of each are shown one by one. streams, consumers: their last entry is for all others together."""
-
-    __slots__ = ("consumers", "most", "streams")
-
-    def __init__(self, most: int, on_done: Callable[[ReadFigures], None]) -> None:
-        super().__init__(on_done)
-        self.most = most
-        self.streams: list[StreamFigures] = []
-        self.consumers: list[ConsumerFigures] = []
-
-    def apply(self, session: Session) -> None:
-        execute, most = session.execute, {"most": self.most}
-        self.streams = [StreamFigures(*row) for row in execute(_TOP, most)]
-        partitions, *sums = (number or 0 for number in execute(_TOTALS).fetchone())
-        rest = StreamFigures(
-            OTHERS,
-            partitions - sum(each.partitions for each in self.streams),
-            sums[0] - sum(each.written for each in self.streams),
-            sums[1] - sum(each.messages for each in self.streams),
-            sums[2] - sum(each.size_bytes for each in self.streams),
-            None,
-        )
-        if rest.partitions:
-            self.streams.append(rest)
-        self.consumers = [ConsumerFigures(*row) for row in execute(_CONSUMERS, most)]
-        (total,) = execute(_CONSUMERS_TOTAL).fetchone()
-        # If there are fewer consumers than may be named, there are no others.
-        if len(self.consumers) == self.most:
-            left = (total or 0) - sum(each.lag for each in self.consumers)
-            self.consumers.append(ConsumerFigures(OTHERS, OTHERS, left, None))
+    most: how many of each are shown one by one."""
+    named = [StreamFigures(*row) for row in session.execute(_TOP, {"most": most})]
+    partitions, *sums = (number or 0 for number in session.execute(_TOTALS).fetchone())
+    rest = StreamFigures(
+        OTHERS,
+        partitions - sum(each.partitions for each in named),
+        sums[0] - sum(each.written for each in named),
+        sums[1] - sum(each.messages for each in named),
+        sums[2] - sum(each.size_bytes for each in named),
+        None,
+    )
+    consumers = [ConsumerFigures(*row) for row in session.execute(_CONSUMERS, {"most": most})]
+    (total,) = session.execute(_CONSUMERS_TOTAL).fetchone()
+    # If there are fewer consumers than may be named, there are no others.
+    if len(consumers) == most:
+        left = (total or 0) - sum(each.lag for each in consumers)
+        consumers.append(ConsumerFigures(OTHERS, OTHERS, left, None))
+    return Figures([*named, rest] if rest.partitions else named, consumers)
 
 
-async def read_figures(runner: ThreadRunner, most: int) -> ReadFigures:
-    """Returns the operation when it is done. Raises StorageError, see `ThreadRunner.read`."""
-    return await runner.read(partial(ReadFigures, most))
+async def read_figures(runner: ThreadRunner, most: int) -> Figures:
+    """Reads the statistics in a reading thread. Raises StorageError, see `ThreadRunner.read`."""
+    return (await runner.read(partial(Do, partial(read_session, most=most)))).result

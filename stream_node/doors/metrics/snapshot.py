@@ -14,10 +14,9 @@ import trio
 
 from ockam.actors.mailbox import MailboxStatistics
 from stream_node.care.trouble import CurrentTroubles
-from stream_node.doors.metrics.reading import ConsumerFigures, StreamFigures, read_figures
+from stream_node.doors.metrics.reading import ConsumerFigures, Figures, StreamFigures, read_figures
 from stream_node.node.identity.endings import Ending, read_endings
-from stream_node.node.parts import NodeCondition, NodeParts
-from stream_node.node.statistics import ServerStatistics
+from stream_node.node.parts import NodeCondition, NodeParts, ServerStatistics
 from stream_service.counters import StreamCounters
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.database import FILE_NAME
@@ -66,7 +65,11 @@ class Snapshot(msgspec.Struct, frozen=True):
 async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
     # If the database does not answer, the troubles wait for it; the statistics do not wait again.
     troubles = None if parts.find_troubles is None else await parts.find_troubles()
-    streams, consumers = await _read(parts)
+    try:
+        figures = await read_figures(parts.runner, parts.config.metrics_names_max)
+    except StorageError as error:
+        logger.error("figures_not_read", reason=str(error))
+        figures = Figures([], [])
     return Snapshot(
         statistics=parts.statistics(),
         histograms=parts.runner.histograms,
@@ -74,8 +77,8 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
         condition=parts.condition,
         is_writing=parts.runner.is_writing,
         mailboxes=await _walk_mailboxes(parts),
-        streams=streams,
-        consumers=consumers,
+        streams=figures.streams,
+        consumers=figures.consumers,
         troubles=troubles,
         names_max=parts.config.metrics_names_max,
         endings=await trio.to_thread.run_sync(read_endings, parts.config),
@@ -83,15 +86,6 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
         now_s=time.time(),
         version=version,
     )
-
-
-async def _read(parts: NodeParts) -> tuple[list[StreamFigures], list[ConsumerFigures]]:
-    try:
-        found = await read_figures(parts.runner, parts.config.metrics_names_max)
-    except StorageError as error:
-        logger.error("figures_not_read", reason=str(error))
-        return [], []
-    return found.streams, found.consumers
 
 
 async def _walk_mailboxes(parts: NodeParts) -> Mailboxes:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 import structlog
 import trio
 
-from stream_node.fleet.cluster.member import ShardServices
+from stream_node.fleet.cluster.member import ShardServices, serve_shards
 from stream_node.fleet.cluster.router import Router
-from stream_node.fleet.cluster.shards import SHARDS, choose_owner
 from stream_node.fleet.cluster.statistics import MemberStatistics, peer_statistics
-from stream_node.fleet.cluster.view import ClusterView, Shard, StoredMember
+from stream_node.fleet.cluster.view import SHARDS, ClusterView, Shard, StoredMember, choose_owner
 from stream_storage.errors import StorageBusy, StorageError
 
 LOOK_S = 0.5
@@ -27,7 +26,7 @@ def fixed_view(members: Sequence[StoredMember]) -> ClusterView:
 
 
 class FixedMember:
-    """The membership of one process: a `stream_node.fleet.cluster.worker.Membership`."""
+    """The membership of one process, with the calls of `stream_node.fleet.cluster.member.ClusterMember`."""
 
     def __init__(self, router: Router, services: ShardServices, view: ClusterView) -> None:
         """view: from `fixed_view`, with this member."""
@@ -78,21 +77,8 @@ class FixedMember:
         )
 
     async def _open(self) -> None:
-        done = trio.Event()
-        failure: list[StorageError] = []
         own = self._view.owned_by(self.router.name)
         self.router.update(self._view)
-
-        def opened(error: StorageError | None) -> None:
-            if error is None:
-                self.router.serve(own)
-            else:
-                failure.append(error)
-            done.set()
-
         # Nobody else ever has these shards, so no earlier route has to be cleared.
-        self._services.open_shards(own, opened)
-        await done.wait()
-        if failure:
-            raise failure[0]
+        await serve_shards(self.router, self._services, own)
         logger.info("worker_serves", worker=self.router.name, shards=len(own))

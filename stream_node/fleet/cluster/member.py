@@ -5,6 +5,7 @@ the services of a shard."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import Protocol, TypeVar
 
@@ -16,8 +17,9 @@ from stream_node.fleet.cluster.hand_overs import HandOvers
 from stream_node.fleet.cluster.plan_machine import MemberPlan, PlanMachine
 from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.statistics import MemberStatistics, peer_statistics
-from stream_node.fleet.cluster.tables import Beat, ClusterOperation, Join, Leave, MoveShards, SetLeaving
+from stream_node.fleet.cluster.tables import ClusterOperation, beat, join, leave, move_shards, set_leaving
 from stream_node.fleet.cluster.view import ClusterView
+from stream_storage.contract import Session
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.runner import Runner
 
@@ -29,7 +31,7 @@ RETRY_S = 0.5
 
 logger = structlog.get_logger(__name__)
 
-T = TypeVar("T", bound=ClusterOperation)
+T = TypeVar("T")
 
 
 class ShardServices(Protocol):
@@ -42,6 +44,25 @@ class ShardServices(Protocol):
         """Stops the workers of shards. Returns by shard the messages that they have not served, in order for each
         worker."""
         ...
+
+
+async def serve_shards(router: Router, services: ShardServices, shards: Sequence[int]) -> None:
+    """Starts the services of shards whose routes are clear, and serves them. Raises StorageError."""
+    done = trio.Event()
+    failure: list[StorageError] = []
+
+    def opened(error: StorageError | None) -> None:
+        # The shards are served before any other task runs, so no message finds workers without an owner.
+        if error is None:
+            router.serve(shards)
+        else:
+            failure.append(error)
+        done.set()
+
+    services.open_shards(shards, opened)
+    await done.wait()
+    if failure:
+        raise failure[0]
 
 
 class ClusterMember:
@@ -87,15 +108,15 @@ class ClusterMember:
             asked, self._on_read = self._on_read, []
             # One transaction writes the beat and reads the tables. A failed one is tried again at the next beat.
             try:
-                beat = await self._do(Beat, self.router.name, self._token)
+                operation = await self._do(partial(beat, name=self.router.name, token=self._token))
             except StorageError as error:
                 if _is_final(error):
                     raise
                 self._beats_failed += 1
                 logger.warning("cluster_beat_failed", reason=str(error))
             else:
-                self._note(beat.view)
-                await self._follow(self._machine.plan(beat.view))
+                self._note(operation.view)
+                await self._follow(self._machine.plan(operation.view))
             # The tables were read, or could not be: those who asked must not wait longer.
             for on_read in asked:
                 on_read()
@@ -110,7 +131,7 @@ class ClusterMember:
         self.router.passed_on.clear()
         # Give the shards away until none is left, as long as another member can take them.
         with trio.move_on_at(deadline_s):
-            await self._retried(SetLeaving, self.router.name, True)
+            await self._retried(partial(set_leaving, name=self.router.name, leaves=True))
             while self.router.served and self._has_successor():
                 self.refresh()
                 await self._after_read()
@@ -122,7 +143,7 @@ class ClusterMember:
         # The row in the table goes even if the time is over: the others then need not wait for this member to fall
         # silent.
         with trio.move_on_at(deadline_s + self._beat_s):
-            await self._retried(Leave, self.router.name, self._token)
+            await self._retried(partial(leave, name=self.router.name, token=self._token))
             logger.info("cluster_left", member=self.router.name)
 
     def refresh(self) -> None:
@@ -167,13 +188,13 @@ class ClusterMember:
     def set_leaving(self, name: str, leaves: bool, on_done: Callable[[StorageError | None], None]) -> None:
         """Makes a member give its shards away, or take shards again."""
 
-        def done(operation: SetLeaving) -> None:
+        def done(operation: ClusterOperation[None]) -> None:
             if operation.error is None:
                 self._note(operation.view)
                 self.refresh()
             on_done(operation.error)
 
-        self._storage.submit_write(SetLeaving(name, leaves, done))
+        self._storage.submit_write(ClusterOperation(partial(set_leaving, name=name, leaves=leaves), done))
 
     def statistics(self) -> MemberStatistics:
         view = self.router.view
@@ -208,7 +229,7 @@ class ClusterMember:
         )
 
     async def _join(self) -> ClusterView:
-        view = await self._retried(Join, self.router.name, self._address, self._token)
+        view = await self._retried(partial(join, name=self.router.name, address=self._address, token=self._token))
         logger.info("cluster_joined", member=self.router.name, address=self._address, members=sorted(view.members))
         return view
 
@@ -229,7 +250,7 @@ class ClusterMember:
     async def _take(self, plan: MemberPlan) -> None:
         try:
             # The table decides: another member may have been faster.
-            move = await self._do(MoveShards, self.router.name, plan.take, plan.fences)
+            move = await self._do(partial(move_shards, owner=self.router.name, moves=plan.take, fences=plan.fences))
         except StorageError as error:
             if _is_final(error):
                 raise
@@ -237,8 +258,8 @@ class ClusterMember:
             return
         # Only the shards that the table now gives to this member are opened.
         taken = [shard for shard, _ in plan.take if move.view.shards[shard].owner == self.router.name]
-        self._fenced += len(move.fenced)
-        logger.info("cluster_shards_taken", shards=len(taken), fenced=sorted(move.fenced))
+        self._fenced += len(move.result)
+        logger.info("cluster_shards_taken", shards=len(taken), fenced=sorted(move.result))
         self._note(move.view)
         await self._open(taken)
 
@@ -248,25 +269,14 @@ class ClusterMember:
         shards = self.router.clear(shards)
         if not shards:
             return
-        done = trio.Event()
-        failure: list[StorageError] = []
-
-        def opened(error: StorageError | None) -> None:
-            if error is None:
-                self.router.serve(shards)
-            else:
-                failure.append(error)
-            done.set()
-
-        # `opened` serves the shards before any other task runs, so no message finds workers without an owner.
-        self._services.open_shards(shards, opened)
-        await done.wait()
-        if failure:
-            if _is_final(failure[0]):
-                raise failure[0]
-            logger.warning("cluster_shards_not_opened", shards=len(shards), reason=str(failure[0]))
-            return
-        self._taken += len(shards)
+        try:
+            await serve_shards(self.router, self._services, shards)
+        except StorageError as error:
+            if _is_final(error):
+                raise
+            logger.warning("cluster_shards_not_opened", shards=len(shards), reason=str(error))
+        else:
+            self._taken += len(shards)
 
     async def _give(self, owner: str, shards: Sequence[int]) -> bool:
         """Gives shards to another member after everything submitted for them is stored. Returns False if the result is
@@ -278,7 +288,8 @@ class ClusterMember:
             self.router.stop_serving(shard, waiting)
         # The writes that were submitted before are committed before this one.
         try:
-            move = await self._do(MoveShards, owner, [(shard, self.router.name) for shard in shards], {})
+            moves = [(shard, self.router.name) for shard in shards]
+            move = await self._do(partial(move_shards, owner=owner, moves=moves, fences={}))
         except StorageError as error:
             if _is_final(error):
                 raise
@@ -290,21 +301,21 @@ class ClusterMember:
         self._note(move.view)
         return True
 
-    async def _retried(self, kind: Callable[..., T], *arguments: object) -> ClusterView:
-        """Repeats an operation until it succeeds. Raises StorageError if it never can."""
+    async def _retried(self, work: Callable[[Session], None]) -> ClusterView:
+        """Repeats a change of the tables until it succeeds. Raises StorageError if it never can."""
         while True:
             try:
-                return (await self._do(kind, *arguments)).view
+                return (await self._do(work)).view
             except StorageError as error:
                 if _is_final(error):
                     raise
                 logger.warning("cluster_table_not_written", reason=str(error))
                 await trio.sleep(RETRY_S)
 
-    async def _do(self, kind: Callable[..., T], *arguments: object) -> T:
-        """Does an operation on the tables, and returns it with its results. Raises StorageError."""
+    async def _do(self, work: Callable[[Session], T]) -> ClusterOperation[T]:
+        """Changes the tables, and returns the operation with its results. Raises StorageError."""
         done = trio.Event()
-        operation = kind(*arguments, lambda _: done.set())
+        operation = ClusterOperation(work, lambda _: done.set())
         self._storage.submit_write(operation)
         await done.wait()
         if operation.error is not None:

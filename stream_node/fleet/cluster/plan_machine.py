@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stream_node.fleet.cluster.shards import choose_owner
-from stream_node.fleet.cluster.view import UNOWNED, ClusterView
+from stream_node.fleet.cluster.view import UNOWNED, ClusterView, choose_owner
 
 LIVES_S = 5.0
 """A member whose beats have not risen for this long counts as dead."""

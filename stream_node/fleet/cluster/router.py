@@ -28,8 +28,7 @@ from stream_node.fleet.cluster.held import Held
 from stream_node.fleet.cluster.link import Link
 from stream_node.fleet.cluster.proofs import Proofs
 from stream_node.fleet.cluster.protocol import CLUSTER, MARK, MEMBER, PROVE, Mark, envelope_hop, read_envelope
-from stream_node.fleet.cluster.shards import SHARDS, find_shard, shard_of
-from stream_node.fleet.cluster.view import UNOWNED, ClusterView, Shard, StoredMember
+from stream_node.fleet.cluster.view import SHARDS, UNOWNED, ClusterView, Shard, StoredMember, find_shard, shard_of
 from stream_service.names import stream_address
 
 MOVES_MAX = 16

@@ -4,8 +4,8 @@ and changes nothing if the tables have others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -22,11 +22,12 @@ from sqlalchemy import (
     update,
 )
 
-from stream_node.fleet.cluster.shards import SHARDS
-from stream_node.fleet.cluster.view import ClusterView, Shard, StoredMember
-from stream_storage.contract import Operation, Session
+from stream_node.fleet.cluster.view import SHARDS, ClusterView, Shard, StoredMember
+from stream_storage.contract import Do, Session
 from stream_storage.errors import MemberFenced
 from stream_storage.statement import compiled, upsert
+
+T = TypeVar("T")
 
 metadata = MetaData()
 """The tables of a cluster. They are not in `stream_storage.schema.metadata`: a database file has no members."""
@@ -106,117 +107,66 @@ def read_view(session: Session) -> ClusterView:
     return ClusterView({member.name: member for member in members}, shards)
 
 
-class ClusterOperation(Operation):
-    """An operation on the tables of the cluster. view: the content of the tables after it."""
+class ClusterOperation(Do[T]):
+    """Calls one of the functions below, which changes the tables. view: the content of the tables after it."""
 
     __slots__ = ("view",)
-
-    def __init__(self, on_done: Callable[[Any], None]) -> None:
-        super().__init__(on_done)
-        self.view = ClusterView({}, ())
+    view: ClusterView
 
     def apply(self, session: Session) -> None:
-        self.change(session)
+        super().apply(session)
         self.view = read_view(session)
 
-    def change(self, session: Session) -> None:
-        """Changes the tables. Raises StorageError."""
 
-
-class Join(ClusterOperation):
+def join(session: Session, name: str, address: str, token: str) -> None:
     """Makes this process the member of a name, in place of an earlier process of that name, whose shards it keeps."""
-
-    __slots__ = ("_member",)
-
-    def __init__(self, name: str, address: str, token: str, on_done: Callable[[Join], None]) -> None:
-        super().__init__(on_done)
-        self._member = {"name": name, "address": address, "token": token}
-
-    def change(self, session: Session) -> None:
-        # The first member of a cluster adds the shards.
-        if session.execute(_FIND_SHARD, {"shard": SHARDS - 1}).fetchone() is None:
-            session.execute_many(_ADD_SHARD, [{"shard": shard} for shard in range(SHARDS)])
-        session.execute(_JOIN, self._member)
+    # The first member of a cluster adds the shards.
+    if session.execute(_FIND_SHARD, {"shard": SHARDS - 1}).fetchone() is None:
+        session.execute_many(_ADD_SHARD, [{"shard": shard} for shard in range(SHARDS)])
+    session.execute(_JOIN, {"name": name, "address": address, "token": token})
 
 
-class Beat(ClusterOperation):
+def beat(session: Session, name: str, token: str) -> None:
     """Stores that this process lives. Raises MemberFenced if another one has taken its name."""
-
-    __slots__ = ("_process",)
-
-    def __init__(self, name: str, token: str, on_done: Callable[[Beat], None]) -> None:
-        super().__init__(on_done)
-        self._process = {"of_name": name, "of_token": token}
-
-    def change(self, session: Session) -> None:
-        if session.execute(_BEAT, self._process).rowcount != 1:
-            raise MemberFenced
+    if session.execute(_BEAT, {"of_name": name, "of_token": token}).rowcount != 1:
+        raise MemberFenced
 
 
-class MoveShards(ClusterOperation):
-    """Gives those shards a new owner that still have the owner named by this operation.
-    Owners that do not live are fenced before, so that they can never write again: `fenced` has their names."""
-
-    __slots__ = ("_fences", "_moves", "_owner", "fenced")
-
-    def __init__(
-        self,
-        owner: str,
-        moves: Sequence[tuple[int, str]],
-        fences: Mapping[str, str],
-        on_done: Callable[[MoveShards], None],
-    ) -> None:
-        """moves: each shard with its owner before. fences: the tokens of the members to fence, by name."""
-        super().__init__(on_done)
-        self.fenced: list[str] = []
-        self._owner = owner
-        self._moves = moves
-        self._fences = fences
-
-    def change(self, session: Session) -> None:
-        self.fenced.clear()
-        # A member that is frozen in the middle of a COPY keeps its locks, for which the next statements would wait.
-        for token in filter(None, self._fences.values()):
-            session.disconnect(token)
-        # The row of the member shows whether the process that did not beat is still the member. Its successor keeps the
-        # shards.
-        gone = {name for name, token in self._fences.items() if self._is_fenced(session, name, token)}
-        moves = [(shard, before) for shard, before in self._moves if before not in self._fences or before in gone]
-        session.execute_many(
-            _MOVE, [{"of_shard": shard, "of_owner": before, "owner": self._owner} for shard, before in moves]
-        )
-
-    def _is_fenced(self, session: Session, name: str, token: str) -> bool:
-        if token and session.execute(_FENCE, {"of_name": name, "of_token": token}).rowcount == 1:
-            session.fence(token)
-            self.fenced.append(name)
-            return True
-        row = session.execute(_TOKEN, {"of_name": name}).fetchone()
-        # Another member has fenced it before.
-        return row is None or row[0] == ""
+def move_shards(session: Session, owner: str, moves: Sequence[tuple[int, str]], fences: Mapping[str, str]) -> list[str]:
+    """Gives those shards a new owner that still have the owner that `moves` names with them.
+    Owners that do not live are fenced before, so that they can never write again. fences: their tokens, by name.
+    Returns the names of those that this operation has fenced."""
+    # A member that is frozen in the middle of a COPY keeps its locks, for which the next statements would wait.
+    for token in filter(None, fences.values()):
+        session.disconnect(token)
+    fenced: list[str] = []
+    # The row of the member shows whether the process that did not beat is still the member. Its successor keeps the
+    # shards.
+    gone = {name for name, token in fences.items() if _is_fenced(session, name, token, fenced)}
+    rows = [
+        {"of_shard": shard, "of_owner": before, "owner": owner}
+        for shard, before in moves
+        if before not in fences or before in gone
+    ]
+    session.execute_many(_MOVE, rows)
+    return fenced
 
 
-class SetLeaving(ClusterOperation):
-    __slots__ = ("_leaves", "_name")
-
-    def __init__(self, name: str, leaves: bool, on_done: Callable[[SetLeaving], None]) -> None:
-        super().__init__(on_done)
-        self._name = name
-        self._leaves = leaves
-
-    def change(self, session: Session) -> None:
-        session.execute(_LEAVE if self._leaves else _STAY, {"of_name": self._name})
+def _is_fenced(session: Session, name: str, token: str, fenced: list[str]) -> bool:
+    if token and session.execute(_FENCE, {"of_name": name, "of_token": token}).rowcount == 1:
+        session.fence(token)
+        fenced.append(name)
+        return True
+    row = session.execute(_TOKEN, {"of_name": name}).fetchone()
+    # Another member has fenced it before.
+    return row is None or row[0] == ""
 
 
-class Leave(ClusterOperation):
+def set_leaving(session: Session, name: str, leaves: bool) -> None:
+    session.execute(_LEAVE if leaves else _STAY, {"of_name": name})
+
+
+def leave(session: Session, name: str, token: str) -> None:
     """Ends the membership of this process. The shards that it still owns have no owner after that."""
-
-    __slots__ = ("_process",)
-
-    def __init__(self, name: str, token: str, on_done: Callable[[Leave], None]) -> None:
-        super().__init__(on_done)
-        self._process = {"of_name": name, "of_token": token}
-
-    def change(self, session: Session) -> None:
-        if session.execute(_FORGET, self._process).rowcount == 1:
-            session.execute(_LET_GO, {"of_owner": self._process["of_name"]})
+    if session.execute(_FORGET, {"of_name": name, "of_token": token}).rowcount == 1:
+        session.execute(_LET_GO, {"of_owner": name})

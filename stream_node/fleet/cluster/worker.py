@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import structlog
 import trio
@@ -16,9 +15,10 @@ from ockam.actors.worker import HandlingFailed, Worker
 from ockam.identity.rules.rights import NOTHING, Demand, Right
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
+from stream_node.fleet.cluster.fixed_member import FixedMember
+from stream_node.fleet.cluster.member import ClusterMember
 from stream_node.fleet.cluster.proofs import NONCE_BYTES
 from stream_node.fleet.cluster.protocol import DRAIN, LINK, MARK, STATUS, ClusterStatus, MemberStatus, ShardStatus
-from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.view import ClusterView
 from stream_storage.errors import StorageError
 
@@ -29,22 +29,10 @@ NAME_MAX = 255
 logger = structlog.get_logger(__name__)
 
 
-class Membership(Protocol):
-    """The face of a member that the worker asks, see `stream_node.fleet.cluster.member.ClusterMember`."""
-
-    router: Router
-
-    def lives(self, name: str) -> bool: ...
-
-    def read(self, on_read: Callable[[], None], *, soon: bool) -> None: ...
-
-    def set_leaving(self, name: str, leaves: bool, on_done: Callable[[StorageError | None], None]) -> None: ...
-
-
 class ClusterWorker(Worker):
     """Serves the protocols of `stream_node.fleet.cluster.protocol` at the address CLUSTER of that module."""
 
-    def __init__(self, member: Membership) -> None:
+    def __init__(self, member: ClusterMember | FixedMember) -> None:
         self._member = member
         self._lines = LogRate()
         # The connections whose first message is answered after the next read of the tables.

@@ -15,7 +15,7 @@ from ockam.actors.node import Node
 from ockam.identity.identity import Identity
 from ockam.identity.rules.audit import Audit
 from ockam.identity.rules.audit_lines import Entry
-from ockam.identity.rules.authorizer import AccessStatistics, Authorizer
+from ockam.identity.rules.authorizer import Authorizer
 from ockam.identity.rules.rule_file import RulesError, load_rules
 from ockam.identity.rules.rules import Rule, Rules
 from ockam.transport.tcp import TcpTransport
@@ -23,6 +23,7 @@ from stream_node.fleet.worker_place import WorkerPlace, worker_name
 from stream_node.node.block_services import KEEPERS
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.identity.identity_limits import ExcessLog
+from stream_node.node.identity.token_services import state_of
 
 INTERVAL_S = 0.5
 AUDIT_FILE = "audit.jsonl"
@@ -74,10 +75,13 @@ def check_exposure(config: Config) -> None:
 
 def check_rules(config: Config) -> None:
     """Raises ConfigError with all mistakes in the file of the rules, if the settings name one."""
-    if config.access_rules is None:
-        return
+    if config.access_rules is not None:
+        _read_rules(Path(config.access_rules))
+
+
+def _read_rules(file: Path) -> Rules:
     try:
-        load_rules(Path(config.access_rules))
+        return load_rules(file)
     except RulesError as error:
         raise ConfigError(*(f"access_rules: {mistake}" for mistake in error.mistakes)) from error
 
@@ -97,10 +101,10 @@ class NodeAccess:
         self._node = node
         self._file = file
         self._keepers = tuple(keepers)
-        self._authorizer = authorizer
+        self.authorizer = authorizer
         self.audit = audit
         self.closers: list[Closer] = [tcp.close_identities]
-        self._seen = _state_of(file)
+        self._seen = state_of(file)
 
     async def watch(self) -> None:
         """Reads the rules again when their file has changed, without end. Each second, writes to the audit log how
@@ -110,7 +114,7 @@ class NodeAccess:
             await trio.sleep(INTERVAL_S)
             # A program may write the file in parts, and the beginning of the rules may be valid by itself. So a change
             # counts only when two samples of the file are the same.
-            before, looks = looks, _state_of(self._file)
+            before, looks = looks, state_of(self._file)
             if looks != self._seen and looks == before:
                 self._load()
             ticks += 1
@@ -126,28 +130,21 @@ class NodeAccess:
             logger.error("audit_not_opened", reason=str(error))
         self._load()
 
-    @property
-    def authorizer(self) -> Authorizer:
-        return self._authorizer
-
-    def statistics(self) -> AccessStatistics:
-        return self._authorizer.statistics()
-
     def close(self) -> None:
         self.audit.close()
 
     def _load(self) -> None:
         # The state is read first: a change during the reading of the file is then seen by the next sample.
-        self._seen = _state_of(self._file)
+        self._seen = state_of(self._file)
         try:
             rules = load_rules(self._file)
         except RulesError as error:
-            self._authorizer.note_bad_rules()
+            self.authorizer.note_bad_rules()
             for mistake in error.mistakes:
-                logger.error("rules_not_taken", reason=mistake, in_force=len(self._authorizer.rules))
+                logger.error("rules_not_taken", reason=mistake, in_force=len(self.authorizer.rules))
             self.audit.note(Entry("rules_not_taken", reason=str(error)))
             return
-        has_changed = self._authorizer.replace_rules(Rules([*self._keepers, *rules.rules]))
+        has_changed = self.authorizer.replace_rules(Rules([*self._keepers, *rules.rules]))
         # Changed limits need no new connections: what waits obeys them from now on.
         self._node.usages.replace_tables(rules.limits, trio.current_time())
         # Waiting pulls, subscriptions and sessions began under the old rules. They end with their connection, and a
@@ -170,10 +167,7 @@ def open_access(
     if config.access_rules is None:
         return None
     file = Path(config.access_rules)
-    try:
-        rules = load_rules(file)
-    except RulesError as error:
-        raise ConfigError(*(f"access_rules: {mistake}" for mistake in error.mistakes)) from error
+    rules = _read_rules(file)
     try:
         audit = Audit(audit_file(config), now_us, worker_name(0 if place is None else place.number))
     except OSError as error:
@@ -187,13 +181,3 @@ def open_access(
     access = NodeAccess(file, KEEPERS, authorizer, audit, node, tcp)
     nursery.start_soon(access.watch)
     return access
-
-
-def _state_of(file: Path) -> tuple[int, int, int] | None:
-    """Returns time, size and inode of the file, which change when it is written or replaced; None if they are
-    unknown."""
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

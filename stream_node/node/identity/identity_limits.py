@@ -53,10 +53,5 @@ class ExcessLog:
             self._told_s = now_s
             logger.warning("limit_exceeded", identity=excess.key, limit=excess.limit, peer=excess.peer)
         if self.audit is not None:
-            self.audit.refused(entry_of(excess))
-
-
-def entry_of(excess: Excess) -> Entry:
-    """Converts an exceeded limit to a line of the audit log: `limited` if something was refused, otherwise `slowed`."""
-    event = "limited" if excess.is_refusal else "slowed"
-    return Entry(event, excess.key, excess.peer, name=SETTING_PREFIX + excess.limit, reason=excess.reason)
+            event, name = "limited" if excess.is_refusal else "slowed", SETTING_PREFIX + excess.limit
+            self.audit.refused(Entry(event, excess.key, excess.peer, name=name, reason=excess.reason))

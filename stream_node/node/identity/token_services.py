@@ -63,19 +63,17 @@ def token_file(data_dir: str) -> Path:
     return Path(data_dir) / TOKEN_FILE
 
 
-class _Late(LateAuthentication):
-    """Answers late authentications, which are not the first message of their connection, with an error. Every peer may
-    send messages to this worker."""
+class _Open:
+    """Lets every peer send messages to a worker: late authentications, and the answers of other nodes to tokens."""
 
     def demand(self, message: Message) -> Demand:
         return NOTHING
 
 
-class _Answers(AuthenticationAnswers):
-    """Receives the answers of other nodes to this node's tokens. The other nodes need no right for this."""
+class _Late(_Open, LateAuthentication): ...
 
-    def demand(self, message: Message) -> Demand:
-        return NOTHING
+
+class _Answers(_Open, AuthenticationAnswers): ...
 
 
 class NodeTokens:
@@ -133,7 +131,7 @@ class NodeTokens:
         return not (is_same and self._tokens.is_valid(identity, now_s))
 
     def _refresh(self) -> None:
-        seen = _state_of(self._file)
+        seen = state_of(self._file)
         if seen == self._seen:
             return
         try:
@@ -169,7 +167,7 @@ class NodeTokens:
             self._audit.note(Entry(event, reason=reason))
 
 
-def _state_of(file: Path) -> tuple[int, ...]:
+def state_of(file: Path) -> tuple[int, ...]:
     """Returns numbers that change when the file is written, replaced or given to another user; empty without a file."""
     try:
         found = file.stat()

@@ -19,7 +19,7 @@ from ockam.files.durable_files import create_private, rename_durably
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.directory_lock import left_in_this_boot, owner_lives
 from stream_storage.errors import StorageError, WalDamaged
-from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.errors import mapped
 from stream_storage.sqlite.wal.rewrite import rebuild
 from stream_storage.sqlite.wal.scan_machine import (
     PAGE_SIZES,
@@ -62,36 +62,33 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
     directory, and no connection has the database open. Raises WalDamaged and other StorageError.
 
     rebooted: whether the machine could have restarted since the log was written."""
-    try:
-        with examined(database, rebooted=rebooted) as log:
-            if log is not None:
-                _check_not_alone(database, log)
-            if log is None or log.verdict is WalState.SOUND:
-                return
-            # A damaged log stays as it is, and a copy is made.
-            if log.verdict is WalState.DAMAGED:
-                raise _damaged_and_kept(database, log)
-            # Frames after the last commit, which a kill or a power cut can leave, are cut off: later commits would
-            # overwrite only some of them, and the others would then look like damage.
-            if log.verdict is WalState.TORN:
-                _cut(database, log)
-                return
-            # The last transaction will be changed or lost. Keep a copy of the log, so that a user can inspect it.
-            kept = keep_copy(database)
-            behind = list_behind(database, log.wal, log.found)
-            if log.verdict is WalState.COMPLETED:
-                install_log(database, rebuild(log.wal, log.found))
-            else:
-                _cut(database, log)
-            logger.warning(
-                "wal_end_completed" if log.verdict is WalState.COMPLETED else "wal_end_cut",
-                frames=log.found.end - log.found.good,
-                unreadable=len(log.found.damaged),
-                behind=None if behind is None else [str(each) for each in behind],
-                copy=str(kept),
-            )
-    except OSError as error:
-        raise storage_error(error) from error
+    with mapped(), examined(database, rebooted=rebooted) as log:
+        if log is not None:
+            _check_not_alone(database, log)
+        if log is None or log.verdict is WalState.SOUND:
+            return
+        # A damaged log stays as it is, and a copy is made.
+        if log.verdict is WalState.DAMAGED:
+            raise _damaged_and_kept(database, log)
+        # Frames after the last commit, which a kill or a power cut can leave, are cut off: later commits would
+        # overwrite only some of them, and the others would then look like damage.
+        if log.verdict is WalState.TORN:
+            _cut(database, log)
+            return
+        # The last transaction will be changed or lost. Keep a copy of the log, so that a user can inspect it.
+        kept = keep_copy(database)
+        behind = list_behind(database, log.wal, log.found)
+        if log.verdict is WalState.COMPLETED:
+            install_log(database, rebuild(log.wal, log.found))
+        else:
+            _cut(database, log)
+        logger.warning(
+            "wal_end_completed" if log.verdict is WalState.COMPLETED else "wal_end_cut",
+            frames=log.found.end - log.found.good,
+            unreadable=len(log.found.damaged),
+            behind=None if behind is None else [str(each) for each in behind],
+            copy=str(kept),
+        )
 
 
 def _check_not_alone(database: Path, log: CheckedWal) -> None:
@@ -105,22 +102,20 @@ def _check_not_alone(database: Path, log: CheckedWal) -> None:
         )
 
 
+@mapped()
 def refuse_damaged(database: Path) -> None:
     """Raises WalDamaged if the log of a database that a reader opens is damaged, unless a running node has checked it.
     Raises it also for a log that the next start would complete. A log whose last transaction the next start would cut
     off is accepted: that transaction was probably never confirmed."""
-    try:
-        if owner_lives(database.parent) and in_use(database.parent):
+    if owner_lives(database.parent) and in_use(database.parent):
+        return
+    with examined(database, rebooted=not left_in_this_boot(database.parent)) as log:
+        if log is None or log.verdict in (WalState.SOUND, WalState.TORN, WalState.CUT):
             return
-        with examined(database, rebooted=not left_in_this_boot(database.parent)) as log:
-            if log is None or log.verdict in (WalState.SOUND, WalState.TORN, WalState.CUT):
-                return
-            # Check again whether a node runs: a node that started meanwhile may have written to the log while it was
-            # read here.
-            if not in_use(database.parent):
-                raise damaged_error(database, log, kept=None)
-    except OSError as error:
-        raise storage_error(error) from error
+        # Check again whether a node runs: a node that started meanwhile may have written to the log while it was
+        # read here.
+        if not in_use(database.parent):
+            raise damaged_error(database, log, kept=None)
 
 
 def in_use(directory: Path) -> bool:

@@ -12,7 +12,7 @@ import structlog
 
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.checkpointer import CHECKPOINT_WAIT_MS
-from stream_storage.sqlite.errors import storage_error
+from stream_storage.sqlite.errors import mapped
 from stream_storage.sqlite.session import SqliteSession
 from stream_storage.sqlite.wal.check import CHUNK_BYTES, wal_path
 
@@ -30,13 +30,12 @@ def settle_log(session: SqliteSession, database: Path) -> None:
     session.begin()
     try:
         _write_again(wal_path(database))
-    except OSError as error:
-        raise storage_error(error) from error
     finally:
         session.rollback()
     logger.info("log_kept", pages=checkpoint.wal_pages, reason="another program is reading the database")
 
 
+@mapped()
 def _write_again(log: Path) -> None:
     with log.open("rb+") as file:
         size_bytes = os.fstat(file.fileno()).st_size

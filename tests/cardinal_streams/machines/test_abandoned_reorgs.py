@@ -13,7 +13,8 @@ from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_ch
 from cardinal_streams.errors import ReorgOrder
 from cardinal_streams.machines.chain_events import NeedsReorg, Revert
 from cardinal_streams.machines.consumer_events import CloseReorgChannel, ReadAgain
-from cardinal_streams.message.messages import ReorgAbandoned, ReorgComplete, encode
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.reorg_channel import ReorgChannel
 from tests.cardinal_streams.helpers import hash_of

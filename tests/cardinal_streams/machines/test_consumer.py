@@ -16,7 +16,8 @@ from cardinal_streams.machines.consumer_events import (
     ReorgRefused,
 )
 from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.message.messages import Reorg, ReorgComplete, encode
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import Reorg, ReorgComplete
 from tests.cardinal_streams.helpers import hash_of, names, payload, records_of, vectors
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send

@@ -20,7 +20,8 @@ from cardinal_streams.machines.reassembly_events import (
     Refused,
 )
 from cardinal_streams.machines.reassembly_machine import TRANSITIONS, BlockState, Reassembler
-from cardinal_streams.message.messages import (
+from cardinal_streams.message.messages import decode
+from cardinal_streams.message.types import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -30,7 +31,6 @@ from cardinal_streams.message.messages import (
     ReorgComplete,
     SubBatchHeader,
     SubBatchMsg,
-    decode,
 )
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked

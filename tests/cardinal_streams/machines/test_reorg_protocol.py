@@ -18,8 +18,8 @@ from cardinal_streams.machines.consumer_events import (
 from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.missing import MissingState
 from cardinal_streams.machines.reassembly_events import Evicted, EvictionReason
-from cardinal_streams.message.messages import Reorg, ReorgComplete, encode
-from cardinal_streams.message.types import Record
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import Record, Reorg, ReorgComplete
 from cardinal_streams.produce.reorg_channel import ReorgChannel
 from tests.cardinal_streams.helpers import hash_of, payload, records_of
 from tests.cardinal_streams.shell import Application, Logs, Shell

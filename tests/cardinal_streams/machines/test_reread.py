@@ -12,7 +12,7 @@ from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.reassembly_events import Completed
 from cardinal_streams.machines.reread import Reread
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
-from cardinal_streams.message.messages import BatchMsg, Reorg
+from cardinal_streams.message.types import BatchMsg, Reorg
 from cardinal_streams.produce.simulation_machine import GENESIS, SimulationOptions, simulate
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.transport import partition_of

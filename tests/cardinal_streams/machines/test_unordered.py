@@ -11,7 +11,8 @@ from cardinal_streams.machines.consumer_events import BadMessage, Checkpoint, Cl
 from cardinal_streams.machines.missing import MissingState
 from cardinal_streams.machines.reassembly_events import Completed
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
-from cardinal_streams.message.messages import Reorg, encode
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import Reorg
 from tests.cardinal_streams.helpers import hash_of
 from tests.cardinal_streams.world import World
 

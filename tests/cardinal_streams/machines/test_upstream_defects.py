@@ -12,7 +12,8 @@ from cardinal_streams.machines.chain_order_machine import ChainOrder
 from cardinal_streams.machines.missing import MissingState
 from cardinal_streams.machines.reassembly_events import ReassemblyEvent, Receipt, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.messages import (
+from cardinal_streams.message.messages import decode, encode
+from cardinal_streams.message.types import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
@@ -20,10 +21,8 @@ from cardinal_streams.message.messages import (
     Reorg,
     ReorgComplete,
     SubBatchHeader,
-    decode,
-    encode,
 )
-from cardinal_streams.message.messages import SubBatchMsg as Item
+from cardinal_streams.message.types import SubBatchMsg as Item
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.produce.producer import Producer

@@ -29,7 +29,7 @@ from stream_node.care.doctor import (
     nearest_directory,
 )
 from stream_node.care.doctor_access import check_listen, check_tls
-from stream_node.care.doctor_sqlite import LITESTREAM_FOLDER, check_litestream, check_sqlite
+from stream_node.care.doctor_database import LITESTREAM_FOLDER, check_litestream, check_sqlite
 from stream_node.node.config import Config
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.sqlite.database import FILE_NAME, Database

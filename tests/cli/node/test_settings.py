@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream_node.node.config import Amount, Config, ConfigError, Count, Delay, LeaseTime, MemoryBytes, Seconds
+from stream_node.node.config import OTHERS, Amount, Config, ConfigError, Count, Delay, LeaseTime, MemoryBytes, Seconds
 from stream_node.node.config_sources import load_config
-from stream_node.node.environment import OTHERS
 from tests.cli.command import CommandLine
 from tests.cli.promised import promised
 

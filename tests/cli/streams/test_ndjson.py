@@ -18,7 +18,7 @@ from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of
 from tests.cli.command import CommandLine
 
-ALL = PrintFormat.of(False, False, False, True, raw=True)
+ALL = PrintFormat(keys=True, headers=True, times=True, as_json=True)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 BYTES = st.one_of(
     st.binary(max_size=8), TEXT.map(str.encode), st.sampled_from([b"", b"\xff", b"\n", b"\0", b"\x1b[2J"])

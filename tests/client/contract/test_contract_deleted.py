@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from stream_client import PositionBeyondEnd, StreamClient, StreamNotFound, blocking
-from stream_client.blocking.consume import reader as blocking_reader
 from stream_client.consume import reader
 from stream_client.shell import async_shell as async_client
 from stream_client.shell import blocking_shell
@@ -26,7 +25,7 @@ SOON_S = 0.3
 
 @pytest.fixture(autouse=True)
 def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (async_client, blocking_shell, reader, blocking_reader):
+    for module in (async_client, blocking_shell, reader):
         monkeypatch.setattr(module, "CHECK_INTERVAL_S", CHECK_INTERVAL_S)
 
 

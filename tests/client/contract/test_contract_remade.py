@@ -17,8 +17,7 @@ from stream_client import (
     StreamRemade,
     blocking,
 )
-from stream_client.blocking.consume import reading_loop as blocking_loop
-from stream_client.consume import reading_loop
+from stream_client.consume import readings
 from tests.client.shells import Tools, World
 
 Event = StreamRemade | PositionReset
@@ -26,8 +25,7 @@ Event = StreamRemade | PositionReset
 
 @pytest.fixture(autouse=True)
 def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (reading_loop, blocking_loop):
-        monkeypatch.setattr(module, "CHECK_S", 0.05)
+    monkeypatch.setattr(readings, "CHECK_S", 0.05)
 
 
 def make(address: str, name: str, messages: int, partitions: int = 1) -> None:

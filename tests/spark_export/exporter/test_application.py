@@ -290,7 +290,7 @@ def test_a_node_that_restarts_during_a_micro_batch_is_told_as_such(world: World)
     session.sparkContext.master = "local[2]"
     of = Incarnation(world.stream, 0, 0, 1)
 
-    def fail(rows: Any, number: int) -> None:
+    def fail(rows: Any) -> None:
         raise NodeUnreachable("127.0.0.1:4000 cannot be reached")
 
     async def main() -> None:

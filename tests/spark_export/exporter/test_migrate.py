@@ -7,6 +7,8 @@ absolute paths, so its files are written here, and its ledger by hand.
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import shutil
 import sqlite3
 import tarfile
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,10 +24,12 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
+from spark_export.exporter.history import ExportHistory
+from spark_export.exporter.migrate import migrate
 from spark_export.exporter.node_side import Selection
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
-from spark_export.tables.errors import ExportError
+from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosition
 from spark_export.tables.open import open_table
 from stream_node.node.process import NodeProcess
@@ -105,6 +110,23 @@ def test_rows_that_are_not_those_of_the_ledger_are_refused(earlier: World, table
     done = export_child(world, "migrate")
     assert (done.returncode, "has not the rows of its ledger" in done.stderr) == (1, True), done.stderr
     assert (world.folder / "ledger.sqlite").exists()
+
+
+def test_a_ledger_is_put_away_wherever_it_was(tmp_path: Path) -> None:
+    """Goal: an exporter of the earlier version that is started once more does not go on from it; none is at work."""
+    lake = unpack("parquet", tmp_path / "lake")
+    ledger = (lake / "ledger.sqlite").rename(tmp_path / "mine.sqlite")
+    given: Any = (parse_place(lake), {}, None, ExportHistory(tmp_path / "history.sqlite"), ledger)
+    for name in (tmp_path / "mine.sqlite.lock", lake / "exporter.lock"):
+        with name.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(TableRefused, match=f"{name.name} is held: stop the exporter"):
+                asyncio.run(migrate(*given))
+        assert ledger.exists()
+    assert asyncio.run(migrate(*given))["rows"] == 43
+    assert (ledger.exists(), ledger.with_name("mine.sqlite.migrated").exists()) == (False, True)
+    with pytest.raises(TableRefused, match="there is no export of an earlier version"):
+        asyncio.run(migrate(*given))
 
 
 def test_a_run_that_a_crash_left_counts_where_the_table_has_it(earlier: World) -> None:

@@ -28,7 +28,7 @@ from spark_export.exporter.node_side import Selection
 from spark_export.exporter.upkeep import forget
 from spark_export.tables.errors import ExportError, PositionsMoved, TableRefused
 from spark_export.tables.files import write_ranges
-from spark_export.tables.model import Incarnation, IndexRange, TableState, is_committed, join
+from spark_export.tables.model import Incarnation, IndexRange, TableState, check_next, join
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World, open_iceberg
 
@@ -104,7 +104,8 @@ class Table:
         if not exporter_ranges:
             return
         logs[0].append(plans[0], written[0])
-        assert logs[1].append(plans[1], written[1]).already
+        with pytest.raises(PositionsMoved):
+            logs[1].append(plans[1], written[1])
         logs[1].abandon(plans[1], written[1].files)
         self.export()
 
@@ -300,19 +301,19 @@ def test_a_commit_that_was_planned_before_another_fails(world: World, table_form
     world.assert_whole()
 
 
-def test_what_is_in_the_table_decides_whether_a_batch_is_repeated() -> None:
-    """Goal: positions tell a repeated batch, a next one and another exporter's apart. Method: values."""
+def test_a_run_is_taken_only_behind_the_positions() -> None:
+    """Goal: positions tell a next run from one whose messages the table has, or a part of them. Method: values."""
     of, anew = Incarnation("s", 0, 0, 5), Incarnation("s", 0, 1, 9)
     from spark_export.tables.model import TablePosition
 
     state = TableState(1, 1, {of: TablePosition(10)})
-    assert is_committed(state, [IndexRange(of, 0, 10)])
-    assert is_committed(state, [IndexRange(of, 5, 8)])
-    assert not is_committed(state, [IndexRange(of, 10, 12)])
-    assert not is_committed(state, [IndexRange(of, 15, 20, lost=5)])
-    assert not is_committed(state, [IndexRange(of, 12, 12, lost=2)])
-    assert not is_committed(state, [IndexRange(anew, 0, 3), IndexRange(of._replace(partition=1), 7, 9)])
+    check_next(state, [IndexRange(of, 10, 12)])
+    check_next(state, [IndexRange(of, 15, 20, lost=5)])
+    check_next(state, [IndexRange(of, 12, 12, lost=2)])
+    check_next(state, [IndexRange(anew, 0, 3), IndexRange(of._replace(partition=1), 7, 9)])
     for wrong in (
+        [IndexRange(of, 0, 10)],
+        [IndexRange(of, 5, 8)],
         [IndexRange(of, 11, 12)],
         [IndexRange(of, 5, 12)],
         [IndexRange(of, 0, 10), IndexRange(anew._replace(stream="t", era=0), 0, 1)],
@@ -320,7 +321,7 @@ def test_what_is_in_the_table_decides_whether_a_batch_is_repeated() -> None:
         [IndexRange(of._replace(created_us=6), 10, 11)],
     ):
         with pytest.raises(PositionsMoved):
-            is_committed(state, wrong)
+            check_next(state, wrong)
 
 
 def test_the_users_own_delta_table_is_appended_to(world: World) -> None:

@@ -6,6 +6,7 @@ Dagster, whose programs the CI installs in environments of their own (AIRFLOW_PY
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,15 +18,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
-from spark_export.exporter.errors import ExportNodeFailed, ExportStopped
+from spark_export.exporter.errors import ExportDiskFull, ExportNodeFailed, ExportStopped
+from spark_export.exporter.node_side import Selection
 from spark_export.exporter.scheduled import FAILED, STOPPED, TRY_AGAIN, exit_code, run_export
-from spark_export.tables.errors import PositionsMoved, TableRefused
+from spark_export.tables.errors import ExportError, PositionsMoved, TableRefused
 from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, files_at_work
@@ -47,6 +50,10 @@ def test_an_export_is_one_call(world: World) -> None:
     world.assert_whole()
 
 
+def full_at_commit(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_what_went_wrong_is_told_by_type_and_by_exit_code(world: World, tmp_path: Path) -> None:
     """Goal: a scheduler tries again where that may help, and only there."""
     world.push(10)
@@ -55,7 +62,13 @@ def test_what_went_wrong_is_told_by_type_and_by_exit_code(world: World, tmp_path
     world.run()
     with pytest.raises(TableRefused) as refused:
         run_export(replace(world.settings, format="delta"))
-    assert [exit_code(each.value) for each in (unreachable, refused)] == [TRY_AGAIN, FAILED]
+    with pytest.raises(ExportError, match="nowhere") as missing:
+        run_export(replace(world.settings, selection=Selection(("nowhere",))))
+    world.push(1)
+    with pytest.raises(ExportDiskFull) as full, patch.object(type(world.log()), "_commit", full_at_commit):
+        run_export(world.settings)
+    assert [exit_code(each.value) for each in (unreachable, full)] == [TRY_AGAIN, TRY_AGAIN]
+    assert [exit_code(each.value) for each in (missing, refused)] == [FAILED, FAILED]
     assert [exit_code(each) for each in (None, ExportStopped(""), PositionsMoved(""))] == [0, STOPPED, TRY_AGAIN]
 
 

@@ -28,6 +28,7 @@ from spark_export.source.options import write_options
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.sink.test_spark_write import stored
+from tests.spark_export.spark_queries import run_query
 
 pytestmark = pytest.mark.spark
 
@@ -56,9 +57,7 @@ def copy(spark: Any, node: NodeProcess, source: str, folder: Path, **more: str) 
     frame = spark.readStream.format("stream_node").options(**options, maxOffsetsPerTrigger="100").load()
     writer = frame.select("key", "data").writeStream.format("stream_node").options(endpoint=node.address, **more)
     writer = writer.options(stream=f"{source}-copy", checkpointLocation=str(folder / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return query
+    return run_query(writer)
 
 
 def everything(node: NodeProcess, stream: str) -> list[bytes]:
@@ -97,7 +96,7 @@ def test_a_batch_whose_first_attempt_failed(spark: Any, node: NodeProcess, tmp_p
         chosen = frame.selectExpr("data", "if(data = x'302d323530', 1, 0) as partition")
         writer = chosen.writeStream.format("stream_node").options(endpoint=node.address, stream="halves", window="10")
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        run_query(writer)
 
     with pytest.raises(Exception, match="a row is for partition 1 of 'halves', which has 1"):
         start()

@@ -15,9 +15,9 @@ from sqlalchemy import Table
 from stream_storage.contract import Append, Record, StreamRecord
 from stream_storage.errors import IndexConflict, NodeReplaced, StorageError, StorageReadOnly, UnknownStreamId
 from stream_storage.sqlite.errors import caused_error
-from stream_storage.sqlite.free_pages import reclaim
 from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
 from stream_storage.sqlite.schema import create_statements
+from stream_storage.sqlite.session import reclaim
 from stream_storage.statement import Values
 
 

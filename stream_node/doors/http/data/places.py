@@ -18,6 +18,7 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
     """Returns all partitions of a stream that the caller may know of, in order; none if there is no such stream."""
     found: list[StreamInfo] = []
     async for info in client.list_streams(name, page_streams=PAGE_PARTITIONS):
+        # The name itself sorts before longer names that begin with it.
         if info.stream_name != name:
             break
         found.append(info)

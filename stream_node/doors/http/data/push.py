@@ -7,18 +7,22 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import Demand, Right
 from stream_client import ClientError, Header, Push, Stream, StreamClient, StreamInfo
 from stream_client.core.pushes import KeyedPush
 from stream_node.doors.http.app import HttpCall, json_response
-from stream_node.doors.http.data.message_headers import read_headers
 from stream_node.doors.http.data.places import choose, find_partitions, make_partition, no_partition, partition_at
 from stream_node.doors.http.data.query import Base64, Index, PartitionNumber, bytes_of, read_query, stream_name
 from stream_node.doors.http.data.records import read_messages
 from stream_node.doors.http.problems import Problem, problem_of
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
+
+HEADER_PREFIX = b"stream-header-"
+"""The beginning of the names of the headers of a request that are headers of its messages, in small letters, as every
+name arrives."""
 
 
 class PushQuery(msgspec.Struct, frozen=True):
@@ -60,7 +64,7 @@ async def push(call: HttpCall) -> Response:
     if (query.publisher_id is None) != (query.sequence is None):
         detail = "publisher_id and sequence belong together: send both, or none"
         raise Problem(400, "invalid-request", detail)
-    headers = read_headers(call.request)
+    headers = _read_headers(call.request)
     call.check_early(Demand(Right.WRITE, name))
     # Everything is checked before the stream is made: a request that is wrong makes no stream.
     messages = await read_messages(call.request)
@@ -71,6 +75,20 @@ async def push(call: HttpCall) -> Response:
         stream = await _find(call, client, name, query, key)
         pushes = await _push_all(stream, messages, key, headers, query)
     return _answer(name, stream.partition, pushes)
+
+
+def _read_headers(request: Request) -> list[Header]:
+    """Returns the headers for all messages of a request, in their order. Raises Problem for an empty name.
+    A value has exactly the bytes that were sent. Names are in small letters: HTTP does not tell them from capital
+    ones."""
+    found: list[Header] = []
+    for name, value in request.headers.raw:
+        if not name.startswith(HEADER_PREFIX):
+            continue
+        if name == HEADER_PREFIX:
+            raise Problem(400, "invalid-request", "a header of messages has a name: write Stream-Header-NAME: VALUE")
+        found.append(Header(name[len(HEADER_PREFIX) :].decode("ascii"), value))
+    return found
 
 
 async def _find(call: HttpCall, client: StreamClient, name: str, query: PushQuery, key: bytes | None) -> Stream:

@@ -327,13 +327,13 @@ async def test_rules_that_are_written_in_parts_are_taken_as_a_whole(
         for end in range(1, len(parts) + 1):
             file.write_text("".join(parts[:end]))
             await trio.sleep(0.45)
-            assert access.statistics().reloads == 0
+            assert access.authorizer.statistics().reloads == 0
         await trio.sleep(1)
-        assert access.statistics().reloads == 1
+        assert access.authorizer.statistics().reloads == 1
         assert not node.gate.holds(Origin("tcp"), Right.READ, "orders")
         file.write_text("[[rule]")
         await trio.sleep(10)
-        statistics = access.statistics()
+        statistics = access.authorizer.statistics()
         assert (statistics.reloads, statistics.reloads_failed, statistics.rules) == (1, 1, 2 + len(KEEPERS))
         nursery.cancel_scope.cancel()
 

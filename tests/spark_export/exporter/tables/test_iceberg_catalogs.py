@@ -94,7 +94,11 @@ def test_a_catalog_that_is_away_is_told_in_one_line(at_rest: World) -> None:
 
 @pytest.mark.parametrize(
     ("table", "options", "what"),
-    [("orders", {}, "NAMESPACE.NAME"), ("a.b", {"token": "x"}, "PYICEBERG_CATALOG__LAKES__TOKEN")],
+    [
+        ("orders", {}, "NAMESPACE.NAME"),
+        ("a.b", {"token": "x"}, "PYICEBERG_CATALOG__LAKES__TOKEN"),
+        ("a.b", {"uri": "postgresql://user:pw@host/db"}, "has a password.*PYICEBERG_CATALOG__LAKES__URI"),
+    ],
 )
 def test_a_wrong_choice_is_refused(tmp_path: Path, table: str, options: dict[str, str], what: str) -> None:
     with pytest.raises(ExportError, match=what):

@@ -19,6 +19,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_export import table_files
 from spark_export.exporter.node_side import ExportReader, Selection
 from spark_export.exporter.verify import verify
 from spark_export.tables.errors import TableDamaged
@@ -182,3 +183,12 @@ def test_an_export_that_goes_on_meanwhile_is_no_damage(each_format: World) -> No
     verdict = verify(world.log(), ends=ends, read=reader.read, on_file=add)
     assert (verdict.problems, verdict.notes, verdict.removed, verdict.compared) == ((), (), 0, 100)
     assert verdict.rows == len(world.stored()) > 110
+
+
+def test_the_exports_own_upkeep_is_no_commit_of_others(each_format: World) -> None:
+    """Goal: `verify` tells what others did, and nothing else. Method: a compaction of the export's own; and its files
+    are opened by a reader that knows no addresses."""
+    world = exported(each_format)
+    assert world.compact(keep_s=0).merged > 0
+    assert world.verify(contents=False).notes == ()
+    assert sum(pq.ParquetFile(each).metadata.num_rows for each in table_files(world.folder)) == 100

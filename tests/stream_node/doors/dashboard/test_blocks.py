@@ -19,7 +19,7 @@ from ockam.identity.rules.rights import Right
 from ockam.identity.rules.tokens import create_token
 from stream_client import AccessDenied, connect
 from stream_node.doors.dashboard.access_page import LINES_MAX, read_refusals
-from stream_node.doors.dashboard.pictures import BARS_MAX, draw_ranges, find_gaps
+from stream_node.doors.dashboard.blocks import BARS_MAX, draw_ranges, find_gaps
 from tests.block_node.client.chains import chain, outgoing
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import get

@@ -26,7 +26,7 @@ from stream_node.care.trouble_service import ADDRESS, TROUBLES, TroublesRequest
 from stream_node.doors.dashboard import troubles
 from stream_node.doors.dashboard.cluster_page import owner_marks, shards_text
 from stream_node.fleet.cluster import plan_machine
-from stream_node.fleet.cluster.shards import SHARDS, choose_owner, shard_of
+from stream_node.fleet.cluster.view import SHARDS, choose_owner, shard_of
 from stream_node.fleet.worker_place import WorkerPlace
 from stream_node.node.config import Config
 from stream_node.node.process import NodeProcess

@@ -158,6 +158,24 @@ def test_the_reader_agrees_with_plain_sql(tmp_path: Path) -> None:
     assert pages[0].run_count == len(ids)
 
 
+def test_old_ranges_are_removed_and_the_sums_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: sums by hand over more runs than keep their ranges, one of them with a loss, and a stream made anew."""
+    monkeypatch.setattr(history_file, "RANGES_RUNS", 3)
+
+    async def many(history: ExportHistory) -> None:
+        for number in range(9):
+            await add_run(history, [span("s", 10 * number + (number > 4), 10 * number + 10, lost=int(number == 5))])
+        await add_run(history, [span("s", 0, 4, era=1, made=2)])
+
+    with_history(tmp_path, many)
+    history = ExportHistory(tmp_path / FILE)
+    found = [(each.of.era, each.begin, each.end, each.rows, each.lost, each.runs) for each in history.load_partitions()]
+    assert found == [(0, 0, 90, 86, 1, 9), (1, 0, 4, 4, 0, 1)]
+    with closing(sqlite3.connect(history.path)) as plain:
+        assert plain.execute("SELECT run_id FROM ranges ORDER BY run_id").fetchall() == [(8,), (9,), (10,)]
+    assert history.load_view(0, 1).run_count == 10
+
+
 def test_a_reading_leaves_the_exporter_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reading that takes too long ends, and the exporter then commits. The node's files are as before."""
 

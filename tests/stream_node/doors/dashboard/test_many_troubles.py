@@ -142,7 +142,6 @@ async def test_one_look_serves_all_and_only_what_is_listed_gets_texts(
     connection_of(session).row_factory = note
     for clients, lag in (([""], 1), (["c1", "c2"], 1), (["d"], None), ([], None)):
         rows.clear()
-        page = finding.FindStreams(finding.Asked("", "lag", 0, 50, [""], clients), lambda operation: None)
-        page.apply(session)
+        page = finding.find_streams(session, finding.Asked("", "lag", 0, [""], clients))
         assert [row.lag for row in page.rows] == [lag]
         assert len(rows) < 10

@@ -12,7 +12,7 @@ from block_node.client.blocking.connecting import connect
 from block_node.persist.chain_log import STREAM_PREFIX
 from block_node.persist.mark import key_of
 from stream_client import Reconnect
-from stream_node.fleet.cluster.shards import shard_of
+from stream_node.fleet.cluster.view import shard_of
 from stream_service.names import stream_address
 from tests.stream_node.fleet.cluster.nodes import User, wait_for
 

@@ -14,8 +14,8 @@ import msgspec
 import trio
 
 from stream_node.fleet.cluster.link import Link
-from stream_node.fleet.cluster.shards import SHARDS
 from stream_node.fleet.cluster.tables import TABLES
+from stream_node.fleet.cluster.view import SHARDS
 from tests.simulation.world import Stuck
 from tests.stream_node.fleet.cluster.cluster_auditor import ClusterAuditor
 from tests.stream_node.fleet.cluster.pipes import MemberEnd, Pipe

@@ -16,7 +16,7 @@ from stream_node.fleet.cluster.link import Link
 from stream_node.fleet.cluster.member import ClusterMember
 from stream_node.fleet.cluster.protocol import CLUSTER
 from stream_node.fleet.cluster.router import Router
-from stream_node.fleet.cluster.tables import ClusterOperation, Join, Leave
+from stream_node.fleet.cluster.tables import ClusterOperation, join, leave
 from stream_node.fleet.cluster.worker import ClusterWorker
 from stream_node.node.config import Config
 from stream_node.node.services import Services
@@ -72,7 +72,7 @@ class MemberRunner(InlineRunner):
                 super().commit(batch)
             fail_all(batch, CommitUnsettled(DatabaseLost("the answer was lost")))
             return
-        joins = any(isinstance(operation, Join) for operation in batch)
+        joins = any(_is(operation, join) for operation in batch)
         is_member = joins or self._has_left or process.is_in_table()
         super().commit(batch)
         stored = [operation for operation in batch if operation.error is None]
@@ -80,7 +80,11 @@ class MemberRunner(InlineRunner):
             raise BrokenPromise(f"{process.address} is no member any more and has stored {stored}")
         if any(isinstance(operation.error, IndexConflict) for operation in batch):
             raise BrokenPromise(f"{process.address} is not the only one that writes a stream")
-        self._has_left = self._has_left or any(isinstance(operation, Leave) for operation in stored)
+        self._has_left = self._has_left or any(_is(operation, leave) for operation in stored)
+
+
+def _is(operation: Operation, change: Callable[..., None]) -> bool:
+    return isinstance(operation, ClusterOperation) and getattr(operation._work, "func", None) is change
 
 
 class Process:

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from stream_client import ClientError, blocking
-from stream_node.fleet.cluster.shards import shard_of
+from stream_node.fleet.cluster.view import shard_of
 from stream_node.node.process import NodeProcess
 from stream_service.names import stream_address
 from tests.conftest import SOAK_S_MAX

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_node.fleet.cluster.hand_overs import KEPT_MAX, HandOver, HandOvers
-from stream_node.fleet.cluster.shards import SHARDS
-from stream_node.fleet.cluster.view import UNOWNED, ClusterView, Shard, StoredMember
+from stream_node.fleet.cluster.view import SHARDS, UNOWNED, ClusterView, Shard, StoredMember
 
 NAMES = ("a", "b", "c")
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ockam.actors.address import local
 from stream_node.fleet.cluster.plan_machine import GAP_S, LIVES_S, SETTLE_S, PlanMachine
-from stream_node.fleet.cluster.shards import SHARDS, choose_owner, find_shard
-from stream_node.fleet.cluster.view import UNOWNED, ClusterView, Shard, StoredMember
+from stream_node.fleet.cluster.view import SHARDS, UNOWNED, ClusterView, Shard, StoredMember, choose_owner, find_shard
 from stream_service.names import stream_address
 
 NAMES = st.sets(st.text(min_size=1, max_size=8), min_size=1, max_size=6)

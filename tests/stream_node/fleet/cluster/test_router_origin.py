@@ -18,8 +18,7 @@ from stream_node.fleet.cluster.envelopes import Envelopes
 from stream_node.fleet.cluster.proofs import prove
 from stream_node.fleet.cluster.protocol import MEMBER, PROVE, ProveRequest
 from stream_node.fleet.cluster.router import Router
-from stream_node.fleet.cluster.shards import shard_of
-from stream_node.fleet.cluster.view import StoredMember
+from stream_node.fleet.cluster.view import StoredMember, shard_of
 from stream_service.names import stream_address
 
 STREAM = stream_address("orders", 0)

@@ -33,8 +33,8 @@ from stream_node.fleet.cluster.protocol import (
     ProveRequest,
     envelope_hop,
 )
-from stream_node.fleet.cluster.shards import SHARDS
-from stream_node.node.statistics import ServerStatistics
+from stream_node.fleet.cluster.view import SHARDS
+from stream_node.node.parts import ServerStatistics
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest
 from tests.service import test_frame_sizes as sizes
 from tests.service.specification import test_captured_frames as captures

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stream_node.node.config import ConfigError
-from stream_node.node.opening import check_no_mirrors
+from stream_node.node.services import check_no_mirrors
 from stream_service.mirror_rows import MirrorRow, write_mirror
 from stream_service.role_machine import STORED, StreamRole
 from stream_storage.sqlite.database import Database

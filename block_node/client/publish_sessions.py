@@ -1,0 +1,202 @@
+"""Publishes blocks in sessions, one after another: after a failure, the next session is with another node.
+
+It never waits, so the async and the blocking publisher share it. `publish_session` is one session with a node.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from block_node.client.errors import BlockRefused, PublishGaveUp
+from block_node.client.outgoing import OutgoingBlock
+from block_node.client.publish_session import ClientPublishSession, SessionError
+from block_node.client.publisher_machine import PublisherMachine
+from block_node.client.settings import PublishSettings
+from stream_client.core.pushes import PendingResult
+from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
+from stream_client.requests import Requests
+from stream_client.shell.backoff import Backoff
+
+S = TypeVar("S", bound=Requests)
+
+
+class PublishSessions(Generic[S]):
+    """The blocks that wait for an acknowledgement, and the sessions in which they are published.
+
+    sessions: the number of sessions that nodes have opened so far.
+    compared: the number of blocks that a node already had and that proved to be the same.
+
+    Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
+    planned.
+    """
+
+    def __init__(self, nodes: Sequence[S], settings: PublishSettings) -> None:
+        self.sessions = 0
+        self.compared = 0
+        self._nodes = list(nodes)
+        self._settings = settings
+        self._machine = PublisherMachine()
+        self._blocks: dict[int, OutgoingBlock] = {}
+        self._kept_bytes = 0
+        self._changed: PendingResult | None = None
+        self._failure: SessionError | None = None
+        self._refusals: dict[int, int] = {}
+        self._progress_s = nodes[0].now_s()
+        self._backoff = Backoff(settings.reconnect, random.random)
+        self._tried = 0
+        self._before: int | None = None
+        self._session: ClientPublishSession | None = None
+        self._planned: Callable[[], None] | None = None
+        self._stop_watch: Callable[[], None] | None = None
+        self._problem: ClientError | None = None
+
+    @property
+    def acknowledged(self) -> int | None:
+        """The highest block number up to which all given blocks are known to be durable. None if there is none."""
+        return self._machine.acknowledged
+
+    @property
+    def kept(self) -> int:
+        """The number of blocks that wait for an acknowledgement."""
+        return len(self._blocks)
+
+    def close(self) -> None:
+        """Accepts no more blocks. The session with the node ends when all given blocks are durable."""
+        self._unplan()
+        if self._session is not None:
+            self._session.close()
+
+    def abort(self) -> None:
+        """Stops publishing at once. The node is notified, because otherwise it would wait for the rest of a block."""
+        self._unplan()
+        if self._session is not None:
+            self._session.abort()
+            self._session = None
+
+    def _go_on(self) -> None:
+        if self._session is not None:
+            self._session.pump()
+        elif self._planned is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._planned = None
+        if not self._blocks or self._failure is not None:
+            return
+        self._before = self._machine.acknowledged
+        try:
+            if self._stop_watch is None:
+                self._watch()
+            self._session = ClientPublishSession(
+                self._nodes[0],
+                self._machine,
+                self._blocks,
+                self._settings.answer_s_max,
+                on_open=self._opened,
+                on_settled=self._forget_settled,
+                on_compared=self._note_compared,
+                on_end=self._ended,
+            )
+            self._session.begin()
+        except ClientError as error:
+            # The program has closed the client while its publisher was in use.
+            self._fail(error)
+
+    def _ended(self, error: SessionError | None) -> None:
+        """Handles the end of a session, with the error if there was one: fails, or plans the next session."""
+        self._session = None
+        # The node moves to the end of the list, so the next session uses another node.
+        self._nodes.append(self._nodes.pop(0))
+        if isinstance(error, BlockRefused):
+            self._count_refusal(error)
+        elif isinstance(error, ConnectionLost | NodeUnreachable | RequestTimeout | UnexpectedAnswer):
+            self._problem = error
+        elif error is not None:
+            # A block that cannot be read is an error of the program that gave the block to `send`.
+            self._fail(error)
+        if error is not None and self._failure is None:
+            self._plan()
+        self._report_change()
+
+    def _plan(self) -> None:
+        """Plans the next session: at once if another node has not been tried yet, else after a delay."""
+        self._tried += 1
+        delay_s = 0.0
+        # Progress at this node starts a new round.
+        if self._machine.acknowledged != self._before:
+            self._backoff.succeeded()
+            self._tried = len(self._nodes)
+        if self._tried >= len(self._nodes):
+            self._tried = 0
+            delay_s = self._backoff.next_delay_s()
+        try:
+            self._planned = self._nodes[0].shell.call_later(delay_s, self._begin)
+        except ClientError as error:
+            self._fail(error)
+
+    def _unplan(self) -> None:
+        for stop in (self._planned, self._stop_watch):
+            if stop is not None:
+                stop()
+        self._planned = self._stop_watch = None
+
+    def _opened(self) -> None:
+        self.sessions += 1
+
+    def _note_compared(self, number: int) -> None:
+        self.compared += 1
+
+    def _forget_settled(self) -> None:
+        """Drops the blocks that are now known to be durable. Wakes `send` and `flush`."""
+        settled = self._machine.take_settled()
+        for number in settled:
+            self._kept_bytes -= self._blocks.pop(number).size_bytes
+            self._refusals.pop(number, None)
+        if settled:
+            self._progress_s, self._problem = self._now_s(), None
+            self._report_change()
+
+    def _count_refusal(self, error: BlockRefused) -> None:
+        number = error.number if error.number is not None else -1
+        self._refusals[number] = self._refusals.get(number, 0) + 1
+        if self._refusals[number] >= self._settings.refusals_max:
+            self._fail(error)
+        else:
+            self._problem = ConnectionLost(str(error))
+
+    def _watch(self) -> None:
+        """Fails when for `give_up_s` seconds no block was acknowledged and no bytes of a block were sent. The error
+        names the error of the last session, or else the answer that the present session waits for."""
+        give_up_s, session, problem = self._settings.give_up_s, self._session, self._problem
+        self._stop_watch = None
+        if give_up_s is None or not self._blocks or self._failure is not None:
+            return
+        moved_s = self._progress_s if session is None else max(self._progress_s, session.moved_s)
+        left_s = moved_s + give_up_s - self._now_s()
+        if left_s > 0:
+            self._stop_watch = self._nodes[0].shell.call_later(left_s, self._watch)
+            return
+        if problem is None and session is not None:
+            problem = session.awaited()
+        if isinstance(problem, NodeUnreachable):
+            self._fail(problem)
+        else:
+            self._fail(PublishGaveUp(f"no block was acknowledged for {give_up_s:g} s: {problem}"))
+
+    def _fail(self, error: SessionError) -> None:
+        self._failure = error
+        self._report_change()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _now_s(self) -> float:
+        return self._nodes[0].now_s()
+
+    def _report_change(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.finish()

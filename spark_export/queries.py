@@ -1,0 +1,43 @@
+"""Runs streaming queries whose micro-batches go to a function of this process, which commits them itself."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def open_query(rows: Any, take: Callable[[Any], None], **trigger: Any) -> Iterator[Any]:
+    """Starts a streaming query, and stops it at the end. Raises the error of `take`, or an error of Spark.
+
+    rows: a streaming DataFrame. take: is called with each micro-batch, and commits it. trigger: the arguments
+    of Spark's method `trigger`. The checkpoint counts for this query only, and is removed with it.
+    """
+    failed: list[Exception] = []
+
+    def guarded(batch: Any, number: int) -> None:
+        try:
+            take(batch)
+        except Exception as error:
+            # Spark reports the error as a text only.
+            failed.append(error)
+            raise
+
+    checkpoint = tempfile.mkdtemp(prefix="stream-node-query-")
+    try:
+        # Without the scheme, Spark would look for the folder in its default file system, such as HDFS.
+        writer = rows.writeStream.foreachBatch(guarded).option("checkpointLocation", f"file://{checkpoint}")
+        query = writer.trigger(**trigger).start()
+        try:
+            yield query
+        finally:
+            query.stop()
+    except Exception as error:
+        if failed:
+            raise failed[0] from error
+        raise
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)

@@ -1,0 +1,190 @@
+"""ReadPartitions: the partitions that a consumer reads, and its position in each. `ReadingLoop` adds the waiting."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from stream_client.consume.merge import Merge
+from stream_client.consume.options import ConsumerOptions
+from stream_client.consume.page import Page, find_holes
+from stream_client.consume.partition_reading import PartitionReading
+from stream_client.consume.reader import Reader
+from stream_client.core.partition_handle import PartitionHandle
+from stream_client.errors import PositionBeyondEnd, PositionReset, StreamRemade
+from stream_client.requests import Requests
+from stream_client.watch import PartitionWatch
+from stream_service.extensions import FromIndex
+
+CHECK_S = 5.0
+"""The interval in which a waiting consumer asks whether somebody has set its position, in seconds."""
+
+logger = logging.getLogger("stream_client")
+
+
+class SavesNowait(Protocol):
+    """The part of `positions.Positions` that never waits."""
+
+    def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None: ...
+
+
+class ReadPartitions:
+    """The partitions of one consumer, and the consumer's position in each. It never waits, so the async and the
+    blocking loop share it.
+
+    readings: the partitions being read, by number. `current` is the one whose page the program receives at the moment.
+    holes, processed: the numbers of missing indexes and of processed messages, in all partitions since the start.
+    watch: notices partitions that are added to the stream; None: the consumer reads what it was given.
+    woken: whether `wake` was called, and neither `next_reading` nor the consumer has reacted yet.
+    """
+
+    def __init__(self, session: Requests, stream_name: str, positions: SavesNowait, options: ConsumerOptions) -> None:
+        self._session = session
+        self._stream_name = stream_name
+        self._positions = positions
+        self._options = options
+        self._save_messages = options.save_messages or options.page_messages
+        self._merge = Merge()
+        self._by_reader: dict[Reader, PartitionReading] = {}
+        self._save_due_s = math.inf
+        self._check_due_s = session.shell.now_s() + CHECK_S
+        self._resets: set[int] = set()
+        self._added: list[PartitionHandle] = []
+        self.watch: PartitionWatch | None = None
+        self.readings: dict[int, PartitionReading] = {}
+        self.current: PartitionReading | None = None
+        self.holes = 0
+        self.processed = 0
+        self.woken = False
+
+    def drop(self, partition: int) -> None:
+        reading = self.readings.pop(partition)
+        self._resets.discard(partition)
+        del self._by_reader[reading.reader]
+        self._merge.drop(reading.reader)
+        if reading is self.current:
+            self.current = None
+
+    def stop(self) -> None:
+        if self.watch is not None:
+            self.watch.stop()
+        for partition in list(self.readings):
+            self.drop(partition)
+
+    def begin(self) -> None:
+        """Prepares a new iteration: no partition counts as read to its end any more."""
+        for reading in self.readings.values():
+            reading.ended = False
+
+    def wake(self) -> None:
+        """Makes `next_reading` return None: at once if it is waiting, otherwise when it is about to wait."""
+        self.woken = True
+        self._merge.wake()
+
+    def commit(self) -> None:
+        """Counts the last received message as processed, since the program asks for the next one."""
+        reading = self.current
+        if reading is None or reading.handed_index == reading.next_index:
+            return
+        # A client that has ended, for example in a forked process, must not count messages that the parent reads too.
+        self._session.core.connection.check_open()
+        reading.next_index = reading.handed_index
+        reading.unsaved += 1
+        self.processed += 1
+        now_s = self._session.shell.now_s()
+        # The first unsaved message starts the interval. Its save is due even if no other message comes.
+        if reading.unsaved >= self._save_messages or now_s >= self._save_due_s:
+            self.save_nowait()
+        elif self._save_due_s == math.inf:
+            self._save_due_s = now_s + self._options.save_interval_s
+
+    def has_ended(self) -> bool:
+        return all(reading.ended for reading in self.readings.values())
+
+    def save_nowait(self) -> None:
+        moved = {
+            partition: reading.next_index
+            for partition, reading in self.readings.items()
+            if reading.next_index > reading.saved_index and partition not in self._resets
+        }
+        if moved:
+            self._positions.save_nowait(self._stream_name, moved)
+        self._saved(moved)
+
+    def _saved(self, indexes: Mapping[int, int]) -> None:
+        for partition, index in indexes.items():
+            reading = self.readings.get(partition)
+            if reading is not None:
+                reading.saved_index = max(reading.saved_index, index)
+                reading.unsaved = 0
+        self._save_due_s = math.inf
+
+    def _ask(self, stop_at_end: bool) -> None:
+        for reading in self.readings.values():
+            reading.reader.waits = not stop_at_end
+            if not (stop_at_end and reading.ended):
+                reading.reader.ask()
+
+    def _check(self, reading: PartitionReading, page: Page) -> None:
+        """Raises PositionBeyondEnd if the position is beyond the partition's end."""
+        if page.created_us is not None:
+            # From here on the node returns no messages of another incarnation.
+            reading.mark.created_us = reading.reader.created_us = page.created_us
+        if page.next_index is not None and page.next_index < reading.next_index:
+            raise PositionBeyondEnd(
+                f"the position of {self._stream_name!r}, partition {reading.partition} is {reading.next_index}, and "
+                f"the stream ends at {page.next_index}: it has lost messages or was made again; set the position"
+            )
+
+    def _check_positions(self, now_s: float) -> None:
+        """Asks whether somebody has set a position. A quiet consumer saves nothing, so no answer would show it."""
+        self._check_due_s = now_s + CHECK_S
+        if hasattr(self._positions, "check_nowait"):
+            self._positions.check_nowait(self._stream_name, list(self.readings))
+
+    def _note_reset(self, partition: int) -> None:
+        """Records that somebody else has changed the position of a partition. No further message of its page counts."""
+        reading = self.readings.get(partition)
+        if reading is not None:
+            self._resets.add(partition)
+            reading.drop_page()
+            self._merge.wake()
+
+    def note_added(self, handles: Sequence[PartitionHandle]) -> None:
+        """Records that these partitions are to be read too. The loop begins soon."""
+        self._added += handles
+        self._merge.wake()
+
+    def _go_to(self, reading: PartitionReading, index: int) -> None:
+        del self._by_reader[reading.reader]
+        self._merge.drop(reading.reader)
+        reader = self._make_reader(reading.handle, index, reading.mark.created_us)
+        reading.go_to(reader, index)
+        self._by_reader[reader] = reading
+
+    def _make_reader(self, handle: PartitionHandle, index: int, created_us: int) -> Reader:
+        return Reader(
+            self._session,
+            handle,
+            FromIndex(index),
+            page_messages=self._options.page_messages,
+            waits=True,
+            on_page=self._merge.arrived,
+            idle_delay_s=self._options.idle_delay_s,
+            created_us=created_us,
+        )
+
+    def _tell(self, event: StreamRemade | PositionReset) -> None:
+        if self._options.on_event is not None:
+            self._options.on_event(event)
+        else:
+            logger.warning("%s", event)
+
+    def _report_holes(self, reading: PartitionReading) -> None:
+        """Counts the missing indexes before and between the current page's messages, and reports them to `on_hole`."""
+        for first_missing, next_there in find_holes(reading.messages, reading.handed_index or None):
+            self.holes += next_there - first_missing
+            if self._options.on_hole is not None:
+                self._options.on_hole(reading.partition, first_missing, next_there)

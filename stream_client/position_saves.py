@@ -1,0 +1,127 @@
+"""PositionSaves: saves the positions of a consumer in the node's index service, without waiting.
+
+The async and the blocking `SavedIndexes` (`stream_client.positions`) share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from index_service.extensions import (
+    LOAD_PARTITIONS_MAX,
+    LOAD_POSITIONS,
+    MARKED_SAVE,
+    LoadRequest,
+    LoadResponse,
+    MarkedResponse,
+    MarkedSave,
+)
+from index_service.limits import INDEX_MAX
+from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, PartitionIndex, SavePartitionIndex
+from ockam.protocol import ProtocolError
+from stream_client.arguments import encoded
+from stream_client.core.marks import Marks
+from stream_client.core.service_route import INDEX_SERVICE
+from stream_client.errors import ClientError, InvalidArgument
+from stream_client.requests import Requests
+
+P = TypeVar("P")
+
+
+class PositionSaves:
+    """The saves of positions under one client id, and the marks of these positions."""
+
+    def __init__(self, session: Requests, client_id: str) -> None:
+        self._session = session
+        self._marks = Marks(client_id)
+        self._cancels: dict[tuple[str, int], Callable[[], None]] = {}
+        self.client_id = client_id
+
+    def __repr__(self) -> str:
+        return f"<SavedIndexes of {self.client_id!r}>"
+
+    def check_nowait(self, stream_name: str, partitions: Sequence[int]) -> None:
+        """Asks, without waiting, whether somebody else has changed these positions: then `on_reset` of `resume` is
+        called."""
+
+        def checked(asked: Sequence[int], answer: LoadResponse | ClientError) -> None:
+            if not isinstance(answer, ClientError):
+                for partition, position in zip(asked, answer.positions, strict=False):
+                    self._marks.checked(stream_name, partition, position)
+
+        marked = [each for each in partitions if self._marks.find(stream_name, each) is not None]
+        for asked in split_partitions(marked):
+            request = LoadRequest(0, self.client_id, stream_name, asked, creates=False)
+            self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, partial(checked, asked))
+
+    def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        """Sends the index of each partition to the node, without waiting. Without a connection, the save is lost,
+        unless a consumer reads the partition from here. Raises InvalidArgument for an index that no node can save."""
+        marked, plain = self._split(stream_name, indexes)
+        for request in marked:
+            # A later save makes an unanswered one useless. So at most one save of each partition waits for an answer.
+            key = stream_name, request.partition
+            self._cancels.pop(key, _nothing)()
+            answered = partial(self._saved, request)
+            self._cancels[key] = self._session.ask_nowait(INDEX_SERVICE, MARKED_SAVE, request, answered)
+        self._tell(stream_name, plain)
+
+    def request(self, stream_name: str, partition: int, index: int, fence: int) -> MarkedSave | None:
+        """Returns the request that saves a position under a lease; None if the node does not know marks."""
+        return self._marks.request(stream_name, partition, index, fence)
+
+    def answered(self, request: MarkedSave, answer: MarkedResponse) -> None:
+        self._marks.answered(request, answer)
+
+    def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
+        if not isinstance(answer, ClientError):
+            self._marks.answered(request, answer)
+
+    def _split(self, stream_name: str, indexes: Mapping[int, int]) -> tuple[list[MarkedSave], dict[int, int]]:
+        marked, plain = [], {}
+        for partition, index in indexes.items():
+            if not isinstance(index, int) or not 0 <= index <= INDEX_MAX:
+                raise InvalidArgument(f"index {index!r} cannot be saved; pass one from 0 to {INDEX_MAX}")
+            request = self._marks.request(stream_name, partition, index, None)
+            if request is None:
+                plain[partition] = index
+            else:
+                marked.append(request)
+        return marked, plain
+
+    def _tell(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        for partition, index in indexes.items():
+            request = SavePartitionIndex(self.client_id, stream_name, partition, index)
+            self._session.core.notify(INDEX_SERVICE, encoded(INDEX_PARTITIONED, request))
+
+
+def check_keeps_positions(positions: P) -> P:
+    if not hasattr(positions, "save_nowait"):
+        raise InvalidArgument(
+            "a consumer takes its name, under which the node keeps how far it came, or an object that keeps positions "
+            f"(SavedIndexes, LeaseMember), not {type(positions).__name__}"
+        )
+    return positions
+
+
+def check_name(name: str) -> str:
+    if not name:
+        raise InvalidArgument("the name of a consumer is empty; its position is kept under that name, so choose one")
+    return name
+
+
+def check_answer(request: GetPartitionIndex, answer: PartitionIndex) -> None:
+    asked = (request.client_id, request.stream_name, request.partition)
+    if (answer.client_id, answer.stream_name, answer.partition) != asked:
+        raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {request.stream_name!r}")
+
+
+def split_partitions(partitions: Sequence[int]) -> list[list[int]]:
+    begins = range(0, len(partitions), LOAD_PARTITIONS_MAX)
+    return [list(partitions[at : at + LOAD_PARTITIONS_MAX]) for at in begins]
+
+
+def _nothing() -> None:
+    """Used if no save waits for an answer."""
