@@ -269,6 +269,9 @@ def test_a_source_over_grpc_has_one_hop() -> None:
 
 async def publish(port: int, count: int, first: int = 0) -> None:
     async with raw_client(port) as client:
+        # A node that has just started answers UNAVAILABLE until it has read which blocks it has.
+        while (await client.ask(pbj_headers(PUBLISH), b"")).status == 14:
+            await trio.sleep(0.02)
         publisher = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
         for block in chain_of(count)[first:]:
             await publisher.block(block, set_size=100)

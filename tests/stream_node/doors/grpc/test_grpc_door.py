@@ -45,6 +45,13 @@ BLOCKS: dict[str, Any] = {"block_node": True, "grpc": LOCAL, "block_accept_unche
 @asynccontextmanager
 async def grpc_node(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Served, int]]:
     async with served(tmp_path / "data", **{**BLOCKS, **settings}) as running:
+
+        def is_ready() -> bool:
+            blocks = running.statistics().services.blocks
+            return blocks is not None and blocks.node.publish is not None
+
+        # Until the node has read which blocks it has, calls get UNAVAILABLE.
+        await wait_until(is_ready)
         yield running, split_host_port(running.server.grpc[0])[1]
 
 
