@@ -159,13 +159,11 @@ class Answer:
     """What comes for one call (`AnswerHandler`). acknowledged_ns: when each block was acknowledged."""
 
     def __init__(self) -> None:
-        self.received_bytes = 0
         self.acknowledged_ns: list[int] = []
         self.status: GrpcStatus | None = None
         self._changed = trio.Event()
 
     def take(self, message: bytes) -> None:
-        self.received_bytes += len(message)
         self._changed.set()
 
     def room(self) -> None:

@@ -167,11 +167,6 @@ class ItemSet:
         return items
 
 
-def split_set(data: bytes) -> list[bytes]:
-    """Returns all items of a serialized `BlockItemSet` or `Block`. Raises MessageFormatError."""
-    return ItemSet(data).take(len(data), len(data))
-
-
 def known_block(number: int) -> int | None:
     """Returns the block that a number of the wire names. None: it names none, or one that cannot exist."""
     return number if number <= NUMBER_MAX else None

@@ -301,6 +301,8 @@ class ConsensusNode:
     def _step(self) -> None:
         self._steps += 1
         if self._steps == self._dies_at:
+            # Whoever is dead reads nothing more.
+            self._stream = None
             raise Died
 
     async def _be_dead(self) -> None:
@@ -314,7 +316,6 @@ class ConsensusNode:
         self.machine = ConsensusMachine(self._limits)
         for number in blocks:
             self.machine.produced(number)
-        self._stream = None
         await trio.sleep(rng.choice((0.0, 1.0, 20.0)))
 
     # Lies.

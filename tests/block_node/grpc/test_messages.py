@@ -21,13 +21,13 @@ from block_node.grpc.messages import (
     NO_BLOCK,
     REFLECTION,
     REFLECTION_ALPHA,
+    ItemSet,
     MessageFormatError,
     block_prefix,
     find_set,
     items_prefix,
     known_block,
     read_message,
-    split_set,
     write_message,
 )
 from block_node.grpc.schema import SCALARS, ProtoFile
@@ -164,6 +164,11 @@ GOLDEN = [
 def test_golden_bytes(name: str, message: dict[str, Any], data: str) -> None:
     assert write_message(name, message).hex() == data
     assert read_message(name, bytes.fromhex(data)) == message
+
+
+def split_set(data: bytes) -> list[bytes]:
+    """All items of a set."""
+    return ItemSet(data).take(len(data), len(data))
 
 
 @given(st.lists(st.one_of(st.binary(max_size=300), st.integers(16_380, 16_390).map(bytes)), max_size=20))

@@ -89,6 +89,19 @@ async def test_a_publisher_a_subscriber_and_a_stop(tmp_path: Path) -> None:
             assert [each.last_stream_id for each in reader.goaways] == [2**31 - 1, follow]
 
 
+async def test_services_may_be_registered_at_addresses_apart(tmp_path: Path) -> None:
+    """As `streamingPort` and `servicePort` in the block-nodes.json of a consensus node. Each serves every service."""
+    async with grpc_node(tmp_path, grpc=("127.0.0.1:0", "127.0.0.1:0")) as (running, streaming):
+        service = split_host_port(running.server.grpc[1])[1]
+        assert streaming != service
+        async with raw_client(streaming) as publishing, raw_client(service) as asking:
+            publisher = GrpcPublisher(publishing, await publishing.open(pbj_headers(PUBLISH)))
+            await publisher.block(chain_of(1)[0])
+            await publisher.wait_for("acknowledgement", 0)
+            answer = await asking.ask(pbj_headers(STATUS), framed(b""))
+            assert read_message("ServerStatusResponse", answer.messages()[0])["next_expected_block"] == 1
+
+
 async def test_real_blocks_are_published(tmp_path: Path, shared_dir: Path) -> None:
     paths = sorted((shared_dir / "data" / "hiero" / "SCHNORR").glob("*.blk.gz"))
     async with grpc_node(tmp_path, grpc_compression=True) as (running, port), raw_client(port) as client:
