@@ -203,7 +203,9 @@ class ConsensusPublisher:
                 machine.not_sent(trio.current_time())
                 return False
             await self._wait(until_s)
-        self._moved_s = trio.current_time()
+            # The node has taken bytes. What only went into the window shows nothing: it is sent anew on each stream.
+            if self._has_room and machine.is_open:
+                self._moved_s = trio.current_time()
         return machine.is_open
 
     async def _leave(self, call: AskedCall) -> None:

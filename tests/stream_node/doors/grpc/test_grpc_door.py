@@ -42,9 +42,16 @@ LOCAL = ("127.0.0.1:0",)
 BLOCKS: dict[str, Any] = {"block_node": True, "grpc": LOCAL, "block_accept_unchecked_proofs": True}
 
 
+def is_ready(running: Served) -> bool:
+    blocks = running.statistics().services.blocks
+    return blocks is not None and blocks.node.publish is not None
+
+
 @asynccontextmanager
 async def grpc_node(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Served, int]]:
     async with served(tmp_path / "data", **{**BLOCKS, **settings}) as running:
+        # A node that is still starting says UNAVAILABLE to those who publish and read.
+        await wait_until(lambda: is_ready(running))
         yield running, split_host_port(running.server.grpc[0])[1]
 
 
