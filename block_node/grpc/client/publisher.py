@@ -15,7 +15,7 @@ from block_node.client.errors import BlockRefused, PublishGaveUp
 from block_node.client.outgoing import OutgoingBlock
 from block_node.grpc.client.asking import GrpcPeer
 from block_node.grpc.client.connection import AskedCall, AskingConnection
-from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusMachine, SendPosition
+from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusMachine, Heard, SendPosition
 from block_node.grpc.client.source import API, STATUS, OneAnswer
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import NO_BLOCK, MessageFormatError, WireMessage, read_message, write_message
@@ -39,6 +39,8 @@ FAREWELL_S: Final = 2.0
 """The longest wait for the end of a stream that was left."""
 REFUSALS: Final = (PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST)
 """The ends of a stream after which the same block would be refused again."""
+UNWANTED: Final = (Heard.WANTED_EARLIER, Heard.WANTED_LATER, Heard.BEHIND_TWICE)
+"""Why a stream to a node that needs other blocks is left."""
 
 
 class ConsensusPublisher:
@@ -158,7 +160,7 @@ class ConsensusPublisher:
     async def _stream(self, connection: AskingConnection, next_expected: int | None) -> None:
         """Publishes over one call, until all blocks are durable or the stream is left. Raises BlockRefused, and the
         error of a call that the node refuses."""
-        machine = self._machine
+        machine, began_s = self._machine, self._moved_s
         self._ended = self._end = None
         self._has_room = True
         machine.opened(trio.current_time(), next_expected)
@@ -172,6 +174,9 @@ class ConsensusPublisher:
                 else:
                     await self._send_block(call, position)
             machine.close(trio.current_time())
+            if machine.left in UNWANTED:
+                # What was sent has moved nothing: else a publisher that comes again and again would never give up.
+                self._moved_s = began_s
             await self._leave(call)
         finally:
             call.cancel()
@@ -198,7 +203,9 @@ class ConsensusPublisher:
                 machine.not_sent(trio.current_time())
                 return False
             await self._wait(until_s)
-        self._moved_s = trio.current_time()
+            # The node has taken bytes. What only went into the window shows nothing: it is sent anew on each stream.
+            if self._has_room and machine.is_open:
+                self._moved_s = trio.current_time()
         return machine.is_open
 
     async def _leave(self, call: AskedCall) -> None:

@@ -38,6 +38,7 @@ SUBSCRIBE = f"{PACKAGE}.BlockStreamSubscribeService/subscribeBlockStream"
 GET = f"{PACKAGE}.BlockAccessService/getBlock"
 STATUS = f"{PACKAGE}.BlockNodeService/serverStatus"
 DETAIL = f"{PACKAGE}.BlockNodeService/serverStatusDetail"
+UNAVAILABLE = 14
 
 
 class BlockDoor:
@@ -124,6 +125,19 @@ class GrpcPublisher:
         self.client = client
         self.stream_id = stream_id
         self.seen = 0
+
+    @classmethod
+    async def opened(cls, client: RawClient) -> GrpcPublisher:
+        """A publisher that was let in. A node that is still starting says UNAVAILABLE, and is asked again."""
+        while True:
+            stream_id = await client.open(pbj_headers(PUBLISH))
+            answer = client.answers[stream_id]
+            # Who is let in gets headers at once.
+            await client.until(lambda answer=answer: bool(answer.headers))  # type: ignore[misc]
+            if not answer.has_ended:
+                return cls(client, stream_id)
+            assert answer.status == UNAVAILABLE, answer.text
+            await trio.sleep(0.01)
 
     @property
     def answer(self) -> Answer:

@@ -77,7 +77,7 @@ async def test_a_block_that_is_refused_is_an_error_with_the_reason(tmp_path: Pat
             await client.publish(blocks, limits=SOON)
         assert (caught.value.number, caught.value.status) == (1, PublishStatus.BAD_BLOCK_PROOF)
         assert "no reason" not in str(caught.value)
-        assert door.world.stored() == [0]
+        await wait_until(lambda: door.world.stored() == [0])
 
 
 async def test_a_node_that_needs_earlier_blocks_is_given_up(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from ockam.actors.node import Node
 from ockam.identity.tls import Tls, new_client_context
 from ockam.identity.tls_layer import TlsLayer
 from stream_node.node.process import NodeProcess
-from tests.block_node.grpc.calls.block_door import PUBLISH, GrpcPublisher, block_door
-from tests.block_node.grpc.http2.raw_client import pbj_headers, raw_client
+from tests.block_node.grpc.calls.block_door import GrpcPublisher, block_door
+from tests.block_node.grpc.http2.raw_client import raw_client
 from tests.block_node.publish.samples import chain_of
 from tests.stream_node.doors.grpc.test_grpc_door import grpc_node, tls_settings
 from tests.support.served import Served, wait_until
@@ -269,18 +269,10 @@ def test_a_source_over_grpc_has_one_hop() -> None:
 
 async def publish(port: int, count: int, first: int = 0) -> None:
     async with raw_client(port) as client:
-        # A node that has just started answers UNAVAILABLE until it has read which blocks it has.
-        while (await client.ask(pbj_headers(PUBLISH), b"")).status == 14:
-            await trio.sleep(0.02)
-        publisher = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+        publisher = await GrpcPublisher.opened(client)
         for block in chain_of(count)[first:]:
             await publisher.block(block, set_size=100)
         await publisher.wait_for("acknowledgement", count - 1)
-
-
-def is_ready(running: Served) -> bool:
-    blocks = running.statistics().services.blocks
-    return blocks is not None and blocks.node.publish is not None
 
 
 def has_blocks(running: Served, count: int) -> Callable[[], bool]:
@@ -309,8 +301,7 @@ async def test_a_node_takes_from_its_source_while_a_publisher_goes_on(tmp_path: 
         await publish(port, 60)
         settings = {"backfill_block_node_sources": (f"grpc://127.0.0.1:{port}",), "backfill_scan_interval_secs": 3_600}
         async with grpc_node(tmp_path / "b", **settings) as (filling, own_port), raw_client(own_port) as client:
-            await wait_until(lambda: is_ready(filling))
-            publisher = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+            publisher = await GrpcPublisher.opened(client)
             await publisher.block(chain_of(65)[64], set_size=100)
             # Blocks 0 to 59 are at the source, or here already; nobody has 60 to 63 but this publisher.
             # Acknowledgements of fetched blocks may come before.

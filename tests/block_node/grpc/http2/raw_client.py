@@ -131,11 +131,14 @@ class RawClient:
         return stream_id
 
     async def send(self, stream_id: int, data: bytes, *, end: bool = False) -> None:
-        """Sends bytes as the window lets it."""
+        """Sends bytes as the window lets it. A call that has ended gets no more window, so it fails then."""
         at = 0
         while at < len(data):
             room = min(self.h2.local_flow_control_window(stream_id), self.h2.max_outbound_frame_size)
             if not room:
+                answer = self.answers[stream_id]
+                assert not answer.has_ended, f"the call has ended: {answer.headers} {answer.trailers}"
+                assert not self.has_ended, "the connection has ended"
                 await self.receive()
                 continue
             self.h2.send_data(stream_id, data[at : at + room])

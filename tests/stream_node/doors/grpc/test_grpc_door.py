@@ -42,16 +42,16 @@ LOCAL = ("127.0.0.1:0",)
 BLOCKS: dict[str, Any] = {"block_node": True, "grpc": LOCAL, "block_accept_unchecked_proofs": True}
 
 
+def is_ready(running: Served) -> bool:
+    blocks = running.statistics().services.blocks
+    return blocks is not None and blocks.node.publish is not None
+
+
 @asynccontextmanager
 async def grpc_node(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Served, int]]:
     async with served(tmp_path / "data", **{**BLOCKS, **settings}) as running:
-
-        def is_ready() -> bool:
-            blocks = running.statistics().services.blocks
-            return blocks is not None and blocks.node.publish is not None
-
-        # Until the node has read which blocks it has, calls get UNAVAILABLE.
-        await wait_until(is_ready)
+        # A node that is still starting says UNAVAILABLE to those who publish and read.
+        await wait_until(lambda: is_ready(running))
         yield running, split_host_port(running.server.grpc[0])[1]
 
 
@@ -82,6 +82,9 @@ async def test_a_publisher_a_subscriber_and_a_stop(tmp_path: Path) -> None:
             statistics = running.statistics().grpc
             assert statistics is not None
             assert (statistics.open, statistics.open_calls) == (2, 2)
+            blocks = running.statistics().services.blocks
+            assert blocks is not None
+            assert blocks.readers.subscribe.sessions == 1
             running.server.stop()
             # Both are told why, read it, and then the connection ends.
             await publisher.expect_end(1, 2, 0)

@@ -16,7 +16,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import NO_BLOCK, read_message, write_message
 from ockam.actors.address import split_host_port
-from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, SUBSCRIBE, GrpcPublisher
+from tests.block_node.grpc.calls.block_door import STATUS, SUBSCRIBE, GrpcPublisher
 from tests.block_node.grpc.http2.raw_client import Answer, framed, pbj_headers, raw_client
 from tests.stream_node.fleet.cluster.nodes import PATIENCE_S, Nodes
 from tests.stream_node.fleet.cluster.test_block_node import drain, owner_of_chain
@@ -47,7 +47,7 @@ async def test_the_chain_is_at_one_node_and_moves(server: PostgresServer, databa
 
         # A publisher and a subscriber of the node that gives the chain away.
         async with raw_client(port_of(nodes, owner)) as client:
-            publisher = GrpcPublisher(client, await client.open(pbj_headers(PUBLISH)))
+            publisher = await GrpcPublisher.opened(client)
             follow = await client.open(pbj_headers(SUBSCRIBE))
             await client.send(follow, framed(write_message("SubscribeStreamRequest", {"end_block_number": NO_BLOCK})))
             await publisher.header(7)
