@@ -148,6 +148,11 @@ class BlockNode:
             self._node.unregister(address)
         return waiting
 
+    @property
+    def first_block(self) -> int:
+        """The first block that an empty node takes."""
+        return self._settings.first_block
+
     def when_ready(self, function: Callable[[], None]) -> None:
         if self.publishing is not None:
             function()

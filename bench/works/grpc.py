@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from bench.plan import Plan
 from bench.report import OURS, Sample, percentiles
 from bench.servers.bench_node import BenchNode
 from bench.works.block import memory_watched
-from bench.works.block_publishing import publish_all
+from bench.works.block_publishing import TimedSession, publish_all
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
 from block_node.grpc.client.connection import AskedCall, AskingConnection
@@ -28,6 +28,7 @@ from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import read_message, write_message
 from ockam.actors.address import split_host_port
+from stream_client import connect
 
 PUBLISH: Final = b"/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 ITEMS_A_BLOCK: Final = 1_000
@@ -85,8 +86,18 @@ def _wire(block: GeneratedBlock) -> WireBlock:
     return WireBlock(items, write_message("PublishStreamRequest", {"end_of_block": {"block_number": block.number}}))
 
 
-def _node() -> BenchNode:
-    return BenchNode(environment={"STREAM_NODE_GRPC": "127.0.0.1:0"})
+@contextmanager
+def _node() -> Iterator[BenchNode]:
+    """A node that has read which blocks it has: before, it refuses calls."""
+
+    async def wait_open(address: str) -> None:
+        # The routed protocol answers as soon as publishers are taken.
+        async with connect(address) as connection:
+            await TimedSession(connection).open()
+
+    with BenchNode(environment={"STREAM_NODE_GRPC": "127.0.0.1:0"}) as node:
+        trio.run(wait_open, node.address)
+        yield node
 
 
 def _measured(

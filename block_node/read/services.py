@@ -90,6 +90,10 @@ class ReadServices:
     def plugins(self) -> dict[str, str]:
         return {inlet.name: self.version for inlet in self._blocks.facility.statistics().inlets}
 
+    @property
+    def first_block(self) -> int:
+        return self._blocks.first_block
+
     def next_expected(self) -> int | None:
         publishing = self._blocks.publishing
         return None if publishing is None else publishing.machine.blocks.next_block

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
@@ -27,6 +28,7 @@ from block_node.persist.retention import BlockRetention
 from block_node.persist.scan import BlockScan
 from block_node.publish.limits import PublishLimits
 from block_node.read.services import ReadServices, ReadStatistics
+from block_node.read.subscribe import SubscribeStatistics
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.actors.address import Address, local, split_host_port
 from ockam.actors.message import Message
@@ -191,7 +193,17 @@ class BlockServices:
         return [*self._backfill.close(), *self._read.close(), *self._blocks.close()]
 
     def statistics(self) -> BlockServicesStatistics:
-        return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())
+        readers = self._read.statistics()
+        if self.grpc is not None:
+            # Subscribers are counted together, by whatever protocol they came.
+            over = self.grpc.statistics()
+            both = SubscribeStatistics(
+                readers.subscribe.sessions + over.sessions,
+                readers.subscribe.begun + over.begun,
+                dict(Counter(readers.subscribe.ended) + Counter(over.ended)),
+            )
+            readers = msgspec.structs.replace(readers, subscribe=both)
+        return BlockServicesStatistics(self._blocks.statistics(), readers, self._backfill.statistics())
 
     def change_retention(self, config: Config) -> None:
         self._blocks.store.retention = _retention(config)

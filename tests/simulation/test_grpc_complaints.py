@@ -146,7 +146,7 @@ async def be_idle_and_lose_power(directory: Path) -> None:
         limits = Http2Limits()
         await trio.sleep(limits.ping_s + limits.ping_answer_s + 1.0)
         assert door.counts.closed == {"silent": 1}
-        assert door.services.statistics().subscriptions == 0
+        assert door.services.statistics().sessions == 0
 
 
 def test_an_idle_subscription_of_an_hour_goes_on(ground: Path) -> None:

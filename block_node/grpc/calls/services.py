@@ -8,7 +8,6 @@ from functools import partial
 from typing import ClassVar, NamedTuple
 from weakref import WeakSet
 
-import msgspec
 import trio
 
 from block_node.events import NodeStopping, Notification, PersistedNotification
@@ -25,6 +24,7 @@ from block_node.grpc.schema import ProtoFile
 from block_node.node import BlockNode
 from block_node.protocol_reading import SubscribeStatus
 from block_node.read.services import ReadServices
+from block_node.read.subscribe import SubscribeStatistics
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.actors.address import local
 from ockam.actors.message import Origin
@@ -33,14 +33,6 @@ from ockam.identity.rules.rights import Demand, Right
 
 PLUGIN_ADDRESS = local("block_grpc")
 FILES = (BLOCK_NODE, HEALTH, REFLECTION, REFLECTION_ALPHA)
-
-
-class GrpcStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the calls since the start. subscriptions: open now. ended: by the name of their status."""
-
-    subscriptions: int
-    subscriptions_begun: int
-    ended: dict[str, int]
 
 
 class GrpcPlugin(Plugin):
@@ -107,8 +99,8 @@ class GrpcServices:
     def chain(self) -> str:
         return self.blocks.store.chain
 
-    def statistics(self) -> GrpcStatistics:
-        return GrpcStatistics(len(self._subscriptions), self._begun, dict(self._ended))
+    def statistics(self) -> SubscribeStatistics:
+        return SubscribeStatistics(len(self._subscriptions), self._begun, dict(self._ended))
 
     # The calls. Each function makes the handler of a call, and can raise CallRefused.
 

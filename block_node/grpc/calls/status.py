@@ -57,7 +57,7 @@ def _next_expected(store: ChainStore, read: ReadServices) -> int:
     if number is None:
         # Publishing has not started yet: what is stored is known all the same.
         last = store.ever_stored.last
-        return 0 if last is None else last + 1
+        return read.first_block if last is None else last + 1
     return number
 
 

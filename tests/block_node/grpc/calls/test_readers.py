@@ -92,7 +92,7 @@ async def test_s3_the_largest_numbers_mean_what_comes_and_an_open_end(tmp_path: 
         await publish(door, 3)
         stream_id = await client.open(pbj_headers(SUBSCRIBE))
         await client.send(stream_id, framed(range_of(NO_BLOCK, NO_BLOCK)), end=True)
-        await wait_until(lambda: door.services.statistics().subscriptions == 1)
+        await wait_until(lambda: door.services.statistics().sessions == 1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish, door, 4, 3)
             answer = client.answers[stream_id]
@@ -177,7 +177,7 @@ async def test_s8_a_reader_that_comes_and_goes_leaves_nothing_behind(tmp_path: P
                 await client.until(lambda answer=answer: bool(answer.data))  # type: ignore[misc]
                 client.h2.reset_stream(stream_id, 8)
                 await client.flush()
-        await wait_until(lambda: door.services.statistics().subscriptions == 0)
+        await wait_until(lambda: door.services.statistics().sessions == 0)
         assert door.services.statistics().ended == {"LEFT": 40}
 
 
@@ -217,6 +217,17 @@ async def test_t1_the_status_of_an_empty_node_and_of_one_with_blocks(tmp_path: P
         await publish(door, 3)
         found = read_message("ServerStatusResponse", (await ask(door, STATUS, b"")).messages()[0])
         assert found == {"last_available_block": 2, "only_latest_state": True, "next_expected_block": 3}
+
+
+async def test_t1_an_empty_node_expects_its_first_block_also_before_it_takes_publishers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with block_door(tmp_path, first_block=7) as door:
+        for _ in range(2):
+            found = read_message("ServerStatusResponse", (await ask(door, STATUS, b"")).messages()[0])
+            assert found["next_expected_block"] == 7
+            monkeypatch.setattr(door.world.block_node, "publishing", None)
+        monkeypatch.undo()
 
 
 async def test_t2_the_detail_names_ranges_versions_and_plugins(tmp_path: Path) -> None:

@@ -82,6 +82,9 @@ async def test_a_publisher_a_subscriber_and_a_stop(tmp_path: Path) -> None:
             statistics = running.statistics().grpc
             assert statistics is not None
             assert (statistics.open, statistics.open_calls) == (2, 2)
+            blocks = running.statistics().services.blocks
+            assert blocks is not None
+            assert blocks.readers.subscribe.sessions == 1
             running.server.stop()
             # Both are told why, read it, and then the connection ends.
             await publisher.expect_end(1, 2, 0)
