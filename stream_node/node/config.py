@@ -191,7 +191,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum number of open gRPC connections. One host or certificate can have a quarter of them."""
     grpc_streams_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
     """The maximum number of open calls of one gRPC connection."""
-    grpc_message_bytes_max: Annotated[int, msgspec.Meta(ge=64 * 1024, le=2**31)] = 131_072_000
+    grpc_message_bytes_max: MemoryBytes = 131_072_000
     """The maximum size of one message of a publisher, also after it is decompressed. The size of a block is bounded by
     `block_bytes_max` alone: a block can come in several messages."""
     grpc_unfinished_bytes_max: MemoryBytes = 512 * 1024 * 1024

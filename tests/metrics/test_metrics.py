@@ -168,7 +168,7 @@ async def test_only_operators_read_metrics(tmp_path: Path) -> None:
 
 async def test_a_node_of_blocks_has_all_metrics(tmp_path: Path) -> None:
     """Every metric of the list can be read, and those of backfill have the names of the specification."""
-    async with http_node(tmp_path, block_node=True, secure_channel_trust_anyone=True) as node:
+    async with http_node(tmp_path, grpc=("127.0.0.1:0",), secure_channel_trust_anyone=True) as node:
         samples = await scrape(node)
     names = {name for name, _ in samples}
     for specified in ("gaps_detected", "blocks_fetched", "blocks_stored", "fetch_errors", "status", "queue_size"):

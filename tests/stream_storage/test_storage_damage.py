@@ -172,12 +172,13 @@ def test_a_row_of_the_table_of_streams_that_cannot_be_read_is_a_problem(damaged:
 
 def test_damage_to_the_file_is_a_problem(tmp_path: Path) -> None:
     database = Database.open(tmp_path)
-    make_stream(database, [os.urandom(100) for _ in range(2_000)])
+    messages = [os.urandom(100) for _ in range(2_000)]
+    make_stream(database, messages)
     database.close()
     path = tmp_path / FILE_NAME
     content = bytearray(path.read_bytes())
-    # Which page it is depends on the tables of the packages that are imported. Most pages have messages.
-    begin = len(content) // PAGE_BYTES // 2 * PAGE_BYTES
+    # A page of messages: which tables the others have depends on the packages that are imported.
+    begin = content.index(messages[1_000]) // PAGE_BYTES * PAGE_BYTES
     content[begin : begin + PAGE_BYTES] = bytes(PAGE_BYTES)
     path.write_bytes(content)
     database = Database.open(tmp_path)

@@ -113,7 +113,7 @@ class Reader:
             elif block.language == "text":
                 check_output(output, block.text)
             else:
-                assert block.language in {"toml", "json"}, f"nobody runs {block.language}"
+                assert block.language in {"toml", "json", "yaml"}, f"nobody runs {block.language}"
 
     def type(self, command: str) -> str:
         """Run one command; what it prints."""
