@@ -15,6 +15,7 @@ from block_node.blocks.items import BLOCK_ITEM_TAG
 from block_node.blocks.protobuf import BYTES, VARINT, bytes_field, number_field, read_fields, read_varint, varint
 from block_node.grpc.schema import SCALARS, Declaration, ProtoFile, WireField, load_proto
 from block_node.persist.schema import NUMBER_MAX
+from block_node.protocol import Piece
 
 BLOCK_NODE: Final = load_proto("block_node.proto")
 HEALTH: Final = load_proto("health.proto")
@@ -121,22 +122,27 @@ def find_set(request: bytes) -> ItemSet | None:
 
 
 class ItemSet:
-    """The items of a serialized `BlockItemSet` or `Block`, `data` from `start` on. There can be a million, so they are
-    taken a part at a time."""
+    """The items of a serialized `BlockItemSet` or `Block`, `data` from `start` on. There can be a million, or one of
+    100 MB, so they are taken a part at a time.
+
+    Invariant: `_item_end` is the end of the item of which pieces were taken, but not the last one; else None."""
 
     def __init__(self, data: bytes, start: int = 0) -> None:
         self.data = data
         self._at = start
+        self._item_end: int | None = None
 
     @property
     def left_bytes(self) -> int:
         return len(self.data) - self._at
 
-    def take(self, items_max: int, bytes_max: int) -> list[bytes]:
-        """Returns the next items: at most `items_max`, and none after the one that reaches `bytes_max` bytes. Raises
-        MessageFormatError.
+    def take(self, items_max: int, bytes_max: int) -> tuple[list[bytes], Piece]:
+        """Returns the next items: at most `items_max`, and none after the one that reaches `bytes_max` bytes. A larger
+        item comes alone, in pieces of that size. Raises MessageFormatError.
 
         Each item is a copy. A view of the data would keep all of them in memory for the sake of one small item."""
+        if self._item_end is not None:
+            return self._take_piece(self._item_end, bytes_max)
         items: list[bytes] = []
         data, at, end = self.data, self._at, len(self.data)
         stop = min(end, at + bytes_max)
@@ -148,6 +154,7 @@ class ItemSet:
                 if data[at] != BLOCK_ITEM_TAG:
                     raise MessageFormatError(f"a set of items has something else than an item at byte {at}")
                 # Nearly all lengths have one or two bytes.
+                begins = at
                 size_bytes = data[at + 1]
                 at += 2
                 if size_bytes > 0x7F:
@@ -157,6 +164,12 @@ class ItemSet:
                         at += 1
                     else:
                         size_bytes, at = read_varint(data, at - 1)
+                    if bytes_max < size_bytes <= end - at:
+                        if items:
+                            at = begins
+                            break
+                        self._at = at
+                        return self._take_piece(at + size_bytes, bytes_max)
                 add(data[at : at + size_bytes])
                 at += size_bytes
         except (IndexError, BlockFormatError) as error:
@@ -164,7 +177,14 @@ class ItemSet:
         if at > end:
             raise MessageFormatError("a set of items is cut short")
         self._at = at
-        return items
+        return items, Piece.WHOLE
+
+    def _take_piece(self, item_end: int, bytes_max: int) -> tuple[list[bytes], Piece]:
+        at, begins = self._at, self._item_end is None
+        self._at = min(item_end, at + bytes_max)
+        is_last = self._at == item_end
+        self._item_end = None if is_last else item_end
+        return [self.data[at : self._at]], Piece.FIRST if begins else Piece.LAST if is_last else Piece.MIDDLE
 
 
 def known_block(number: int) -> int | None:

@@ -79,6 +79,14 @@ class PublishRunner:
         has_place = self.unread_bytes < self.limits.queued_bytes_max or blocks.has_gap
         return (has_place or publisher.session.block_number == blocks.next_to_verify) and self.may_read(publisher)
 
+    def may_go_on(self, publisher: PublisherState) -> bool:
+        """Whether to hand on more of a request of which a part was handed on. While the plugins are full, its items
+        stay where they are, in memory once."""
+        if self._facility.full:
+            self._wait_for_room()
+            return False
+        return self.may_read(publisher)
+
     def perform(self) -> None:
         """Carries out all effects, forwards items to the plugins, and lets sessions read again. A plugin can answer an
         effect at once with another change, which calls `perform` again. The inner call does nothing, and the outer call
@@ -135,10 +143,7 @@ class PublishRunner:
         if block is None:
             return
         if self._facility.full:
-            # The function is registered once; the facility keeps the function until the plugins have room.
-            if not self._waits_for_room:
-                self._waits_for_room = True
-                self._facility.when_room(self._room)
+            self._wait_for_room()
             return
         event = machine.blocks.forward(block, self.now_s())
         machine.forward_due = True
@@ -151,9 +156,15 @@ class PublishRunner:
             self._is_resting = True
             self.call_later(0, self._go_on)
 
+    def _wait_for_room(self) -> None:
+        # The function is registered once; the facility keeps the function until the plugins have room.
+        if not self._waits_for_room:
+            self._waits_for_room = True
+            self._facility.when_room(self._room)
+
     def _room(self) -> None:
         self._waits_for_room = False
-        self.machine.forward_due = True
+        self.machine.forward_due = self.machine.admit_due = True
         self.perform()
 
     def _go_on(self) -> None:

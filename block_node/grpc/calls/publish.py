@@ -38,6 +38,7 @@ from block_node.protocol import (
     Behind,
     DuplicateBlock,
     EndStream,
+    Piece,
     PublisherEndCode,
     PublishResponse,
     PublishStatus,
@@ -128,12 +129,16 @@ class PublishCall:
 
     def may_take(self) -> bool:
         rest = self._rest
-        may_read = self._runner.may_begin if rest is None else self._runner.may_read
-        if not self._is_over and not may_read(self.publisher):
-            self.publisher.is_held = True
-        if rest is not None and not self.publisher.is_held:
+        may_read = self._runner.may_begin if rest is None else self._runner.may_go_on
+        publisher = self.publisher
+        if not self._is_over and not publisher.is_held:
+            # The plugins may have room again while they are asked for it, which admits this call.
+            publisher.is_held = True
+            if may_read(publisher):
+                publisher.is_held = False
+        if rest is not None and not publisher.is_held:
             self._handle(lambda: self._take_part(rest))
-        return self._rest is None and not self.publisher.is_held
+        return self._rest is None and not publisher.is_held
 
     def take(self, message: bytes) -> None:
         self._handle(lambda: self._take(message))
@@ -240,9 +245,9 @@ class PublishCall:
 
     def _take_part(self, rest: ItemSet) -> None:
         """Hands on the next items. What is left follows after other tasks of the node have run: a large request has a
-        million items."""
+        million items, or one that is handed on in pieces."""
         limits = self._runner.limits
-        self._take_items(rest.take(limits.slice_items_max, limits.slice_bytes_max))
+        self._take_items(*rest.take(limits.slice_items_max, limits.slice_bytes_max))
         if self._is_over:
             return
         if rest.left_bytes:
@@ -259,12 +264,14 @@ class PublishCall:
             self._machine.admit_due = True
         self._rest, self._rest_bytes = None, 0
 
-    def _take_items(self, items: list[bytes]) -> None:
-        is_header = bool(items) and items[0].startswith(HEADER_TAG)
+    def _take_items(self, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
+        # A later piece of an item may begin like a header by chance.
+        begins = piece is Piece.WHOLE or piece is Piece.FIRST
+        is_header = begins and bool(items) and items[0].startswith(HEADER_TAG)
         # The rest of a block that was refused may still be under way, also after its end.
         if items and not is_header and self.publisher.session.state is SessionState.IDLE:
             return
-        self._intake.items(items)
+        self._intake.items(items, piece)
         if is_header and not self._has_acknowledged and self._machine.last_block is not None:
             # A publisher that begins with old blocks goes on behind this one (facts/grpc_peers.md §2, thread 4).
             self._runner.perform()

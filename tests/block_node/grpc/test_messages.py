@@ -31,6 +31,7 @@ from block_node.grpc.messages import (
     write_message,
 )
 from block_node.grpc.schema import SCALARS, ProtoFile
+from block_node.protocol import Piece
 
 U64 = st.integers(0, 2**64 - 1)
 FILES = [BLOCK_NODE, HEALTH, REFLECTION, REFLECTION_ALPHA]
@@ -168,7 +169,7 @@ def test_golden_bytes(name: str, message: dict[str, Any], data: str) -> None:
 
 def split_set(data: bytes) -> list[bytes]:
     """All items of a set."""
-    return ItemSet(data).take(len(data), len(data))
+    return ItemSet(data).take(len(data), len(data))[0]
 
 
 @given(st.lists(st.one_of(st.binary(max_size=300), st.integers(16_380, 16_390).map(bytes)), max_size=20))
@@ -178,14 +179,26 @@ def test_a_set_of_items_is_cut_at_its_lengths(items: list[bytes]) -> None:
     request = write_message("PublishStreamRequest", {"block_items": {"block_items": items}})
     whole = find_set(request)
     assert whole is not None
-    assert whole.take(len(request), len(request)) == items
+    assert whole.take(len(request), len(request)) == (items, Piece.WHOLE)
     # Taken a part at a time, the items are the same ones.
     taken: list[bytes] = []
+    pieces: list[bytes] = []
     in_parts = find_set(request)
     while in_parts is not None and in_parts.left_bytes:
-        part = in_parts.take(3, 400)
+        part, piece = in_parts.take(3, 400)
         assert 0 < len(part) <= 3
-        taken += part
+        if piece is Piece.WHOLE:
+            taken += part
+            assert not pieces
+            continue
+        # A larger item comes alone, in pieces of that size.
+        assert len(part) == 1
+        assert len(part[0]) == 400 or piece is Piece.LAST
+        assert (piece is Piece.FIRST) == (not pieces)
+        pieces += part
+        if piece is Piece.LAST:
+            taken.append(b"".join(pieces))
+            pieces.clear()
     assert taken == items
     # Every way to cut it short is an error, or a shorter set of whole items.
     for cut in range(max(0, len(inner) - 40), len(inner)):

@@ -54,7 +54,7 @@ def check(sizes: list[int], cuts: list[int]) -> None:
     cutter.finish()
     assert [len(each) for each in sets] == announced
     assert b"".join(sets) == block
-    found = [ItemSet(bytes(each)).take(len(each), len(each)) for each in sets]
+    found = [ItemSet(bytes(each)).take(len(each), len(each))[0] for each in sets]
     assert [item for each in found for item in each] == items
     # A set above the usual size has one item.
     assert all(len(each) == 1 for each, size in zip(found, announced, strict=True) if size > SET_BYTES)

@@ -21,12 +21,13 @@ from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK, write_message
 from block_node.protocol import Piece
-from block_node.publish.intake import PublisherIntake
+from block_node.publish.intake import HEADER_TAG, PublisherIntake
 from block_node.publish.limits import PublishLimits
 from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, BlockDoor, GrpcPublisher, block_door, publisher
 from tests.block_node.grpc.http2.door import wait_until
 from tests.block_node.grpc.http2.raw_client import framed, pbj_headers, raw_client, zstd_stream
 from tests.block_node.publish.samples import chain_of, header_of, spoilt
+from tests.block_node.publish.test_node_faults import plugin
 
 SUCCESS, INVALID_REQUEST, ERROR, TIMEOUT, DUPLICATE, BAD_PROOF, NOT_PERSISTED = range(1, 8)
 
@@ -372,15 +373,19 @@ async def test_p30_many_streams_that_do_nothing_hold_nothing_and_end_with_their_
 
 
 class Parts:
-    """What a call hands on: the number of items each time, and how often another task has run before."""
+    """What a call hands on: the number of items each time, and how often another task has run before. pieces: those of
+    items that come in pieces."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.found: list[tuple[int, int]] = []
+        self.pieces: list[tuple[Piece, bytes]] = []
         self.turns = 0
         hand_on = PublisherIntake.items
 
         def note(intake: PublisherIntake, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
             self.found.append((len(items), self.turns))
+            if piece is not Piece.WHOLE:
+                self.pieces.append((piece, *items))
             hand_on(intake, items, piece)
 
         monkeypatch.setattr(PublisherIntake, "items", note)
@@ -406,6 +411,39 @@ async def test_a_large_request_is_handed_on_in_parts_between_which_others_run(
         assert max(Counter(turns).values()) <= 2
         assert door.world.publishing.runner.unread_bytes == 0
         nursery.cancel_scope.cancel()
+
+
+async def test_an_item_larger_than_a_part_is_handed_on_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An item of 100 MB was copied out of its message as a whole, and again for the hash."""
+    parts = Parts(monkeypatch)
+    block = chain_of(1, BlockShape(item_count=200, item_bytes=5_000))[0]
+    async with block_door(tmp_path, PublishLimits(slice_bytes_max=1_000)) as door, publisher(door) as first:
+        await first.block(block, set_size=len(block.items))
+        await first.expect("acknowledgement", 0)
+        assert max(len(piece) for _, piece in parts.pieces) == 1_000
+        large = [item for item in block.items if len(item) > 1_000]
+        assert b"".join(piece for _, piece in parts.pieces) == b"".join(large)
+        assert sum(piece is Piece.FIRST for piece, _ in parts.pieces) == len(large)
+        assert any(data.startswith(HEADER_TAG) for piece, data in parts.pieces if piece is not Piece.FIRST)
+        assert door.world.publishing.runner.unread_bytes == 0
+
+
+async def test_a_large_request_waits_where_it_is_while_the_plugins_are_full(tmp_path: Path) -> None:
+    """Its items would else be in memory a second time: in the queue of the block."""
+    block = chain_of(1, BlockShape(item_count=200, item_bytes=100_000))[0]
+    async with block_door(tmp_path) as door, publisher(door) as first:
+        runner = door.world.publishing.runner
+        persistence = plugin(door.world, "persistence")
+        persistence.inlet.pause()
+        await first.block(block, set_size=len(block.items))
+        await wait_until(lambda: any(each.publisher.is_held for each in runner.sessions()))
+        assert runner.unread_bytes > 19_000_000
+        assert door.world.publishing.statistics().in_flight.queued_bytes < 2 * runner.limits.slice_bytes_max
+        persistence.inlet.resume()
+        await first.expect("acknowledgement", 0)
+        assert runner.unread_bytes == 0
 
 
 async def test_the_rest_of_a_large_request_comes_before_the_end_of_its_half(tmp_path: Path) -> None:
