@@ -385,7 +385,7 @@ class Parts:
         def note(intake: PublisherIntake, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
             self.found.append((len(items), self.turns))
             if piece is not Piece.WHOLE:
-                self.pieces.append((piece, *items))
+                self.pieces.append((piece, items[0]))
             hand_on(intake, items, piece)
 
         monkeypatch.setattr(PublisherIntake, "items", note)
