@@ -58,6 +58,16 @@ class GrpcSubscription:
             self._call.release()
         return block
 
+    def close(self) -> None:
+        """Ends the subscription at the node, and the iteration. Safe to repeat. For a program that leaves the loop
+        before the last block: without it the call stays until the client closes."""
+        self._is_over = True
+        self._blocks.clear()
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        self._changed.set()
+
     async def _begin(self) -> None:
         """Subscribes from the next block on. A node that is not there is asked again, after a growing pause."""
         if self._is_again:
@@ -66,6 +76,8 @@ class GrpcSubscription:
         request = {"start_block_number": block_or_none(self._next), "end_block_number": block_or_none(self._last)}
         try:
             connection = await self._peer.connection()
+            if self._is_over:
+                return
             message = write_message("SubscribeStreamRequest", request)
             self._call = self._peer.ask(connection, SUBSCRIBE, self, message)
         except NodeUnreachable:

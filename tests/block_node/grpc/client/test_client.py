@@ -97,6 +97,18 @@ async def test_a_subscription_follows_new_blocks_and_holds_the_node_back(tmp_pat
             assert [(await anext(blocks))[0] for _ in range(4)] == [2, 3, 4, 5]
 
 
+async def test_a_program_that_leaves_the_loop_ends_its_call(tmp_path: Path) -> None:
+    async with block_door(tmp_path) as door, connect_grpc(f"127.0.0.1:{door.port}") as client:
+        await client.publish(outgoing(0, 3))
+        blocks = client.subscribe(0)
+        async for number, _ in blocks:
+            if number == 1:
+                break
+        blocks.close()
+        await wait_until(lambda: door.services.statistics().ended == {"LEFT": 1})
+        assert [each async for each in blocks] == []
+
+
 async def test_what_cannot_be_is_refused_at_once() -> None:
     for blocks in ([], [*outgoing(0, 1), *outgoing(3, 3)], [*outgoing(0, 0), *outgoing(0, 0)]):
         async with connect_grpc("127.0.0.1:1") as client:
