@@ -123,6 +123,7 @@ class PublishCall:
         self._intake = PublisherIntake(self.publisher, self._runner, self, self.peer)
         # A publisher that was admitted need not wait for its window.
         call.widen(limits.publish_window_bytes)
+        call.may_wait = self._may_wait
         self._runner.join(self)
 
     # What the connection calls.
@@ -131,11 +132,10 @@ class PublishCall:
         rest = self._rest
         may_read = self._runner.may_begin if rest is None else self._runner.may_go_on
         publisher = self.publisher
-        if not self._is_over and not publisher.is_held:
-            # The plugins may have room again while they are asked for it, which admits this call.
-            publisher.is_held = True
-            if may_read(publisher):
-                publisher.is_held = False
+        # The plugins may have room again while they are asked for it, which admits this call.
+        publisher.is_held = not self._is_over
+        if publisher.is_held and may_read(publisher):
+            publisher.is_held = False
         if rest is not None and not publisher.is_held:
             self._handle(lambda: self._take_part(rest))
         return self._rest is None and not publisher.is_held
@@ -205,6 +205,12 @@ class PublishCall:
 
     def not_mended(self, status: PublishStatus, block_number: int, reason: str) -> None:
         self._intake.end(status, block_number, reason)
+
+    def _may_wait(self) -> bool:
+        """Whether the present request may wait for those of other publishers. All blocks wait for the one that is
+        verified next, so that one does not. Who waits is held, and its block gets more time."""
+        self.publisher.is_held = self.publisher.session.block_number != self._machine.blocks.next_to_verify
+        return self.publisher.is_held
 
     # Requests.
 

@@ -255,7 +255,7 @@ class GrpcConnection:
             served.handler.take(message)
         self._machine.absorbed(machine, trio.current_time(), is_held=not takes)
         # The end of the half comes after the last message.
-        is_over = served.peer_ended and machine.reads and not reader.is_waiting
+        is_over = served.peer_ended and machine.reads
         if is_over and not served.has_half_closed and (reader.is_between or takes):
             served.has_half_closed = True
             self._end_half(served)
@@ -400,6 +400,7 @@ class ServerConnection(GrpcConnection):
         machine.reader.bytes_max = route.message_bytes_max
         machine.reader.when_room = lambda: self.resume(stream_id)
         call = GrpcCall(self, stream_id, request, self.peer, self._prefers)
+        machine.reader.may_wait = lambda: call.may_wait()
         try:
             handler = route.open(call)
         except CallRefused as refused:

@@ -66,7 +66,8 @@ class CallWire(Protocol):
 class GrpcCall:
     """One call, as its handler answers it. peer: the other side, as the door describes it.
 
-    encoding: with which large messages of the answer are compressed.
+    encoding: with which large messages of the answer are compressed. may_wait: asked whether the call may wait in the
+    middle of a message while those of all calls take too much; if not, it goes on.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class GrpcCall:
         self._stream_id = stream_id
         self.request = request
         self.peer = peer
+        self.may_wait: Callable[[], bool] = lambda: True
         self.encoding = next((each for each in prefers if each in request.accepts and each in (ZSTD, GZIP)), IDENTITY)
 
     def send(self, message: bytes) -> bool:

@@ -399,28 +399,26 @@ class Http2Machine:
             return
         call.window_due_bytes += call.reader.take_absorbed()
         # A message that is unfinished must end in time; a large one gets more. Each message has its own time, and no
-        # time passes while nobody takes what its sender has sent.
-        reader, limits = call.reader, self._limits
-        if is_held or not reader.missing_bytes:
+        # time passes while nobody takes what its sender has sent, or its sender may not go on.
+        reader, limits, waits = call.reader, self._limits, call.reader.must_wait
+        if is_held or waits or not reader.missing_bytes:
             call.message_until_s = None
         elif call.message_until_s is None or call.message_timed != reader.begun:
             call.message_timed = reader.begun
             call.message_until_s = now_s + limits.message_s_max + reader.missing_bytes / limits.message_bytes_per_s
-        if call.window_due_bytes * 4 >= call.window_bytes and not call.peer_ended:
+        if call.window_due_bytes * 4 >= call.window_bytes and not waits and not call.peer_ended:
             due, call.window_due_bytes = call.window_due_bytes, 0
             if self._quietly(self._h2.increment_flow_control_window, due, call.stream_id):
                 call.note_window(due, now_s)
         self.closed_s_longest = max(self.closed_s_longest, call.closed_s_longest)
 
     def widen(self, call: CallMachine, window_bytes: int, now_s: float) -> None:
-        """Gives a call a larger window, for which a peer that was admitted does not have to wait."""
-        more_bytes = window_bytes - call.window_bytes
-        if (
-            more_bytes > 0
-            and not call.peer_ended
-            and self._quietly(self._h2.increment_flow_control_window, more_bytes, call.stream_id)
-        ):
-            call.window_bytes = window_bytes
+        """Gives a call a larger window, as far as the budget has it. A peer that was admitted does not wait for it."""
+        if window_bytes <= call.window_bytes or call.peer_ended:
+            return
+        more_bytes = self._budget.widen(window_bytes - call.window_bytes)
+        call.window_bytes += more_bytes
+        if more_bytes and self._quietly(self._h2.increment_flow_control_window, more_bytes, call.stream_id):
             call.note_window(more_bytes, now_s)
 
     # What the socket takes.
@@ -609,6 +607,8 @@ class Http2Machine:
         self.calls.pop(call.stream_id, None)
         self._sending.pop(call.stream_id, None)
         self._blocked.pop(call.stream_id, None)
+        self._budget.window_bytes -= call.window_bytes - self._limits.stream_window_bytes
+        call.window_bytes = self._limits.stream_window_bytes
         # The side that asked takes the last messages after the end of the stream.
         if not self._is_client:
             self.stop_reading(call)

@@ -19,46 +19,58 @@ from block_node.grpc.http2.status import CallRefused, GrpcStatus
 
 PREFIX_BYTES: Final = 5
 FREE_BYTES: Final = 64 * 1024
-"""A smaller message takes nothing from the budget: the first window of its call bounds it already."""
+"""What came of a smaller message is not counted: the first window of its call bounds it already."""
 MERGED_BYTES: Final = 4 * 1024
 """Smaller pieces are joined as they come: a peer that sends one byte in a frame would else cost 60 bytes for each."""
 
 
 class MessageBudget:
-    """The announced bytes of all large messages that have not arrived completely, on all connections of a door.
+    """The bytes that have come of all large messages that are unfinished, on all connections of a door, and the windows
+    that its calls were given beyond the first one.
 
-    Invariant: `held_bytes` is at most `bytes_max`, or one message holds it all. A message that has its bytes gets all
-    of them before its reader needs more, so that no two wait for each other.
+    When `held_bytes` reaches `bytes_max`, the eldest of these messages goes on alone, so that one of them ends. The
+    others get no window: each may only bring what it was promised before. So a message that fits in a window never
+    waits, and the whole is at most twice `bytes_max` and the messages that go on.
+    Invariant: `held_bytes` is the sum of `_held`, which has the eldest message first. `window_bytes` <= `bytes_max`.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: dict[Callable[[], None], None] = {}
+        self._held: dict[MessageReader, int] = {}
         self.held_bytes = 0
+        self.window_bytes = 0
 
-    def take(self, size_bytes: int, when_room: Callable[[], None]) -> bool:
-        """Takes the bytes of a message, or returns False and calls `when_room` once when it is worth another try."""
-        if self.held_bytes and self.held_bytes + size_bytes > self._bytes_max:
-            self._waiting[when_room] = None
-            return False
-        self.held_bytes += size_bytes
-        return True
+    def hold(self, reader: MessageReader, size_bytes: int) -> None:
+        """Notes how many bytes of its message a reader has."""
+        self.held_bytes += size_bytes - self._held.get(reader, 0)
+        self._held[reader] = size_bytes
 
-    def give_back(self, size_bytes: int) -> None:
-        self.held_bytes -= size_bytes
-        waiting, self._waiting = self._waiting, {}
-        for when_room in waiting:
-            when_room()
+    def may_go_on(self, reader: MessageReader) -> bool:
+        """Whether more bytes of a message may come. After False, `MessageReader.when_room` is called when it is worth
+        another try."""
+        return self.held_bytes < self._bytes_max or reader not in self._held or reader is next(iter(self._held))
 
-    def forget(self, when_room: Callable[[], None]) -> None:
-        self._waiting.pop(when_room, None)
+    def release(self, reader: MessageReader) -> None:
+        """Forgets the message of a reader. Safe to repeat."""
+        was_full, freed_bytes = self.held_bytes >= self._bytes_max, self._held.pop(reader, 0)
+        self.held_bytes -= freed_bytes
+        if was_full and freed_bytes:
+            for each in list(self._held):
+                each.when_room()
+
+    def widen(self, more_bytes: int) -> int:
+        """Takes more bytes for a window. Returns how many it gets: a quarter of what is left at the most, so that who
+        comes later gets some, too."""
+        given_bytes = min(more_bytes, (self._bytes_max - self.window_bytes) // 4)
+        self.window_bytes += given_bytes
+        return given_bytes
 
 
 class MessageReader:
     """The bytes of one direction of a call. encoding: of its compressed messages.
 
-    bytes_max: of a message, also when it is decompressed. when_room: called when the budget has room for one again.
-    is_waiting: whether the next message waits for the budget. begun: the number of messages whose prefix was taken.
+    bytes_max: of a message, also when it is decompressed. begun: the number of messages whose prefix was taken.
+    may_wait: asked whether the call may wait for the budget. when_room: called when the budget may have room again.
 
     Invariant: `_body` has the absorbed bytes of the present message, whose whole size is `_size_bytes`, or None while
     its prefix is not complete. `_chunks` has `waiting_bytes` bytes from `_offset` of the first chunk on.
@@ -68,6 +80,7 @@ class MessageReader:
         self.encoding = encoding
         self._budget = budget
         self.bytes_max = 0
+        self.may_wait: Callable[[], bool] = lambda: True
         self.when_room: Callable[[], None] = lambda: None
         self._chunks: deque[bytes] = deque()
         self._offset = 0
@@ -75,16 +88,19 @@ class MessageReader:
         self._body_bytes = 0
         self._size_bytes: int | None = None
         self._is_compressed = False
-        self._budgeted_bytes = 0
         self._absorbed_bytes = 0
         self.waiting_bytes = 0
-        self.is_waiting = False
         self.begun = 0
 
     @property
     def missing_bytes(self) -> int:
         """The bytes of the present message that were not absorbed; 0 between two messages."""
         return 0 if self._size_bytes is None else self._size_bytes - self._body_bytes
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether its sender may send no more of the present message now."""
+        return bool(self.missing_bytes) and not self._budget.may_go_on(self) and self.may_wait()
 
     @property
     def is_between(self) -> bool:
@@ -100,7 +116,7 @@ class MessageReader:
             self.waiting_bytes += len(data)
 
     def next(self) -> bytes | None:
-        """Returns the next message, or None if it is not complete or its size has no room. Raises CallRefused."""
+        """Returns the next message, or None if it is not complete. Raises CallRefused."""
         if self._size_bytes is None and not self._begin():
             return None
         assert self._size_bytes is not None, "a message has begun"
@@ -116,6 +132,8 @@ class MessageReader:
             else:
                 message = piece
         if missing_bytes:
+            if self._body_bytes > FREE_BYTES:
+                self._budget.hold(self, self._body_bytes)
             return None
         if self._body_bytes:
             message = self._body.getvalue()
@@ -130,17 +148,15 @@ class MessageReader:
     def close(self) -> int:
         """Forgets everything. Returns the number of bytes that were not absorbed."""
         self._end_message()
-        self._budget.forget(self.when_room)
         left, self.waiting_bytes = self.waiting_bytes, 0
         self._chunks.clear()
         self._offset = 0
         return left
 
     def _begin(self) -> bool:
-        """Reads the prefix of a message. Returns whether the message may be absorbed."""
+        """Reads the prefix of a message. Returns whether it is complete."""
         if self.waiting_bytes < PREFIX_BYTES:
             return False
-        # The prefix is only looked at until the message has its room.
         head = self._chunks[0][self._offset : self._offset + PREFIX_BYTES]
         if len(head) < PREFIX_BYTES:
             head = b"".join((head, *islice(self._chunks, 1, PREFIX_BYTES)))[:PREFIX_BYTES]
@@ -152,14 +168,9 @@ class MessageReader:
                 GrpcStatus.INVALID_ARGUMENT,
                 f"a message of {size_bytes} bytes; one message has at most {self.bytes_max} here",
             )
-        budgeted = size_bytes if size_bytes > FREE_BYTES else 0
-        self.is_waiting = bool(budgeted) and not self._budget.take(budgeted, self.when_room)
-        if self.is_waiting:
-            return False
         left = PREFIX_BYTES
         while left:
             left -= len(self._take_some(left))
-        self._budgeted_bytes = budgeted
         self._is_compressed = bool(flag)
         self._size_bytes = size_bytes
         self.begun += 1
@@ -182,9 +193,7 @@ class MessageReader:
         if self._body_bytes:
             self._body, self._body_bytes = BytesIO(), 0
         self._size_bytes = None
-        if self._budgeted_bytes:
-            budgeted, self._budgeted_bytes = self._budgeted_bytes, 0
-            self._budget.give_back(budgeted)
+        self._budget.release(self)
 
 
 def prefix_of_message(size_bytes: int, *, compressed: bool = False) -> bytes:

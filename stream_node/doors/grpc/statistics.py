@@ -10,7 +10,7 @@ class GrpcDoorStatistics(msgspec.Struct, frozen=True):
     since the start.
 
     closed: the connections that the node has closed or refused, by reason. calls: ended calls, by their status.
-    unfinished_bytes: the announced bytes of messages that have not arrived completely.
+    unfinished_bytes: what has come of large messages that have not arrived completely.
     window_closed_s_longest: the longest time for which a peer could send nothing of a call, held back or not.
     """
 

@@ -105,7 +105,9 @@ PEERS = (
 GRPC = (
     _grpc.gauge("grpc_connections", lambda e: e.open, "Open gRPC connections."),
     _grpc.gauge("grpc_calls_open", lambda e: e.open_calls, "Open gRPC calls."),
-    _grpc.gauge("grpc_unfinished_bytes", lambda e: e.unfinished_bytes, "Sizes of gRPC messages that are arriving."),
+    _grpc.gauge(
+        "grpc_unfinished_bytes", lambda e: e.unfinished_bytes, "What has come of large unfinished gRPC messages."
+    ),
     _grpc.gauge(
         "grpc_window_closed_seconds_max",
         lambda e: e.window_closed_s_longest,

@@ -112,7 +112,7 @@ async def block_door(
             connection._machine.check()
             connection.close("test")
         await trio.testing.wait_all_tasks_blocked()
-        assert budget.held_bytes == 0
+        assert budget.held_bytes == budget.window_bytes == 0
         assert not world.publishing.runner.sessions()
         assert not services._subscriptions
         nursery.cancel_scope.cancel()

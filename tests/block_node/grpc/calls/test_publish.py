@@ -18,6 +18,7 @@ from block_node.blocks.protobuf import bytes_field
 from block_node.events import NewestBlockKnownToNetwork
 from block_node.grpc.calls.publish import PARTIES_MAX, BehindTold
 from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK, write_message
 from block_node.protocol import Piece
@@ -40,6 +41,10 @@ async def publish(first: GrpcPublisher, count: int) -> None:
 
 def set_of(item: bytes) -> bytes:
     return write_message("PublishStreamRequest", {"block_items": {"block_items": [item]}})
+
+
+def budget_of(door: BlockDoor) -> MessageBudget:
+    return door.connections[0]._machine._budget
 
 
 def feeding(door: BlockDoor) -> int:
@@ -493,3 +498,33 @@ async def test_rests_of_large_requests_count_as_waiting_but_for_the_next_block(t
         door.world.publishing.machine.admit_due = True
         runner.perform()
         await second.wait_for("acknowledgement", 1)
+
+
+async def test_the_next_block_waits_for_no_unfinished_message_and_who_waits_has_time(tmp_path: Path) -> None:
+    """A publisher that stays within a large message holds the whole budget. Another one sends the block that is
+    verified next, and goes on; a third one sends the block after that, waits, and is held."""
+    http2 = Http2Limits(unfinished_bytes_max=100_000)
+    shape = BlockShape(item_count=20, item_bytes=50_000)
+    async with (
+        block_door(tmp_path, http2=http2) as door,
+        publisher(door) as staying,
+        publisher(door) as first,
+        publisher(door) as second,
+    ):
+        block, following = chain_of(2, shape)
+        await staying.client.send(staying.stream_id, framed(bytes(1_000_000))[:150_000])
+        await wait_until(lambda: budget_of(door).held_bytes == 149_995)
+        await first.items(block.items[:1])
+        await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 1)
+        await second.items(following.items[:1])
+        await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 2)
+        # Its items are sent when block 1 is the next one.
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(second.items, following.items[1:])
+            await wait_until(lambda: any(each.is_held for each in door.world.publishing.statistics().sessions))
+            await first.items(block.items[1:])
+            await first.end_block(0)
+            await first.expect("acknowledgement", 0)
+        await second.wait_for("acknowledgement", 0)
+        await second.end_block(1)
+        await second.expect("acknowledgement", 1)

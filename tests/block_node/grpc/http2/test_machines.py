@@ -219,25 +219,74 @@ def test_messages_come_out_as_they_went_in(messages: list[bytes], step: int) -> 
     assert budget.held_bytes == 0
 
 
-@given(st.lists(st.tuples(st.integers(0, 1 << 18), st.integers(0, 2)), max_size=30))
-def test_a_budget_never_holds_more_than_it_has_unless_for_one(steps: list[tuple[int, int]]) -> None:
-    budget, held = MessageBudget(1 << 18), []
-    for size_bytes, give_back in steps:
-        if budget.take(size_bytes, lambda: None):
-            held.append(size_bytes)
-        if give_back == 0 and held:
-            budget.give_back(held.pop())
-        assert budget.held_bytes == sum(held)
-        assert budget.held_bytes <= 1 << 18 or len([each for each in held if each]) == 1
+@given(st.lists(st.tuples(st.integers(0, 3), st.one_of(st.just(0), st.integers(1, 1 << 17))), max_size=40))
+def test_the_eldest_of_the_messages_that_fill_the_budget_goes_on(steps: list[tuple[int, int]]) -> None:
+    budget = MessageBudget(1 << 18)
+    held: dict[MessageReader, int] = {}
+    readers = [MessageReader("identity", budget) for _ in range(4)]
+    for which, more_bytes in steps:
+        reader = readers[which]
+        if not more_bytes:
+            budget.release(reader)
+            held.pop(reader, None)
+        elif reader not in held or budget.may_go_on(reader):
+            held[reader] = held.get(reader, 0) + more_bytes
+            budget.hold(reader, held[reader])
+        assert budget.held_bytes == sum(held.values())
+        assert all(map(budget.may_go_on, list(held)[:1]))
+        # Each of the younger ones has passed the limit by what it was promised before at the most.
+        assert sum(list(held.values())[1:]) < (1 << 18) + 4 * (1 << 17)
 
 
-def test_who_waits_for_the_budget_is_told_once() -> None:
-    budget, told = MessageBudget(100), []
-    assert budget.take(80, lambda: None)
-    assert not budget.take(50, lambda: told.append("first"))
-    budget.give_back(80)
-    budget.give_back(0)
-    assert told == ["first"]
+def test_a_message_that_may_not_go_on_is_not_late_and_goes_on_when_there_is_room() -> None:
+    budget, told = MessageBudget(100_000), []
+    elder = MessageReader("identity", budget)
+    elder.bytes_max = 200_000
+    elder.feed(framed(bytes(200_000))[:150_000])
+    assert elder.next() is None
+    machine = Http2Machine(LIMITS, budget, 0.0)
+    client, call = opened_call(machine)
+    call.reader.bytes_max = 200_000
+    call.reader.when_room = lambda: told.append("room")
+    window_bytes = 0
+    for data in (framed(bytes(200_000))[:65_000], bytes(20_000)):
+        client.send_data(1, data)
+        machine.receive(client.data_to_send(), 0.0)
+        assert call.reader.next() is None
+        machine.absorbed(call, 0.0)
+        client.receive_data(b"".join(machine.out))
+        machine.note_sent(machine.unsent_bytes, 0.0)
+        window_bytes = client.local_flow_control_window(1)
+    assert window_bytes < 65_535
+    assert machine.tick(1000.0) == []
+    assert not told
+    elder.close()
+    assert told == ["room"]
+    machine.absorbed(call, 1000.0)
+    client.receive_data(b"".join(machine.out))
+    assert client.local_flow_control_window(1) == 65_535
+    assert machine.tick(1029.0) == []
+    [lost] = machine.tick(1031.0)
+    assert isinstance(lost, CallLost)
+    assert budget.held_bytes == 0
+
+
+def test_all_windows_together_are_bounded() -> None:
+    """A thousand held publishers could else each have a whole window of bytes here."""
+    budget = MessageBudget(1 << 20)
+    machines = [Http2Machine(LIMITS, budget, 0.0) for _ in range(20)]
+    calls = [opened_call(machine)[1] for machine in machines]
+    for machine, call in zip(machines, calls, strict=True):
+        machine.widen(call, 1 << 19, 0.0)
+        machine.widen(call, 1 << 16, 0.0)
+    wider = [call.window_bytes - 65_535 for call in calls]
+    assert sum(wider) <= 1 << 20
+    # Who comes later gets some, too; who leaves gives it back.
+    assert all(wider)
+    for machine in machines:
+        machine.lose("gone", 0.0)
+        machine.lose("gone", 0.0)
+    assert budget.window_bytes == 0
 
 
 @pytest.mark.parametrize(

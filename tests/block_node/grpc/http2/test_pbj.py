@@ -14,7 +14,7 @@ import trio
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.status import GrpcStatus
 from tests.block_node.grpc.http2.door import CountHandler, HeldHandler, opened_door, wait_until
-from tests.block_node.grpc.http2.raw_client import Headers, framed, pbj_headers, raw_client, zstd_stream
+from tests.block_node.grpc.http2.raw_client import PATIENCE_S, Headers, framed, pbj_headers, raw_client, zstd_stream
 
 ECHO, SMALL = "/test.Test/echo", "/test.Test/small"
 
@@ -243,16 +243,28 @@ async def test_a_message_that_does_not_come_to_its_end_is_given_up() -> None:
 
 
 async def test_unfinished_messages_share_a_budget_and_wait_for_each_other() -> None:
-    async with opened_door(Http2Limits(unfinished_bytes_max=250_000)) as door, raw_client(door.port) as client:
+    async with opened_door(Http2Limits(unfinished_bytes_max=90_000)) as door, raw_client(door.port) as client:
         first = await client.open(pbj_headers("/test.Test/count"))
         second = await client.open(pbj_headers("/test.Test/count"))
-        await client.send(first, framed(bytes(200_000))[:100_000])
-        await client.send(second, framed(bytes(100_000))[:65_535])
-        await wait_until(lambda: door.connections[0]._machine.calls[second].reader.is_waiting)
-        assert door.budget.held_bytes == 200_000
+        await client.send(first, framed(bytes(200_000))[:100_005])
+        await wait_until(lambda: door.budget.held_bytes == 100_000)
+        await client.send(second, framed(bytes(200_000))[:100_005])
+        await wait_until(lambda: door.budget.held_bytes == 200_000)
+        assert door.connections[0]._machine.calls[second].reader.must_wait
         # Small messages need nothing of the budget.
         assert (await client.ask(pbj_headers(SMALL), framed(b"x"))).status == 0
-        await client.send(first, bytes(100_005), end=True)
+        await client.send(first, bytes(100_000), end=True)
         assert (await client.until_end(first)).data == framed(b"1")
-        await client.send(second, bytes(100_005 - 65_535), end=True)
+        await client.send(second, bytes(100_000), end=True)
         assert (await client.until_end(second)).data == framed(b"1")
+        assert door.budget.held_bytes == 0
+
+
+async def test_who_only_announces_large_messages_stops_nobody() -> None:
+    async with opened_door(Http2Limits(unfinished_bytes_max=250_000)) as door, raw_client(door.port) as client:
+        for _ in range(4):
+            announcing = await client.open(pbj_headers("/test.Test/count"))
+            await client.send(announcing, framed(bytes(125_000))[:20])
+        with trio.fail_after(PATIENCE_S):
+            answer = await client.ask(pbj_headers("/test.Test/count"), framed(bytes(200_000)))
+        assert answer.data == framed(b"1")
