@@ -187,4 +187,7 @@ async def test_a_drained_connection_serves_what_it_has_and_the_channel_connects_
         await wait_until(lambda: bool(found))
         assert found == [([b"one", b"two"], b"again")]
         assert len(door.connections) == 2
-        assert door.counts.closed["shutdown"] == 1
+        # Behind its last call, grpcio closes a drained connection, too: either side may be the first. The other
+        # connection ends with its channel.
+        await wait_until(lambda: sum(door.counts.closed.values()) == 2)
+        assert set(door.counts.closed) <= {"shutdown", "peer", "broken"}
