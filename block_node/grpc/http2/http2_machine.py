@@ -508,9 +508,10 @@ class Http2Machine:
     def tick(self, now_s: float) -> list[Event]:
         """Checks every deadline. Raises ConnectionFailed for a peer that is gone, stuck, or idle for too long."""
         found: list[Event] = []
+        # What was found would be lost when the connection fails.
+        self._tick_connection(now_s)
         for call in list(self.calls.values()):
             self._tick_call(call, now_s, found)
-        self._tick_connection(now_s)
         self._take_frames()
         return found
 

@@ -181,6 +181,21 @@ def test_what_a_peer_never_takes_is_forgotten(has_finished: bool) -> None:
     machine.check()
 
 
+def test_a_call_whose_limit_passes_with_that_of_its_connection_is_told() -> None:
+    """A node that was starved of processor time sees both at once."""
+    machine = Http2Machine(LIMITS, MessageBudget(1 << 20), 0.0)
+    _, call = opened_call(machine, window_bytes=10)
+    machine.send(call, [bytes(100)], 0.0)
+    machine.pump(0.0)
+    assert machine.tick(0.0) == []
+    with pytest.raises(ConnectionFailed):
+        machine.tick(30.0)
+    # Its handler may not take the call for one that goes on and takes everything.
+    assert call.may_send
+    [lost] = machine.lose("gone", 30.0)
+    assert isinstance(lost, CallLost)
+
+
 @pytest.mark.parametrize("state", list(CallProgress))
 @pytest.mark.parametrize("happened", list(CallInput))
 def test_each_state_takes_each_input(state: CallProgress, happened: CallInput) -> None:
