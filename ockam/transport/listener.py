@@ -1,4 +1,4 @@
-"""Accepts TCP connections, limits their number, and closes a silent connection if there is no room for a new one.
+"""Opens listeners, accepts TCP connections, limits their number, and closes a silent one if a new one has no room.
 
 A connection is silent until it has sent its first message. This module does not serve connections."""
 
@@ -8,12 +8,14 @@ import errno
 import fcntl
 import resource
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Protocol
 
 import structlog
 import trio
+
+from ockam.actors.address import split_host_port
 
 OPEN_FILES_RESERVE = 64
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
@@ -24,6 +26,20 @@ CANDIDATES_MAX = 32
 peer has just sent something."""
 
 logger = structlog.get_logger(__name__)
+
+
+async def open_listeners(addresses: Iterable[str]) -> list[trio.SocketListener]:
+    """Opens the sockets of all `host:port` addresses. Raises OSError if one cannot be opened; then none stays open."""
+    listeners: list[trio.SocketListener] = []
+    try:
+        for address in addresses:
+            host, port = split_host_port(address)
+            listeners += await trio.open_tcp_listeners(port, host=host)
+    except BaseException:
+        for listener in listeners:
+            listener.socket.close()
+        raise
+    return listeners
 
 
 async def accept_all(

@@ -10,7 +10,6 @@ import trio
 from block_node.grpc.http2.connection import DoorCounts, ServerConnection
 from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes
-from ockam.actors.address import split_host_port
 from ockam.actors.message import Origin
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.errors import RemoteProtocolError
@@ -19,7 +18,7 @@ from ockam.identity.tls_faults import TlsFault
 from ockam.identity.tls_layer import PeerCertificate, TlsLayer, identity_of
 from ockam.quotas.usage import UNLIMITED, Usage, party_key
 from ockam.quotas.usage_waits import waits_of
-from ockam.transport.listener import accept_all, has_unread
+from ockam.transport.listener import accept_all, has_unread, open_listeners
 from ockam.transport.sockets import send_nowait, socket_name
 from stream_node.doors.grpc.call_gate import CallGate
 from stream_node.doors.grpc.settings import grpc_limits, http2_limits
@@ -103,15 +102,7 @@ class GrpcListener:
     async def listen(self) -> list[str]:
         """Starts to accept connections at the addresses of the setting `grpc`. Returns the `host:port` of each socket.
         Raises OSError if a socket cannot be opened; then no socket stays open."""
-        listeners: list[trio.SocketListener] = []
-        try:
-            for address in self._parts.config.grpc:
-                host, port = split_host_port(address)
-                listeners += await trio.open_tcp_listeners(port, host=host)
-        except BaseException:
-            for listener in listeners:
-                listener.socket.close()
-            raise
+        listeners = await open_listeners(self._parts.config.grpc)
         self.addresses = [socket_name(listener.socket.getsockname()) for listener in listeners]
         self._nursery.start_soon(self._serve, listeners)
         return self.addresses

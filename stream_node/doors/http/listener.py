@@ -9,7 +9,6 @@ from functools import partial
 import structlog
 import trio
 
-from ockam.actors.address import split_host_port
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.errors import RemoteProtocolError
 from ockam.identity.identity import ANONYMOUS, Identity
@@ -17,7 +16,7 @@ from ockam.identity.tls_faults import TlsFault
 from ockam.identity.tls_layer import TlsLayer, identity_of
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import party_key
-from ockam.transport.listener import accept_all, has_unread
+from ockam.transport.listener import accept_all, has_unread, open_listeners
 from ockam.transport.sockets import send_nowait, socket_name
 from stream_node.doors.http.app import Endpoint, HttpApp
 from stream_node.doors.http.clients import HttpClients
@@ -81,15 +80,7 @@ class HttpListener:
     async def listen(self) -> list[str]:
         """Starts to accept connections at the addresses of the setting `http`. Returns the `host:port` of each socket.
         Raises OSError if a socket cannot be opened; then no socket stays open."""
-        listeners: list[trio.SocketListener] = []
-        try:
-            for address in self.parts.config.http:
-                host, port = split_host_port(address)
-                listeners += await trio.open_tcp_listeners(port, host=host)
-        except BaseException:
-            for listener in listeners:
-                listener.socket.close()
-            raise
+        listeners = await open_listeners(self.parts.config.http)
         self.addresses = [socket_name(listener.socket.getsockname()) for listener in listeners]
         self._nursery.start_soon(self._serve, listeners)
         return self.addresses
