@@ -8,7 +8,6 @@ prints the line that replays it. Mistakes planted at the end show that the simul
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,53 +16,42 @@ import pytest
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.filler import Filler
 from block_node.persist.store import ChainStore
+from tests.simulation import seeds
 from tests.simulation.backfill_world import BackfillOutcome, run_backfill_seed
 from tests.simulation.noticing import assert_caught
 
 SEEDS = range(20)
 PLANTED_SEEDS = range(30)
-REPLAY = "STREAM_NODE_SEED"
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def run_or_tell(seed: int, directory: Path) -> BackfillOutcome:
-    try:
-        return run_backfill_seed(seed, directory)
-    except BaseException as error:
-        error.add_note(f"replay: {REPLAY}={seed} python -m pytest tests/simulation -k test_every_backfill_seed")
-        raise
+    return seeds.run_or_tell(run_backfill_seed, seed, directory, "test_every_backfill_seed")
 
 
-def run_seeds(seeds: range, ground: Path) -> None:
-    """At least so much must happen in each forty of them, or they would show little."""
-    chosen = os.environ.get(REPLAY)
-    if chosen is not None:
-        run_or_tell(int(chosen), ground / chosen)
-        return
-    outcomes = [run_or_tell(seed, ground / str(seed)) for seed in seeds]
-    for what, at_least in (
-        ("missing", 350),
-        ("fetches", 300),
-        ("blocks_stored", 300),
-        ("fetch_errors", 60),
-        ("refused_operations", 20),
-        ("deaths", 10),
-        ("crashes", 20),
-        ("removed", 100),
-        ("published", 150),
-        ("given_up", 10),
-    ):
-        assert 40 * sum(getattr(outcome, what) for outcome in outcomes) >= at_least * len(seeds), what
+WANTED = (
+    ("missing", 350),
+    ("fetches", 300),
+    ("blocks_stored", 300),
+    ("fetch_errors", 60),
+    ("refused_operations", 20),
+    ("deaths", 10),
+    ("crashes", 20),
+    ("removed", 100),
+    ("published", 150),
+    ("given_up", 10),
+)
+"""At least so much must happen in each forty of the seeds, or they would show little."""
 
 
 def test_every_backfill_seed_fills_every_hole(ground: Path) -> None:
-    run_seeds(SEEDS, ground)
+    seeds.run_seeds(run_or_tell, SEEDS, ground, WANTED, each=40)
 
 
 @pytest.mark.soak
 def test_every_one_of_many_backfill_seeds_fills_every_hole(ground: Path) -> None:
-    run_seeds(range(1_000), ground)
+    seeds.run_seeds(run_or_tell, range(1_000), ground, WANTED, each=40)
 
 
 def test_a_backfill_seed_replays_to_the_same_outcome(ground: Path) -> None:

@@ -9,7 +9,6 @@ that it breaks.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,54 +23,43 @@ from block_node.publish.block_machine import Stage as BlockStage
 from block_node.publish.publish_machine import PublishMachine
 from block_node.publish.session import PublishSession
 from block_node.read.subscription import SubscribeSession
+from tests.simulation import seeds
 from tests.simulation.block_world import BlockOutcome, run_block_seed
 from tests.simulation.noticing import assert_caught
 
 SEEDS = range(40)
 MANY_SEEDS = range(1_000)
 PLANTED_SEEDS = range(40)
-REPLAY = "STREAM_NODE_SEED"
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def run_or_tell(seed: int, directory: Path) -> BlockOutcome:
-    try:
-        return run_block_seed(seed, directory)
-    except BaseException as error:
-        error.add_note(f"replay: {REPLAY}={seed} python -m pytest tests/simulation -k test_every_block_seed")
-        raise
+    return seeds.run_or_tell(run_block_seed, seed, directory, "test_every_block_seed")
 
 
-def run_seeds(seeds: range, ground: Path) -> None:
-    """At least so much must happen in each hundred of them, or they would show little."""
-    chosen = os.environ.get(REPLAY)
-    if chosen is not None:
-        run_or_tell(int(chosen), ground / chosen)
-        return
-    outcomes = [run_or_tell(seed, ground / str(seed)) for seed in seeds]
-    for what, at_least in (
-        ("checked", 2_000),
-        ("deaths", 75),
-        ("crashes", 150),
-        ("refused_operations", 90),
-        ("streams_ended", 200),
-        ("blocks_expired", 1),
-        ("blocks_refused", 8),
-        ("resends", 60),
-        ("subscriptions", 180),
-        ("withdrawn", 30),
-    ):
-        assert 100 * sum(getattr(outcome, what) for outcome in outcomes) >= at_least * len(seeds), what
+WANTED = (
+    ("checked", 2_000),
+    ("deaths", 75),
+    ("crashes", 150),
+    ("refused_operations", 90),
+    ("streams_ended", 200),
+    ("blocks_expired", 1),
+    ("blocks_refused", 8),
+    ("resends", 60),
+    ("subscriptions", 180),
+    ("withdrawn", 30),
+)
+"""At least so much must happen in each hundred of the seeds, or they would show little."""
 
 
 def test_every_block_seed_keeps_every_promise(ground: Path) -> None:
-    run_seeds(SEEDS, ground)
+    seeds.run_seeds(run_or_tell, SEEDS, ground, WANTED)
 
 
 @pytest.mark.soak
 def test_every_one_of_many_block_seeds_keeps_every_promise(ground: Path) -> None:
-    run_seeds(MANY_SEEDS, ground)
+    seeds.run_seeds(run_or_tell, MANY_SEEDS, ground, WANTED)
 
 
 @pytest.mark.usefixtures("each_database")

@@ -11,7 +11,6 @@ promise that it breaks.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,57 +24,46 @@ from block_node.persist.plugin import Persistence
 from block_node.protocol import StreamEnded
 from block_node.publish.block_machine import Blocks
 from block_node.publish.publish_machine import PublishMachine
+from tests.simulation import seeds
 from tests.simulation.grpc_world import GrpcOutcome, run_grpc_seed
 from tests.simulation.noticing import assert_caught
 
 SEEDS = range(25)
 MANY_SEEDS = range(3_000)
 PLANTED_SEEDS = range(60)
-REPLAY = "STREAM_NODE_SEED"
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def run_or_tell(seed: int, directory: Path) -> GrpcOutcome:
-    try:
-        return run_grpc_seed(seed, directory)
-    except BaseException as error:
-        error.add_note(f"replay: {REPLAY}={seed} python -m pytest tests/simulation -k test_every_grpc_seed")
-        raise
+    return seeds.run_or_tell(run_grpc_seed, seed, directory, "test_every_grpc_seed")
 
 
-def run_seeds(seeds: range, ground: Path) -> None:
-    """At least so much must happen in each hundred of them, or they would show little."""
-    chosen = os.environ.get(REPLAY)
-    if chosen is not None:
-        run_or_tell(int(chosen), ground / chosen)
-        return
-    outcomes = [run_or_tell(seed, ground / str(seed)) for seed in seeds]
-    for what, at_least in (
-        ("checked", 1_500),
-        ("deaths", 20),
-        ("crashes", 8),
-        ("refused_operations", 5),
-        ("streams", 300),
-        ("ends_read", 30),
-        ("lies", 80),
-        ("died", 25),
-        ("unsent", 1),
-        ("resends", 20),
-        ("blocks_expired", 1),
-        ("blocks_refused", 1),
-        ("backfilled", 30),
-    ):
-        assert 100 * sum(getattr(outcome, what) for outcome in outcomes) >= at_least * len(seeds), what
+WANTED = (
+    ("checked", 1_500),
+    ("deaths", 20),
+    ("crashes", 8),
+    ("refused_operations", 5),
+    ("streams", 300),
+    ("ends_read", 30),
+    ("lies", 80),
+    ("died", 25),
+    ("unsent", 1),
+    ("resends", 20),
+    ("blocks_expired", 1),
+    ("blocks_refused", 1),
+    ("backfilled", 30),
+)
+"""At least so much must happen in each hundred of the seeds, or they would show little."""
 
 
 def test_every_grpc_seed_keeps_every_promise(ground: Path) -> None:
-    run_seeds(SEEDS, ground)
+    seeds.run_seeds(run_or_tell, SEEDS, ground, WANTED)
 
 
 @pytest.mark.soak
 def test_every_one_of_many_grpc_seeds_keeps_every_promise(ground: Path) -> None:
-    run_seeds(MANY_SEEDS, ground)
+    seeds.run_seeds(run_or_tell, MANY_SEEDS, ground, WANTED)
 
 
 @pytest.mark.parametrize("seed", [3, pytest.param(101, marks=pytest.mark.soak)])

@@ -6,52 +6,40 @@ blind is shown by test_canaries.py.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from tests.simulation import seeds
 from tests.simulation.world import Outcome, run_seed
 
 SEEDS = range(24)
 MANY_SEEDS = range(1_000)
-REPLAY = "STREAM_NODE_SEED"
 
 
 def run_or_tell(seed: int, directory: Path) -> Outcome:
-    try:
-        return run_seed(seed, directory)
-    except BaseException as error:
-        error.add_note(f"replay: {REPLAY}={seed} python -m pytest tests/simulation -k test_every_seed")
-        raise
+    return seeds.run_or_tell(run_seed, seed, directory, "test_every_seed")
 
 
-def run_seeds(seeds: range, ground: Path) -> None:
-    """At least so much must happen in each hundred of them, or they would show little."""
-    chosen = os.environ.get(REPLAY)
-    if chosen is not None:
-        run_or_tell(int(chosen), ground / chosen)
-        return
-    outcomes = [run_or_tell(seed, ground / str(seed)) for seed in seeds]
-    for what, at_least in (
-        ("deaths", 60),
-        ("crashes", 110),
-        ("refused", 150),
-        ("confirmed", 1_700),
-        ("once", 350),
-        ("ordered", 1_000),
-        ("seen", 2_000),
-    ):
-        assert 100 * sum(getattr(outcome, what) for outcome in outcomes) >= at_least * len(seeds), what
+WANTED = (
+    ("deaths", 60),
+    ("crashes", 110),
+    ("refused", 150),
+    ("confirmed", 1_700),
+    ("once", 350),
+    ("ordered", 1_000),
+    ("seen", 2_000),
+)
+"""At least so much must happen in each hundred of the seeds, or they would show little."""
 
 
 def test_every_seed_keeps_every_promise(ground: Path) -> None:
-    run_seeds(SEEDS, ground)
+    seeds.run_seeds(run_or_tell, SEEDS, ground, WANTED)
 
 
 @pytest.mark.soak
 def test_every_one_of_many_seeds_keeps_every_promise(ground: Path) -> None:
-    run_seeds(MANY_SEEDS, ground)
+    seeds.run_seeds(run_or_tell, MANY_SEEDS, ground, WANTED)
 
 
 @pytest.mark.usefixtures("each_database")
