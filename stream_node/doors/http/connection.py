@@ -178,9 +178,14 @@ class HttpConnection:
             except h11.RemoteProtocolError as error:
                 await self._refuse(error.error_status_hint)
                 return h11.ConnectionClosed()
-            # The next request is here, and must wait for the answer to the present one.
             if event is h11.PAUSED:
-                await trio.sleep_forever()
+                waiting, has_ended = self._h11.trailing_data
+                if has_ended:
+                    return h11.ConnectionClosed()
+                # The next request is here, and must wait for the answer to the present one.
+                if waiting:
+                    await trio.sleep_forever()
+                # The peer has asked for an upgrade, which h11 lets pause a connection. Its end is still waited for.
             if isinstance(event, h11.Event):
                 return event
             try:

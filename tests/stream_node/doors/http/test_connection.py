@@ -355,12 +355,13 @@ async def test_an_answer_that_breaks_off_does_not_look_whole(tmp_path: Path, mon
 
 async def test_a_peer_that_goes_is_not_worked_for(tmp_path: Path) -> None:
     """A long poll and a follower end when their peer closes its connection, its sending side, or resets it; also in the
-    middle of a body."""
+    middle of a body, and after a request with an upgrade that the node ignores."""
     wait = b"GET /v1/streams/s?wait=60 HTTP/1.1\r\n" + HOST + b"\r\n"
+    upgrade = FOLLOW[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     with capture_logs() as logs:
         async with http_node(tmp_path) as node, connect(node.running.address) as client:
             await client.create("s")
-            for request in (wait, FOLLOW, PUSH + b"Content-Length: 9\r\n\r\nhalf"):
+            for request in (wait, FOLLOW, upgrade, PUSH + b"Content-Length: 9\r\n\r\nhalf"):
                 for way in ("closes", "half", "resets"):
                     peer = await peer_of(node, request)
                     await wait_until(lambda: node.statistics().open == 1)
