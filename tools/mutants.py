@@ -47,6 +47,9 @@ EQUIVALENT = {
     "bare/schema/check.py:  < last ->  <= last (1)",
     # Without a place, an error is at the next token, which is this one.
     'bare/schema/parser.py: self._only_older("struct { ... }", at) -> self._only_older("struct { ... }", None) (1)',
+    # Both are only asked whether they are true.
+    "block_node/publish/publish_machine.py: self.forward_due = self.admit_due = False"
+    " -> self.forward_due = self.admit_due = None (1)",
 }
 """Mutants that do what the source does."""
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build", "dist", "*.png", "*.svg")

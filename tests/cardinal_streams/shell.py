@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines.chain_events import ChainUpdate, Revert
 from cardinal_streams.machines.consumer_events import Checkpoint, ConsumerEvent, ReadAgain
 from cardinal_streams.machines.consumer_machine import NEW, ChainConsumer
@@ -69,8 +70,14 @@ class Shell:
     """Reads the logs as `feeds` says. `choose` picks one of several sources; the least recently read by default."""
 
     def __init__(
-        self, logs: Logs, application: Application, reorg_threshold: int, checkpoint: Checkpoint = NEW
+        self,
+        logs: Logs,
+        application: Application,
+        reorg_threshold: int,
+        checkpoint: Checkpoint = NEW,
+        limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS,
     ) -> None:
+        self.limits = limits
         self.logs = logs
         self.application = application
         self.reorg_threshold = reorg_threshold
@@ -80,7 +87,7 @@ class Shell:
 
     def restart(self, checkpoint: Checkpoint) -> None:
         """As after a crash: a new machine, and the channels of open reorgs are read from their beginning."""
-        self.consumer = ChainConsumer(reorg_threshold=self.reorg_threshold, checkpoint=checkpoint)
+        self.consumer = ChainConsumer(reorg_threshold=self.reorg_threshold, checkpoint=checkpoint, limits=self.limits)
         self.position = dict(checkpoint.position)
         self.channel_position = {reorg.hash: reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import ReorgOrder
+from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines.chain_events import NeedsReorg, Revert
 from cardinal_streams.machines.consumer_events import CloseReorgChannel, ReadAgain
 from cardinal_streams.message.messages import encode
@@ -45,14 +46,16 @@ def send_part(logs: Logs, blocks: list[Payload]) -> ReorgChannel:
     return channel
 
 
-def abandoned(threshold: int, attempts: int = 1, blocks: int = 3) -> Shell:
+def abandoned(
+    threshold: int, attempts: int = 1, blocks: int = 3, limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS
+) -> Shell:
     """Ten blocks, then reorgs that their producer gives up after some blocks, then two more of the old chain."""
     logs = Logs()
     send(logs, producer_of(), OLD)
     for _ in range(attempts):
         logs.send_on(ANCESTOR, send_part(logs, NEW[:blocks]).abandon())
     send(logs, producer_of(), MORE)
-    return Shell(logs, Application(GENESIS_HASH), threshold, GENESIS)
+    return Shell(logs, Application(GENESIS_HASH), threshold, GENESIS, limits)
 
 
 class TestProducer:
@@ -111,6 +114,18 @@ class TestConsumer:
         shell.run()
         assert shell.application.hashes == hashes(OLD[:2], NEW, chain("n", "n11", 12, 2, bonus=5))
         assert shell.consumer.statistics().reorgs_finished >= 1
+
+    @pytest.mark.parametrize("held", [4, 5, 6])
+    def test_another_attempt_of_more_blocks_than_are_kept_is_taken(self, held: int) -> None:
+        """Goal: its blocks get heavier than the chain only at the end, after more of them came than are kept. Method:
+        the normal feed is read first, so that the first attempt is begun and given up."""
+        shell = abandoned(4, limits=ConsumerLimits(held_max=held))
+        shell.run(choose=lambda found: found[0])
+        assert shell.application.hashes == hashes(OLD, MORE)
+        more = chain("n", "n11", 12, 2, bonus=5)
+        send_reorg(shell.logs, producer_of(), OLD[1], NEW + more, 120)
+        shell.run()
+        assert shell.application.hashes == hashes(OLD[:2], NEW, more)
 
     @pytest.mark.parametrize("threshold", [4, 32])
     def test_another_producer_completes_what_one_gave_up(self, threshold: int) -> None:

@@ -6,8 +6,14 @@ import random
 
 import pytest
 
-from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.machines.consumer_events import BadMessage, Checkpoint, CloseReorgChannel, OpenReorgChannel
+from cardinal_streams.limits import ConsumerLimits, ReassemblyLimits
+from cardinal_streams.machines.consumer_events import (
+    BadMessage,
+    Checkpoint,
+    CloseReorgChannel,
+    OpenReorgChannel,
+    ReadAgain,
+)
 from cardinal_streams.machines.missing import MissingState
 from cardinal_streams.machines.reassembly_events import Completed
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
@@ -15,6 +21,8 @@ from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Reorg
 from tests.cardinal_streams.helpers import hash_of
 from tests.cardinal_streams.world import World
+
+BATCH_PREFIX = 0
 
 
 def sources(world: World) -> list[tuple[str, bytes | None, int, bytes, bytes]]:
@@ -86,6 +94,33 @@ def test_a_channel_stays_open_after_a_section() -> None:
         events += machine.receive_reorg(ancestor, key, value, "re:0", offset)
     assert machine.feeds.channels == (ancestor,)
     assert len(events) == machine.statistics().unfinished == len(world.new)
+
+
+def test_blocks_of_a_channel_that_were_put_off_are_read_again() -> None:
+    """Goal: every block of an open channel is told, though only two may be incomplete at once. Method: the channel has
+    the first messages of all blocks before their other ones, and the reader obeys each `ReadAgain`."""
+    world = World()
+    ancestor = world.old[1].hash
+    log = sorted(world.logs.channels[ancestor], key=lambda record: record[0][0] != BATCH_PREFIX)
+    machine = UnorderedConsumer(limits=ConsumerLimits(reassembly=ReassemblyLimits(incomplete_max=2)))
+    machine.receive(*encode(Reorg(ancestor, 2)), "default:0", 0)
+    told: set[bytes] = set()
+    at = readings = 0
+    while at < len(log) or readings < 20:
+        if at < len(log):
+            events = machine.receive_reorg(ancestor, *log[at], "re:0", at)
+            at += 1
+        else:
+            events = machine.at_end()
+            readings += 1
+        for event in events:
+            if isinstance(event, Completed):
+                told.add(event.batch.hash)
+            elif isinstance(event, ReadAgain) and event.ancestor is not None:
+                assert event.ancestor == ancestor
+                at = event.position["re:0"]
+    assert told == {block.hash for block in world.new}
+    assert machine.statistics().reassembly.evicted
 
 
 def test_only_so_many_channels_are_read() -> None:
