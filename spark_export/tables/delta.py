@@ -132,6 +132,9 @@ class DeltaLog(TableLog):
     def table_id(self) -> str:
         return str(self._open().metadata().id)
 
+    def column_names(self) -> Sequence[str]:
+        return [each.name for each in self._open().schema().fields]
+
     def load(self) -> TableState:
         self._table = self._open()
         return self._state_of(self._table)

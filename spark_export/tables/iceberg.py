@@ -171,6 +171,10 @@ class IcebergLog(TableLog):
         with iceberg_errors(f"the table {self.address} cannot be read"):
             return str(self._open().metadata.table_uuid)
 
+    def column_names(self) -> Sequence[str]:
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            return [each.name for each in self._open().schema().fields]
+
     def load(self) -> TableState:
         with iceberg_errors(f"the table {self.address} cannot be read"):
             self._table = self._open()

@@ -107,6 +107,10 @@ class TableLog(ABC):
     def table_id(self) -> str:
         """Returns the id of the table, which no other table has, also if it is renamed or moved."""
 
+    @abstractmethod
+    def column_names(self) -> Sequence[str]:
+        """Returns the names of the table's columns; of plain Parquet, those of one of the latest files."""
+
     def refusal_of(self, stream: str) -> str | None:
         """Returns why the table cannot have messages of this stream, or None."""
         return None

@@ -106,6 +106,12 @@ class ParquetFolderLog(TableLog):
                 f"{self.folder} has no {IDENTITY}: it is no export, or `stream-node export migrate` it"
             ) from error
 
+    def column_names(self) -> Sequence[str]:
+        for folder in reversed(self._runs(self._generation())):
+            for each in _files_of(folder)[:1]:
+                return list(pq.read_schema(folder / each.path).names)
+        return []
+
     def refusal_of(self, stream: str) -> str | None:
         instead = "leave it out by --stream or --pattern, or export with --format delta or iceberg"
         size_bytes = len(hive_folder({"stream": stream}).encode()) - 1

@@ -7,7 +7,6 @@ restore, expire. A model says which rows must be there after each step. Two expo
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import random
 import warnings
 from collections.abc import Callable
@@ -183,9 +182,6 @@ class IcebergTable(Table):
         table.catalog.close()
 
     def delete(self) -> None:
-        if importlib.util.find_spec("pyiceberg_core") is None:
-            # Without it, pyiceberg rewrites no file of a table that is partitioned by days.
-            return
         border = self.seeded.randint(0, 10)
         self._delete(f"index < {border}")
         self.remove(lambda place: place[1] < border)

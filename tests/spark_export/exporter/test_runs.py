@@ -16,6 +16,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 import pyarrow.parquet as pq
 
+from spark_export import decoder
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.history import history_of
 from spark_export.exporter.node_side import Selection
@@ -272,6 +273,18 @@ def test_losing_the_history_loses_no_row(each_format: World) -> None:
     with pytest.raises(ExportError, match="no history of exports"):
         history.load_view(0, 1)
     world.assert_whole()
+
+
+def test_a_run_without_the_decoder_of_the_table_warns(each_format: World) -> None:
+    """Goal: decoded columns do not become null unnoticed. Method: the log of runs with the decoder and without it."""
+    world, warned = each_format, []
+    with_id = {"decoder": decoder("json", "id INT")}
+    for decoding in (with_id, with_id, {}):
+        world.push(5)
+        with capture_logs() as logs:
+            assert world.run(**decoding).rows == 5
+        warned.append([each["columns"] for each in logs if each["log_level"] == "warning"])
+    assert warned == [[], [], [["id"]]]
 
 
 def test_an_export_needs_no_spark(world: World) -> None:
