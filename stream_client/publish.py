@@ -13,7 +13,7 @@ from stream_client.session import ClientSession
 
 UNSENT_BYTES_MAX = 64 * 1024
 """While the connection has more unsent bytes than this, `Publisher.push` lets the client send before it encodes another
-message."""
+message, unless the shell still gathers pushes to many streams."""
 
 
 class Publisher(PushWindow):
@@ -58,9 +58,9 @@ class Publisher(PushWindow):
         # A full window waits for confirms, so unconfirmed pushes take a bounded amount of memory.
         if len(queue.pushes) >= self._window:
             while len(queue.pushes) >= self._window:
-                await self._session.shell.wait(queue.room())
+                await self._session.shell.wait(queue.room(), gathers=queue.is_on_its_way)
         # Without a pause here, a program that never waits would encode its whole window before the first byte is sent.
-        elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX:
+        elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX and not self._session.shell.gathers():
             await self._session.shell.yield_control()
         # An idempotent publisher numbers its messages, and only the protocol of keyed pushes has room for it.
         if self._sequenced or key is not None or headers:

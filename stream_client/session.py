@@ -19,12 +19,19 @@ A = TypeVar("A")
 class Shell(ClockTimers, Protocol):
     """The part of a client that does the I/O: it has the socket and the clock, and it waits."""
 
-    async def wait(self, waiting: PendingResult, timeout_s: float | None = None) -> None:
-        """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error."""
+    async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
+        """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error.
+
+        gathers: whether what it waits for has been sent already, so that bytes to send may go on gathering.
+        """
         ...
 
     async def yield_control(self) -> None:
         """Gives the client's I/O a chance to send and receive, without waiting for the socket."""
+        ...
+
+    def gathers(self) -> bool:
+        """Whether the bytes to send should wait for further pushes, because they are many small batches."""
         ...
 
     # blocking only: def send_lagging(self) -> None:

@@ -21,6 +21,14 @@ from stream_client.errors import ClientError, ConnectionLost, RequestRefused
 from stream_service.limits import DELIVERY_BYTES
 from stream_service.push_codec import encode_batch, encode_push
 
+GATHERED_BYTES_MAX = 1024 * 1024
+"""With more bytes to send than this, no further pushes are gathered."""
+GATHERED_BATCHES_MIN = 64
+"""Fewer open batches than this are sent without gathering."""
+BATCH_BYTES_MIN = 1024
+"""Open batches of this size on average are sent. A batch costs client and node as much as some ten pushes in it, so
+many batches of one push each would cost far more than the pushes."""
+
 UP = ConnectionState.UP
 """`ConnectionState.UP`, the state in which nearly all bytes arrive. A global name is read faster than a member."""
 
@@ -157,6 +165,17 @@ class ClientConnection:
         if not self.outgoing_bytes:
             self.on_outgoing()
         self.outgoing_bytes += size_bytes
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the open batches are so many and so small that further pushes should join them before they are sent.
+        Pushes to one stream fill its batch soon; those to a thousand streams in turn come one to a batch."""
+        batches = len(self._batches)
+        return (
+            batches >= GATHERED_BATCHES_MIN
+            and self.outgoing_bytes < BATCH_BYTES_MIN * batches
+            and self.outgoing_bytes < GATHERED_BYTES_MAX
+        )
 
     def _close_batches(self) -> None:
         """Encodes the open batches. A batch of one push is encoded as a plain push."""

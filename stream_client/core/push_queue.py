@@ -94,6 +94,12 @@ class PushQueue:
         """Whether the route to the partition is known, so that pushes are sent at once."""
         return bool(self._header)
 
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether some unanswered push is no longer in the open batch: it has been sent, and its answer will come."""
+        batch = self._batch
+        return len(self.pushes) > (len(batch.messages) if batch is not None and batch.is_open else 0)
+
     def check(self) -> None:
         assert list(self.pushes) == sorted(self.pushes)
         assert not any(push.done for push in self.pushes.values())

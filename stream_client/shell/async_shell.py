@@ -40,6 +40,7 @@ from stream_client.shell.defaults import (
     AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
     CONNECT_TIMEOUT_S,
+    GATHER_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
@@ -108,6 +109,8 @@ class AsyncShell:
         self._outgoing = anyio.Event()
         self._sent = anyio.Event()
         self._sending = False
+        self._outgoing_since_s = 0.0
+        self._holders = 0
         self._in_doubt = anyio.Event()
         self._auto_wait_s = AUTO_WAIT_S
         core.connection.on_outgoing = self._wake_sender
@@ -154,12 +157,14 @@ class AsyncShell:
         self.core.close()
         self._scope.cancel()
 
-    async def wait(self, waiting: PendingResult, timeout_s: float | None = None) -> None:
+    async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
         if waiting.done:
             return
         self.core.connection.check_open()
         # The caller waits for an answer, so its request must not wait until the sending task is scheduled.
-        self._send_at_once()
+        if not (gathers and self.gathers()):
+            self._send_at_once()
+        self._holders += gathers
         done = anyio.Event()
         waiting.when_done(done.set)
         try:
@@ -168,6 +173,9 @@ class AsyncShell:
         # A cancelled or late caller must not be called back: its event is gone.
         finally:
             waiting.forget(done.set)
+            self._holders -= gathers
+            if gathers:
+                self._outgoing.set()
 
     def forked(self, error: ClientForked) -> None:
         self.core.connection.close(error)
@@ -180,6 +188,9 @@ class AsyncShell:
 
     async def yield_control(self) -> None:
         await anyio.lowlevel.checkpoint()
+
+    def gathers(self) -> bool:
+        return self.core.connection.gathers and self.now_s() - self._outgoing_since_s < GATHER_S
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
@@ -319,12 +330,15 @@ class AsyncShell:
     async def _send(self, stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
         """Sends the core's outgoing bytes whenever there are any. If the connection breaks, cancels `scope`."""
         while True:
-            data = self._take_outgoing()
+            # While publishers wait for answers that will come, they and others may add to many small batches.
+            holds = self._holders > 0 and self.gathers()
+            data = b"" if holds else self._take_outgoing()
             self._sending = bool(data)
             if not data:
                 self._sent.set()
                 self._outgoing = anyio.Event()
-                await self._outgoing.wait()
+                with anyio.move_on_after(GATHER_S if holds else math.inf):
+                    await self._outgoing.wait()
                 continue
             try:
                 await stream.send(data)
@@ -352,4 +366,5 @@ class AsyncShell:
         return data
 
     def _wake_sender(self) -> None:
+        self._outgoing_since_s = self.now_s()
         self._outgoing.set()

@@ -39,6 +39,7 @@ from stream_client.shell.defaults import (
     AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
     CONNECT_TIMEOUT_S,
+    GATHER_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
@@ -125,6 +126,8 @@ class BlockingShell:
         self._layer: TlsLayer | None = None
         self._contact_timeout_s = contact_timeout_s
         self._wait_until_s = math.inf
+        self._outgoing_since_s = 0.0
+        self._holds = False
         self._address = address
         self._framing = framing
         self._backoff = None if reconnect is None else Backoff(reconnect, random.random)
@@ -143,6 +146,7 @@ class BlockingShell:
         self._auto_wait_s = AUTO_WAIT_S
         self._waited_s = 0.0
         self._identified = False
+        core.connection.on_outgoing = self._note_outgoing
         watch_forks(self)
 
     def open(self, waits: bool = True) -> None:
@@ -162,12 +166,14 @@ class BlockingShell:
             self.core.close()
             self._selector.close()
 
-    def wait(self, waiting: PendingResult, timeout_s: float | None = None) -> None:
+    def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
+        self._holds = gathers
         self._wait_until_s = give_up_s = math.inf if timeout_s is None else self.now_s() + timeout_s
         try:
             while not waiting.done and (left_s := give_up_s - self.now_s()) > 0:
                 self._turn(min(left_s, SLICE_S))
         finally:
+            self._holds = False
             self._wait_until_s = math.inf
 
     def forked(self, error: ClientForked) -> None:
@@ -179,9 +185,13 @@ class BlockingShell:
     def yield_control(self) -> None:
         self._turn(0.0)
 
+    def gathers(self) -> bool:
+        return self.core.connection.gathers and self.now_s() - self._outgoing_since_s < GATHER_S
+
     def send_lagging(self) -> None:
-        """Exchanges bytes and runs the timers that are due, if the client has not done so for LAG_S seconds."""
-        if self.now_s() - self._turned_at_s > LAG_S:
+        """Exchanges bytes and runs the timers that are due, if the client has not done so for LAG_S seconds, or for
+        GATHER_S while pushes are gathered."""
+        if self.now_s() - self._turned_at_s > LAG_S and not self.gathers():
             self._turn(0.0)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
@@ -240,7 +250,10 @@ class BlockingShell:
         whole = False
         fault: ClientError | None = None
         try:
-            if not self._unsent:
+            # While a publisher waits for an answer that will come, later pushes may join many small batches.
+            if self._holds and self.gathers():
+                wait_s = min(wait_s, GATHER_S)
+            elif not self._unsent:
                 data = self.core.connection.data_to_send()
                 self._unsent = memoryview(data if self._layer is None else self._layer.encrypt(data))
             # A socket nearly always takes everything at once. Then the caller checks whether it must wait at all.
@@ -291,6 +304,9 @@ class BlockingShell:
         if data:
             self.core.receive_data(data)
         return is_open
+
+    def _note_outgoing(self) -> None:
+        self._outgoing_since_s = self.now_s()
 
     def _lost(self, fault: ClientError | None) -> None:
         self._drop_socket()

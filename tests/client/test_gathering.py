@@ -1,0 +1,179 @@
+"""Goal: pushes to many streams gather in larger batches while their publisher waits, but never for long, nor without an
+answer on its way.
+
+Method: the bytes of a core; then each shell on a real connection, whose other end the test reads itself. The longest
+time of gathering is set so long, or so short, that the load of the machine does not matter.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from types import ModuleType
+
+import anyio
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from ockam.actors.address import local
+from stream_client.core.client_connection import BATCH_BYTES_MIN, GATHERED_BATCHES_MIN, GATHERED_BYTES_MAX
+from stream_client.core.client_core import ClientCore
+from stream_client.core.pushes import PendingResult
+from stream_client.shell import async_shell, blocking_shell
+from stream_client.shell.async_shell import AsyncShell
+from stream_client.shell.blocking_shell import BlockingShell
+from stream_client.shell.defaults import READ_BYTES_MAX
+from tests.client.machines.far_end import batches, connected_core, opened, pushes
+from tests.client.sockets import listener
+from tests.support.served import PATIENCE_S
+
+
+def fill(core: ClientCore, count: int, data: bytes) -> int:
+    """Open batches of one message each. Returns the bytes to send."""
+    link = core.connection
+    for number in range(count):
+        link.add_to_batch(link.begin_batch(link.header((local(f"S{number}"),), local("here")), 0), data)
+    return link.outgoing_bytes
+
+
+@pytest.fixture
+def far_end() -> Iterator[tuple[str, socket.socket]]:
+    with listener() as (address, listening):
+        listening.settimeout(PATIENCE_S)
+        yield address, listening
+
+
+def gathers_for(monkeypatch: pytest.MonkeyPatch, module: ModuleType, seconds: float) -> None:
+    monkeypatch.setattr(module, "GATHER_S", seconds)
+
+
+def unread(far: socket.socket) -> bytes:
+    """What has come and was not read."""
+    far.setblocking(False)
+    try:
+        return far.recv(READ_BYTES_MAX)
+    except BlockingIOError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "wanted"),
+    [
+        (1, 1, False),
+        (GATHERED_BATCHES_MIN - 1, 1, False),
+        (GATHERED_BATCHES_MIN, 1, True),
+        (GATHERED_BATCHES_MIN, BATCH_BYTES_MIN, False),
+        (2 * GATHERED_BYTES_MAX // BATCH_BYTES_MIN, BATCH_BYTES_MIN // 2, False),
+    ],
+)
+def test_only_many_small_batches_gather_and_not_without_bound(count: int, size: int, wanted: bool) -> None:
+    core, far = connected_core()
+    far.sent()
+    fill(core, count, bytes(size))
+    assert core.connection.gathers is wanted
+    far.sent()
+    assert not core.connection.gathers
+
+
+def test_a_queue_knows_whether_an_answer_is_on_its_way() -> None:
+    """A publisher whose pushes are all unsent would wait for ever for an answer."""
+    core, far = connected_core()
+    (handle,) = opened(core, far)
+    queue = handle.queue
+    assert not queue.is_on_its_way
+    queue.push(b"first")
+    assert queue.is_on_its_way
+    far.confirm_many(*far.sent(), 1, 0)
+    queue.push(b"second")
+    assert not queue.is_on_its_way
+    assert [push.data for push in pushes(far.sent())] == [b"second"]
+    assert queue.is_on_its_way
+    queue.push(b"third")
+    queue.push(b"fourth")
+    assert queue.is_on_its_way
+    assert [batch.messages for batch in batches(far.sent())] == [[b"third", b"fourth"]]
+
+
+async def connected(
+    address: str, listening: socket.socket, tasks: anyio.abc.TaskGroup
+) -> tuple[AsyncShell, socket.socket]:
+    shell = AsyncShell(address, ClientCore(), "head")
+    dialled = await shell.dial()
+    far, _ = listening.accept()
+    shell.start(tasks, dialled, None)
+    await wait_all_tasks_blocked()
+    unread(far)
+    return shell, far
+
+
+async def test_a_waiting_publisher_holds_small_batches_until_its_answer_comes(
+    far_end: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathers_for(monkeypatch, async_shell, PATIENCE_S)
+    async with anyio.create_task_group() as tasks:
+        shell, far = await connected(*far_end, tasks)
+        with far:
+            answer = PendingResult()
+            tasks.start_soon(lambda: shell.wait(answer, gathers=True))
+            await wait_all_tasks_blocked()
+            size_bytes = fill(shell.core, GATHERED_BATCHES_MIN, b"x")
+            await wait_all_tasks_blocked()
+            assert (unread(far), shell.core.connection.outgoing_bytes) == (b"", size_bytes)
+            # The publisher goes on, and nobody waits any more.
+            answer.finish()
+            await wait_all_tasks_blocked()
+            assert len(unread(far)) > size_bytes
+            # A request whose own answer is wanted takes everything with it.
+            tasks.start_soon(lambda: shell.wait(PendingResult(), gathers=True))
+            await wait_all_tasks_blocked()
+            fill(shell.core, GATHERED_BATCHES_MIN, b"x")
+            await shell.wait(PendingResult(), 0.0)
+            assert len(unread(far)) > size_bytes
+        tasks.cancel_scope.cancel()
+        shell.core.close()
+        shell._scope.cancel()
+
+
+async def test_what_is_held_leaves_after_a_time_without_an_answer(
+    far_end: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathers_for(monkeypatch, async_shell, 0.01)
+    async with anyio.create_task_group() as tasks:
+        shell, far = await connected(*far_end, tasks)
+        with far:
+            tasks.start_soon(lambda: shell.wait(PendingResult(), gathers=True))
+            await wait_all_tasks_blocked()
+            size_bytes = fill(shell.core, GATHERED_BATCHES_MIN, b"x")
+            with trio.fail_after(PATIENCE_S):
+                await trio.lowlevel.wait_readable(far)
+            assert len(unread(far)) > size_bytes
+        tasks.cancel_scope.cancel()
+        shell.core.close()
+        shell._scope.cancel()
+
+
+@pytest.mark.parametrize(("gather_s", "comes"), [(PATIENCE_S, False), (0.01, True)])
+def test_a_blocking_publisher_holds_small_batches_for_a_time(
+    far_end: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch, gather_s: float, comes: bool
+) -> None:
+    gathers_for(monkeypatch, blocking_shell, gather_s)
+    address, listening = far_end
+    shell = BlockingShell(address, ClientCore(), "head", None)
+    shell.open()
+    far, _ = listening.accept()
+    try:
+        with far:
+            shell.yield_control()
+            unread(far)
+            size_bytes = fill(shell.core, GATHERED_BATCHES_MIN, b"x")
+            shell.wait(PendingResult(), 0.1, gathers=True)
+            shell.send_lagging()
+            assert (len(unread(far)) > size_bytes) is comes
+            # A request whose own answer is wanted takes everything with it.
+            fill(shell.core, 1, b"x")
+            shell.wait(PendingResult(), 0.01)
+            assert shell.core.connection.outgoing_bytes == 0
+            assert unread(far)
+    finally:
+        shell.close()
