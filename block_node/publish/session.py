@@ -54,9 +54,10 @@ class PublishSession(Worker):
         chain: str = "blocks",
     ) -> None:
         self.token = request.token
-        self.publisher = PublisherState(publisher_id, isinstance(request, OpenRootSession), runner.now_s())
-        self.route: Route = opening.return_route
         self.peer = opening.origin.peer
+        wants_roots = isinstance(request, OpenRootSession)
+        self.publisher = PublisherState(publisher_id, wants_roots, runner.now_s(), f"Ockam {self.peer}")
+        self.route: Route = opening.return_route
         self._usage = opening.origin.usage
         self._node = node
         self._chain = chain

@@ -196,6 +196,7 @@ class SessionMachine:
 class PublisherState:
     """What the publish machine knows about one publisher. The session writes `is_held` and `used_s`.
 
+    - peer: its protocol and its address, for operators.
     - wants_roots: whether acknowledgements to this publisher list the root hashes of the blocks.
     - cursor: the block that the publisher should send next, by its messages and the node's answers. -1 at first.
     - newest_offered: the highest block whose header the publisher sent. -1 at first.
@@ -210,14 +211,16 @@ class PublisherState:
         "cursor",
         "is_held",
         "newest_offered",
+        "peer",
         "publisher_id",
         "session",
         "used_s",
         "wants_roots",
     )
 
-    def __init__(self, publisher_id: int, wants_roots: bool, now_s: float) -> None:
+    def __init__(self, publisher_id: int, wants_roots: bool, now_s: float, peer: str = "") -> None:
         self.publisher_id = publisher_id
+        self.peer = peer
         self.wants_roots = wants_roots
         self.session = SessionMachine()
         self.cursor = -1
@@ -228,7 +231,8 @@ class PublisherState:
 
     def describe(self) -> PublisherStatistics:
         newest = None if self.newest_offered < 0 else self.newest_offered
-        return PublisherStatistics(self.publisher_id, self.session.block_number, newest, self.behind, self.is_held)
+        block_number = self.session.block_number
+        return PublisherStatistics(self.publisher_id, self.peer, block_number, newest, self.behind, self.is_held)
 
     def note_end(self, end: EndStream) -> None:
         """Notes the newest block of the network, which the publisher names."""

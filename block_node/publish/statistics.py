@@ -20,10 +20,12 @@ SESSIONS_LISTED_MAX = 50
 
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
-    """A connected publisher. block_number: the block that it sends now. newest_offered: the highest block that it has
-    begun. behind: its last offer, if it was too high. is_held: the node has stopped reading from it."""
+    """A connected publisher. peer: its protocol and its address. block_number: the block that it sends now.
+    newest_offered: the highest block that it has begun. behind: its last offer, if it was too high. is_held: the node
+    has stopped reading from it."""
 
     publisher_id: int
+    peer: str
     block_number: int | None
     newest_offered: int | None
     behind: int | None

@@ -21,6 +21,7 @@ from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.tss import TssVerifier
+from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.moved import MOVED
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persist.chain_log import STREAM_PREFIX
@@ -102,9 +103,12 @@ def chain_address(config: Config) -> Address:
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
+    """readers: those over gRPC, too. grpc: None: the node has no gRPC."""
+
     node: BlockNodeStatistics
     readers: ReadStatistics
     backfill: BackfillStatistics
+    grpc: GrpcCallStatistics | None
 
 
 class BlockServices:
@@ -193,17 +197,17 @@ class BlockServices:
         return [*self._backfill.close(), *self._read.close(), *self._blocks.close()]
 
     def statistics(self) -> BlockServicesStatistics:
-        readers = self._read.statistics()
-        if self.grpc is not None:
+        readers, grpc = self._read.statistics(), None if self.grpc is None else self.grpc.statistics()
+        if grpc is not None:
             # Subscribers are counted together, by whatever protocol they came.
-            over = self.grpc.statistics()
+            over = grpc.subscribe
             both = SubscribeStatistics(
                 readers.subscribe.sessions + over.sessions,
                 readers.subscribe.begun + over.begun,
                 dict(Counter(readers.subscribe.ended) + Counter(over.ended)),
             )
             readers = msgspec.structs.replace(readers, subscribe=both)
-        return BlockServicesStatistics(self._blocks.statistics(), readers, self._backfill.statistics())
+        return BlockServicesStatistics(self._blocks.statistics(), readers, self._backfill.statistics(), grpc)
 
     def change_retention(self, config: Config) -> None:
         self._blocks.store.retention = _retention(config)

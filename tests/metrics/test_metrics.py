@@ -182,6 +182,9 @@ async def test_a_node_of_blocks_has_all_metrics(tmp_path: Path) -> None:
     missing -= {"stream_node_trace_spans_waiting"}
     # There is no block yet, so there is no first and no last one.
     without_blocks = {"stream_node_block_first", "stream_node_block_last", "stream_node_block_last_acknowledged"}
+    inbound = {f"publisher_{each}_block_number_inbound" for each in ("lowest", "highest")}
+    of_blocks = {"app_historical_oldest_block", "app_historical_newest_block", *inbound}
+    without_blocks |= {f"blocknode_{name}" for name in (*of_blocks, "publisher_latest_block_number_acknowledged")}
     assert missing == without_blocks | {"backfill_missing_blocks"}
 
 
@@ -190,7 +193,7 @@ def test_names_follow_the_rules_of_prometheus() -> None:
     assert len({metric.name for metric in METRICS}) == len(METRICS)
     for metric in METRICS:
         assert (metric.kind == "counter") == metric.name.endswith("_total"), metric.name
-        assert metric.name.startswith(("stream_node_", "backfill_")), metric.name
+        assert metric.name.startswith(("stream_node_", "backfill_", "blocknode_")), metric.name
         assert metric.text.endswith("."), metric.name
 
 

@@ -46,9 +46,7 @@ def test_a_window_is_given_back_within_a_quarter_second_while_there_is_room(grou
     worlds = [(seed, GrpcWorld(random.Random(seed), ground / str(seed))) for seed in SEEDS]
     for seed, world in worlds:
         run_seeded(seed, world.run)
-    longest = {
-        crowded: [w.counts.closed_s_longest for _, w in worlds if w.is_crowded == crowded] for crowded in (False, True)
-    }
+    longest = {crowded: [w.closed_s_longest for _, w in worlds if w.is_crowded == crowded] for crowded in (False, True)}
     assert len(longest[False]) >= 3
     assert max(longest[False]) <= WINDOW_S_MAX < max(longest[True])
 
@@ -146,7 +144,7 @@ async def be_idle_and_lose_power(directory: Path) -> None:
         limits = Http2Limits()
         await trio.sleep(limits.ping_s + limits.ping_answer_s + 1.0)
         assert door.counts.closed == {"silent": 1}
-        assert door.services.statistics().sessions == 0
+        assert door.services.statistics().subscribe.sessions == 0
 
 
 def test_an_idle_subscription_of_an_hour_goes_on(ground: Path) -> None:

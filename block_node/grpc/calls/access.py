@@ -23,9 +23,11 @@ class AccessCall:
     Invariant: at most one read is in progress. `_part` is the next part of block `_number` to be read.
     """
 
-    def __init__(self, call: GrpcCall, store: ChainStore) -> None:
+    def __init__(self, call: GrpcCall, store: ChainStore, counted: dict[str, int]) -> None:
+        """counted: see `COUNTED`."""
         self._call = call
         self._store = store
+        self._counted = counted
         self._number: int | None = None
         self._part = 0
         self._has_asked = self._is_over = self._is_reading = False
@@ -36,6 +38,7 @@ class AccessCall:
 
     def take(self, message: bytes) -> None:
         self._has_asked = True
+        self._counted["get_block_requests"] += 1
         try:
             request = read_message("BlockRequest", message)
         except MessageFormatError as error:
@@ -94,6 +97,7 @@ class AccessCall:
         self._part = found.next_part
         if found.is_last:
             self._is_over = True
+            self._counted["get_block_requests_success"] += 1
             self._call.finish()
         elif has_room:
             self._read()
@@ -112,6 +116,8 @@ class AccessCall:
 
     def _answer(self, status: GetStatus, reason: str) -> None:
         self._is_over = True
+        self._counted["get_block_requests_not_available"] += status is GetStatus.NOT_AVAILABLE
+        self._counted["get_block_requests_not_found"] += status is GetStatus.NOT_FOUND
         self._call.send(write_message("BlockResponse", {"status": int(status)}))
         # The message has no field for the reason.
         self._call.finish(GrpcStatus.OK, reason)

@@ -20,6 +20,8 @@ from typing import Final
 
 import structlog
 
+from block_node.grpc.calls.publishers import DoorPublishers
+from block_node.grpc.calls.statistics import ANSWERS
 from block_node.grpc.http2.handler import GrpcCall
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import GrpcLimits
@@ -54,37 +56,10 @@ from ockam.protocol import ProtocolError
 
 CORRELATION_ID: Final = b"hiero-correlation-id"
 CORRELATION_CHARACTERS_MAX: Final = 64
-PARTIES_MAX: Final = 10_000
-"""More than a network has consensus nodes by far."""
 OTHER_BYTES_MAX: Final = 16 * 1024
 """The largest request that is not one set of items alone. Such a request is read in one step of the event loop."""
 
 logger = structlog.get_logger(__name__)
-
-
-class BehindTold:
-    """When each party was last told that the node is behind, over all its streams.
-
-    A real publisher leaves when it is told so twice within a time (facts/grpc_peers.md §1.3), also if the second one is
-    on another stream. It goes back to the block of a ResendBlock as often as one comes.
-
-    Invariant: `_told_s` is in the order of its times, with at most PARTIES_MAX of them.
-    """
-
-    def __init__(self, again_s: float) -> None:
-        self._again_s = again_s
-        self._told_s: dict[str, float] = {}
-
-    def may_tell(self, party: str, now_s: float) -> bool:
-        """Whether to tell the party now; it then counts as told."""
-        told_s = self._told_s.get(party)
-        if told_s is not None and now_s - told_s < self._again_s:
-            return False
-        self._told_s.pop(party, None)
-        self._told_s[party] = now_s
-        if len(self._told_s) > PARTIES_MAX:
-            del self._told_s[next(iter(self._told_s))]
-        return True
 
 
 class PublishCall:
@@ -96,17 +71,19 @@ class PublishCall:
     """
 
     def __init__(
-        self, call: GrpcCall, service: PublishService, origin: Origin, limits: GrpcLimits, told: BehindTold
+        self, call: GrpcCall, service: PublishService, origin: Origin, limits: GrpcLimits, others: DoorPublishers
     ) -> None:
-        """told: shared by all calls of the door. Raises CallRefused if no publisher may come now."""
+        """others: all publishers of the door."""
         self._call = call
         self._limits = limits
         self._runner = service.runner
         self._machine = service.machine
         self._usage = origin.usage
         self._is_over = self._is_lost = self._has_acknowledged = False
-        self._told = told
-        self._party = origin.party
+        self._others = others
+        self._counted = others.counted
+        self._begun_s = 0.0
+        self.party = origin.party
         self._rest: ItemSet | None = None
         self._rest_bytes = 0
         self._has_half_closed = False
@@ -119,11 +96,12 @@ class PublishCall:
             self._send_end(admitted)
             self.publisher = PublisherState(0, False, self._runner.now_s())
             return
-        self.publisher = PublisherState(admitted, False, self._runner.now_s())
+        self.publisher = PublisherState(admitted, False, self._runner.now_s(), f"gRPC {self.peer}")
         self._intake = PublisherIntake(self.publisher, self._runner, self, self.peer)
         # A publisher that was admitted need not wait for its window.
         call.widen(limits.publish_window_bytes)
         call.may_wait = self._may_wait
+        others.open[self] = None
         self._runner.join(self)
 
     # What the connection calls.
@@ -131,14 +109,13 @@ class PublishCall:
     def may_take(self) -> bool:
         rest = self._rest
         may_read = self._runner.may_begin if rest is None else self._runner.may_go_on
-        publisher = self.publisher
         # The plugins may have room again while they are asked for it, which admits this call.
-        publisher.is_held = not self._is_over
-        if publisher.is_held and may_read(publisher):
-            publisher.is_held = False
-        if rest is not None and not publisher.is_held:
+        self._hold(not self._is_over)
+        if self.publisher.is_held and may_read(self.publisher):
+            self._hold(False)
+        if rest is not None and not self.publisher.is_held:
             self._handle(lambda: self._take_part(rest))
-        return self._rest is None and not publisher.is_held
+        return self._rest is None and not self.publisher.is_held
 
     def take(self, message: bytes) -> None:
         self._handle(lambda: self._take(message))
@@ -156,6 +133,15 @@ class PublishCall:
     def ended(self, reason: str) -> None:
         self._is_lost = True
         self._leave()
+
+    # What the door shows.
+
+    @property
+    def block_number(self) -> int | None:
+        return self.publisher.session.block_number
+
+    def window_closed_s(self) -> float:
+        return self._call.window_closed_s(self._runner.now_s())
 
     # What the runner and mending call.
 
@@ -183,6 +169,7 @@ class PublishCall:
         # The quota is given back once, also if the session ends twice.
         self._usage.give_back("block_publish_sessions_max")
         self._drop_rest()
+        self._others.leave(self)
         self._runner.mending.leave(self)
         if ended is None:
             self._call.finish()
@@ -194,7 +181,7 @@ class PublishCall:
 
     def admit(self) -> None:
         if self.publisher.is_held:
-            self.publisher.is_held = False
+            self._hold(False)
             self._call.resume()
 
     def mended(self, block_number: int) -> None:
@@ -208,16 +195,20 @@ class PublishCall:
 
     def _may_wait(self) -> bool:
         """Whether the present request may wait for those of other publishers. All blocks wait for the one that is
-        verified next, so that one does not. Who waits is held, and its block gets more time."""
-        self.publisher.is_held = self.publisher.session.block_number != self._machine.blocks.next_to_verify
-        return self.publisher.is_held
+        verified next, so that one does not."""
+        return self._hold(self.block_number != self._machine.blocks.next_to_verify)
+
+    def _hold(self, is_held: bool) -> bool:
+        """Notes whether the publisher is held back: then its block gets more time."""
+        self.publisher.is_held = is_held
+        return is_held
 
     # Requests.
 
     def _handle(self, take: Callable[[], None]) -> None:
         """Hands on a message, or a part of it, and ends the stream for a wrong one."""
         self.publisher.used_s = self._runner.now_s()
-        current = self.publisher.session.block_number
+        current = self.block_number
         try:
             take()
         except (InvalidPublishRequest, MessageFormatError) as error:
@@ -242,8 +233,9 @@ class PublishCall:
         if "block_items" in request:
             self._take_items(request["block_items"].get("block_items", []))
         elif "end_of_block" in request:
-            self._intake.block_end(request["end_of_block"].get("block_number", 0))
+            self._end_block(request["end_of_block"].get("block_number", 0))
         elif "end_stream" in request:
+            self._counted["publisher_block_endstream_received"] += 1
             self._intake.stream_end(_end_of(request["end_stream"]))
         else:
             # As the reference block node answers a request without any of its kinds.
@@ -274,14 +266,26 @@ class PublishCall:
         # A later piece of an item may begin like a header by chance.
         begins = piece is Piece.WHOLE or piece is Piece.FIRST
         is_header = begins and bool(items) and items[0].startswith(HEADER_TAG)
+        state = self.publisher.session.state
+        is_dropped = bool(items) and not is_header and state is not SessionState.RECEIVING
+        self._counted["publisher_stream_sets_dropped"] += is_dropped
         # The rest of a block that was refused may still be under way, also after its end.
-        if items and not is_header and self.publisher.session.state is SessionState.IDLE:
+        if is_dropped and state is SessionState.IDLE:
             return
+        self._counted["publisher_block_items_received"] += len(items) if begins and not is_dropped else 0
+        if is_header:
+            self._begun_s = self._runner.now_s()
         self._intake.items(items, piece)
         if is_header and not self._has_acknowledged and self._machine.last_block is not None:
             # A publisher that begins with old blocks goes on behind this one (facts/grpc_peers.md §2, thread 4).
             self._runner.perform()
             self.respond(Acknowledgement(self._machine.last_block))
+
+    def _end_block(self, number: int) -> None:
+        if number == self.block_number:
+            self._counted["publisher_blocks_closed_complete"] += 1
+            self._counted["publisher_receive_latency_ns"] += round((self._runner.now_s() - self._begun_s) * 1e9)
+        self._intake.block_end(number)
 
     # Answers.
 
@@ -297,14 +301,18 @@ class PublishCall:
             self._intake.end(PublishStatus.DUPLICATE_BLOCK, number, reason)
 
     def _respond_behind(self, response: Behind) -> None:
-        if self._told.may_tell(self._party, self._runner.now_s()):
+        if self._others.told.may_tell(self.party, self._runner.now_s()):
             self._send("node_behind_publisher", block_or_none(response.last_block))
         else:
             self._send("resend_block", response.next_block)
 
     def _send(self, kind: str, block_number: int) -> None:
         if not self._is_over:
-            self._call.send(write_message("PublishStreamResponse", {kind: {"block_number": block_number}}))
+            self._send_answer(kind, {"block_number": block_number})
+
+    def _send_answer(self, kind: str, fields: WireMessage) -> None:
+        self._counted[ANSWERS[kind]] += 1
+        self._call.send(write_message("PublishStreamResponse", {kind: fields}))
 
     def _send_end(self, ended: StreamEnded) -> None:
         logger.info(
@@ -314,12 +322,14 @@ class PublishCall:
             block=ended.block_number,
             reason=ended.reason,
         )
-        end = {
+        self._counted["publisher_stream_errors"] += ended.status is not PublishStatus.SUCCESS
+        self._counted["publisher_stall_timeouts_sent"] += ended.status is PublishStatus.TIMEOUT
+        fields = {
             "status": int(ended.status),
             "block_number": block_or_none(ended.last_block),
             "proximate_block_number": ended.block_number or 0,
         }
-        self._call.send(write_message("PublishStreamResponse", {"end_stream": end}))
+        self._send_answer("end_stream", fields)
         # The message has no field for the reason.
         self._call.finish(GrpcStatus.OK, ended.reason)
 

@@ -14,7 +14,9 @@ from block_node.events import NodeStopping, Notification, PersistedNotification
 from block_node.facility import Plugin
 from block_node.grpc.calls.about import HealthCall, ReflectionCall
 from block_node.grpc.calls.access import AccessCall
-from block_node.grpc.calls.publish import BehindTold, PublishCall, refuse_not_ready
+from block_node.grpc.calls.publish import PublishCall, refuse_not_ready
+from block_node.grpc.calls.publishers import DoorPublishers
+from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.grpc.calls.status import write_detail, write_status
 from block_node.grpc.calls.subscribe import SubscribeCall
 from block_node.grpc.http2.handler import CallHandler, GrpcCall, UnaryHandler
@@ -79,7 +81,8 @@ class GrpcServices:
         self._node = node
         self._read = read
         self._limits = limits
-        self._told = BehindTold(limits.behind_again_s)
+        self._publishers = DoorPublishers(limits.behind_again_s)
+        self._counted = self._publishers.counted
         self._now_s = now_s
         self._subscriptions: dict[SubscribeCall, None] = {}
         self._begun = 0
@@ -99,15 +102,24 @@ class GrpcServices:
     def chain(self) -> str:
         return self.blocks.store.chain
 
-    def statistics(self) -> SubscribeStatistics:
-        return SubscribeStatistics(len(self._subscriptions), self._begun, dict(self._ended))
+    def statistics(self) -> GrpcCallStatistics:
+        numbers = [each.block_number for each in self._publishers.open]
+        inbound = [number for number in numbers if number is not None]
+        return GrpcCallStatistics(
+            publishers=len(numbers),
+            lowest_inbound=min(inbound, default=None),
+            highest_inbound=max(inbound, default=None),
+            window_closed_s=self._publishers.windows_s(),
+            subscribe=SubscribeStatistics(len(self._subscriptions), self._begun, dict(self._ended)),
+            counted=dict(self._counted),
+        )
 
     # The calls. Each function makes the handler of a call, and can raise CallRefused.
 
     def publish(self, call: GrpcCall) -> CallHandler:
         if self.blocks.publishing is None:
             raise refuse_not_ready()
-        return PublishCall(call, self.blocks.publishing, origin_of(call), self._limits, self._told)
+        return PublishCall(call, self.blocks.publishing, origin_of(call), self._limits, self._publishers)
 
     def subscribe(self, call: GrpcCall) -> CallHandler:
         self._check_open()
@@ -123,14 +135,16 @@ class GrpcServices:
 
     def get_block(self, call: GrpcCall) -> CallHandler:
         self._check_open()
-        return AccessCall(call, self.blocks.store)
+        return AccessCall(call, self.blocks.store, self._counted)
 
     def status(self, call: GrpcCall) -> CallHandler:
         self._check_open()
+        self._counted["server_status_requests"] += 1
         return UnaryHandler(call, lambda message: write_status(self.blocks.store, self._read))
 
     def detail(self, call: GrpcCall) -> CallHandler:
         self._check_open()
+        self._counted["server_status_details_requests"] += 1
         return UnaryHandler(call, lambda message: write_detail(self.blocks.store, self._read))
 
     # What the plugin calls.
@@ -166,6 +180,7 @@ class GrpcServices:
 
     def _end(self, subscription: SubscribeCall, status: SubscribeStatus | None) -> None:
         self._ended["LEFT" if status is None else status.name] += 1
+        self._counted["subscriber_errors"] += status is SubscribeStatus.ERROR
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
             subscription.origin.usage.give_back("block_subscribe_sessions_max")

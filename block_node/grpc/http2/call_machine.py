@@ -162,6 +162,12 @@ class CallMachine:
             self.closed_s_longest = max(self.closed_s_longest, now_s - self.closed_since_s)
             self.closed_since_s = None
 
+    def window_closed_s(self, now_s: float) -> float:
+        """Returns the longest time for which the window of the remote half stood at 0, up to now."""
+        # A peer that has ended its half needs no window.
+        since_s = None if self.peer_ended else self.closed_since_s
+        return self.closed_s_longest if since_s is None else max(self.closed_s_longest, now_s - since_s)
+
     def check(self) -> None:
         assert self.pending_bytes == sum(map(len, self.pending))
         assert not self.pending or self.state not in (_LINGERING, _CLOSED)

@@ -45,7 +45,6 @@ class DoorCounts:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.closed: Counter[str] = Counter()
-        self.closed_s_longest = 0.0
         self.lines = LogRate()
 
 
@@ -234,7 +233,6 @@ class GrpcConnection:
                     self._end(event.call.stream_id, event.reason)
                 else:
                     self._take_headers(event)
-        self._counts.closed_s_longest = max(self._counts.closed_s_longest, self._machine.closed_s_longest)
         self._note_work()
 
     def _take_headers(self, event: CallOpened | CallAnswered) -> None:
@@ -390,7 +388,7 @@ class ServerConnection(GrpcConnection):
         # The peer has reset the call within the same read: nobody would tell a handler that it is over.
         if not machine.may_send:
             return
-        path, request = machine.request.path, machine.request
+        path = machine.request.path
         route = self._routes.get(path)
         if route is None:
             name = path[:200].decode("latin-1")
@@ -399,7 +397,7 @@ class ServerConnection(GrpcConnection):
         stream_id = machine.stream_id
         machine.reader.bytes_max = route.message_bytes_max
         machine.reader.when_room = lambda: self.resume(stream_id)
-        call = GrpcCall(self, stream_id, request, self.peer, self._prefers)
+        call = GrpcCall(self, machine, self.peer, self._prefers)
         machine.reader.may_wait = lambda: call.may_wait()
         try:
             handler = route.open(call)

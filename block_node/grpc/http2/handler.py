@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import structlog
 
-from block_node.grpc.http2.call_machine import CallRequest
+from block_node.grpc.http2.call_machine import CallMachine
 from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
 from block_node.grpc.http2.message_reader import prefix_of_message
 from block_node.grpc.http2.status import GrpcStatus
@@ -70,13 +70,12 @@ class GrpcCall:
     middle of a message while those of all calls take too much; if not, it goes on.
     """
 
-    def __init__(
-        self, wire: CallWire, stream_id: int, request: CallRequest, peer: object, prefers: Sequence[str]
-    ) -> None:
+    def __init__(self, wire: CallWire, machine: CallMachine, peer: object, prefers: Sequence[str]) -> None:
         """prefers: the encodings with which this side compresses, the best first. The peer must accept one of them."""
         self._wire = wire
-        self._stream_id = stream_id
-        self.request = request
+        self._machine = machine
+        self._stream_id = machine.stream_id
+        self.request = request = machine.request
         self.peer = peer
         self.may_wait: Callable[[], bool] = lambda: True
         self.encoding = next((each for each in prefers if each in request.accepts and each in (ZSTD, GZIP)), IDENTITY)
@@ -116,6 +115,11 @@ class GrpcCall:
     def widen(self, window_bytes: int) -> None:
         """Lets the peer send more bytes that were not taken yet."""
         self._wire.widen(self._stream_id, window_bytes)
+
+    def window_closed_s(self, now_s: float) -> float:
+        """Returns the longest time for which the peer could send nothing of the call, because its window stood at
+        0."""
+        return self._machine.window_closed_s(now_s)
 
     def replace(self, make: Callable[[], CallHandler]) -> None:
         """Has another handler take all further messages, soon. make: not called if the call is over. It can raise

@@ -131,7 +131,7 @@ class _Frames(FrameBuffer):
 class Http2Machine:
     """One connection. calls: the open ones, by stream. out: the framed bytes that the socket has not taken.
 
-    heard_s: when the last bytes came. closed_s_longest: the longest time for which the window of a call stood at 0.
+    heard_s: when the last bytes came.
 
     Invariant (`check`): `_sending` has each call that has bytes or trailers to send and is not `_blocked` by a window.
     `unsent_bytes` is the size of `out`.
@@ -151,7 +151,6 @@ class Http2Machine:
         self.heard_s = self._used_s = self._ping_from_s = now_s
         self.stage = DrainStage.SERVING
         self.peer_leaves = False
-        self.closed_s_longest = 0.0
         self.calls: dict[int, CallMachine] = {}
         self.out: deque[bytes] = deque()
         self.unsent_bytes = 0
@@ -410,7 +409,6 @@ class Http2Machine:
             due, call.window_due_bytes = call.window_due_bytes, 0
             if self._quietly(self._h2.increment_flow_control_window, due, call.stream_id):
                 call.note_window(due, now_s)
-        self.closed_s_longest = max(self.closed_s_longest, call.closed_s_longest)
 
     def widen(self, call: CallMachine, window_bytes: int, now_s: float) -> None:
         """Gives a call a larger window, as far as the budget has it. A peer that was admitted does not wait for it."""

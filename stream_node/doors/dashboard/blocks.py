@@ -22,7 +22,8 @@ RANGES_MAX = 2_000
 async def show_blocks(page: DashboardPage) -> Response:
     parts = page.call.parts
     chain = parts.config.block_chain
-    statistics = parts.services.statistics().blocks
+    whole = parts.statistics()
+    statistics = whole.services.blocks
     if statistics is None:
         reason = "this node is no block node (the setting block_node)"
         if parts.config.block_node:
@@ -45,6 +46,8 @@ async def show_blocks(page: DashboardPage) -> Response:
         publish=statistics.node.publish,
         backfill=statistics.backfill,
         readers=statistics.readers,
+        door=whole.grpc,
+        calls=statistics.grpc,
         bars=bars,
         gaps=gaps[-GAPS_MAX:],
         gap_count=len(gaps),

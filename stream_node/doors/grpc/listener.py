@@ -143,7 +143,6 @@ class GrpcListener:
             open_calls=sum(each.open_calls for each in self._open.values()),
             calls=dict(self._counts.calls),
             unfinished_bytes=self._budget.held_bytes,
-            window_closed_s_longest=self._counts.closed_s_longest,
         )
 
     async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:

@@ -11,7 +11,6 @@ class GrpcDoorStatistics(msgspec.Struct, frozen=True):
 
     closed: the connections that the node has closed or refused, by reason. calls: ended calls, by their status.
     unfinished_bytes: what has come of large messages that have not arrived completely.
-    window_closed_s_longest: the longest time for which a peer could send nothing of a call, held back or not.
     """
 
     open: int
@@ -20,4 +19,3 @@ class GrpcDoorStatistics(msgspec.Struct, frozen=True):
     open_calls: int
     calls: dict[str, int]
     unfinished_bytes: int
-    window_closed_s_longest: float

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from block_node.backfill.metrics import MORE, SPECIFIED
 from block_node.backfill.statistics import BackfillStatistics
+from block_node.grpc.calls.statistics import COUNTED, GrpcCallStatistics
 from stream_node.doors.metrics.family import Metric, Part, Values
 from stream_node.node.block_services import BlockServicesStatistics
 
@@ -23,6 +24,9 @@ _publish = _part(lambda blocks: blocks.node.publish)
 _subscribe = _part(lambda blocks: blocks.readers.subscribe)
 _access = _part(lambda blocks: blocks.readers.access)
 _backfill = _part(lambda blocks: blocks.backfill, prefix="")
+_grpc = _part(lambda blocks: blocks.grpc)
+_reference = _part(lambda blocks: blocks.grpc, prefix="blocknode_")
+_reference_node = _part(lambda blocks: None if blocks.grpc is None else blocks.node, prefix="blocknode_")
 
 
 def _of_backfill(field: str, name: str, text: str) -> Metric:
@@ -36,6 +40,42 @@ def _of_backfill(field: str, name: str, text: str) -> Metric:
     return _backfill.untyped(name, read, text)
 
 
+def _counted(name: str) -> Callable[[GrpcCallStatistics], Values]:
+    return lambda calls: calls.counted[name]
+
+
+GRPC_BLOCK_METRICS = (
+    _grpc.gauge(
+        "grpc_publisher_window_closed_seconds_max",
+        lambda e: e.window_closed_s,
+        "The longest time for which a publisher could send nothing, because the node held it back or had not read yet. "
+        "Real publishers leave after 0.5 to 15 seconds. The last hundred hosts and identities that published have one.",
+        "publisher",
+    ),
+    _reference_node.gauge(
+        "app_state_status",
+        lambda e: 0 if e.publish is None else 1,
+        "0: the node starts. 1: it runs.",
+    ),
+    _reference_node.gauge("app_historical_oldest_block", lambda e: e.store.first_block, "Number of the lowest block."),
+    _reference_node.gauge("app_historical_newest_block", lambda e: e.store.last_block, "Number of the highest block."),
+    _reference_node.gauge(
+        "publisher_latest_block_number_acknowledged",
+        lambda e: None if e.publish is None else e.publish.last_block,
+        "Number of the highest acknowledged block.",
+    ),
+    _reference.gauge("publisher_open_connections", lambda e: e.publishers, "Publishers."),
+    _reference.gauge(
+        "publisher_lowest_block_number_inbound", lambda e: e.lowest_inbound, "The lowest block that one sends now."
+    ),
+    _reference.gauge(
+        "publisher_highest_block_number_inbound", lambda e: e.highest_inbound, "The highest block that one sends now."
+    ),
+    _reference.gauge("subscriber_open_connections", lambda e: e.subscribe.sessions, "Subscriptions."),
+    *(_reference.counter(f"{name}_total", _counted(name), text) for name, text in COUNTED.items()),
+)
+"""The metrics of a node that speaks gRPC. Those of the reference block node are its own, so that its dashboards and
+alerts read them; they count gRPC alone."""
 BLOCK_METRICS = (
     _store.gauge("blocks", lambda e: e.blocks, "Blocks that can be read."),
     _store.gauge("block_bytes", lambda e: e.size_bytes, "Size of these blocks."),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from stream_node.care.trouble import TROUBLE_KINDS, TroubleKind
-from stream_node.doors.metrics.block_catalogue import BLOCK_METRICS
+from stream_node.doors.metrics.block_catalogue import BLOCK_METRICS, GRPC_BLOCK_METRICS
 from stream_node.doors.metrics.family import WHOLE, Metric, Part, Values
 from stream_node.doors.metrics.peer_catalogue import GRPC, HTTP, PEERS, TRACES
 from stream_node.doors.metrics.reading import OTHERS, ConsumerFigures, StreamFigures
@@ -294,7 +294,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Storage": STORAGE,
     "Peers": PEERS,
     "HTTP": HTTP,
-    "gRPC": GRPC,
+    "gRPC": (*GRPC, *GRPC_BLOCK_METRICS),
     "Traces": TRACES,
     "Cluster": CLUSTER,
     "Blocks": BLOCK_METRICS,

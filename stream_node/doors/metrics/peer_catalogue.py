@@ -108,11 +108,6 @@ GRPC = (
     _grpc.gauge(
         "grpc_unfinished_bytes", lambda e: e.unfinished_bytes, "What has come of large unfinished gRPC messages."
     ),
-    _grpc.gauge(
-        "grpc_window_closed_seconds_max",
-        lambda e: e.window_closed_s_longest,
-        "The longest time for which a peer could send nothing of a gRPC call. Real publishers leave after 0.5 seconds.",
-    ),
     _grpc.counter("grpc_calls_total", lambda e: e.calls, "Ended gRPC calls.", "status"),
     _grpc.counter(
         "grpc_connections_closed_total",

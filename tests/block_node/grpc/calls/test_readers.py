@@ -92,7 +92,7 @@ async def test_s3_the_largest_numbers_mean_what_comes_and_an_open_end(tmp_path: 
         await publish(door, 3)
         stream_id = await client.open(pbj_headers(SUBSCRIBE))
         await client.send(stream_id, framed(range_of(NO_BLOCK, NO_BLOCK)), end=True)
-        await wait_until(lambda: door.services.statistics().sessions == 1)
+        await wait_until(lambda: door.services.statistics().subscribe.sessions == 1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(publish, door, 4, 3)
             answer = client.answers[stream_id]
@@ -161,7 +161,7 @@ async def test_s7_a_subscriber_that_takes_nothing_is_ended_and_told(tmp_path: Pa
         client.keeps = False
         answer = await client.ask(pbj_headers(SUBSCRIBE), framed(range_of(0, 0)))
         assert (answer.received_bytes, answer.status) == (65_535, 8)
-        assert door.services.statistics().ended == {"LEFT": 1}
+        assert door.services.statistics().subscribe.ended == {"LEFT": 1}
         assert door.counts.calls["RESOURCE_EXHAUSTED"] == 1
 
 
@@ -177,8 +177,8 @@ async def test_s8_a_reader_that_comes_and_goes_leaves_nothing_behind(tmp_path: P
                 await client.until(lambda answer=answer: bool(answer.data))  # type: ignore[misc]
                 client.h2.reset_stream(stream_id, 8)
                 await client.flush()
-        await wait_until(lambda: door.services.statistics().sessions == 0)
-        assert door.services.statistics().ended == {"LEFT": 40}
+        await wait_until(lambda: door.services.statistics().subscribe.sessions == 0)
+        assert door.services.statistics().subscribe.ended == {"LEFT": 40}
 
 
 @pytest.mark.parametrize(

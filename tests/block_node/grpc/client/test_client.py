@@ -105,7 +105,7 @@ async def test_a_program_that_leaves_the_loop_ends_its_call(tmp_path: Path) -> N
             if number == 1:
                 break
         blocks.close()
-        await wait_until(lambda: door.services.statistics().ended == {"LEFT": 1})
+        await wait_until(lambda: door.services.statistics().subscribe.ended == {"LEFT": 1})
         assert [each async for each in blocks] == []
 
 

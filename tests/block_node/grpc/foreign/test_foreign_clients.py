@@ -111,7 +111,7 @@ async def test_blocks_are_published_and_read_and_calls_are_cancelled(
 
         left = await client.call(SUBSCRIBE, [range_of(0, NO_BLOCK)], until="any", ending="cancel")
         assert left.status == CANCELLED
-        await wait_until(lambda: door.services.statistics().ended.get("LEFT") == 1)
+        await wait_until(lambda: door.services.statistics().subscribe.ended.get("LEFT") == 1)
 
         assert (await client.call(SUBSCRIBE, [b"\xff"])).status == INVALID_ARGUMENT
         assert (await client.call(f"{STATUS}s")).status == UNIMPLEMENTED

@@ -206,8 +206,9 @@ class RawClient:
 
 
 @asynccontextmanager
-async def raw_client(port: int) -> AsyncIterator[RawClient]:
-    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+async def raw_client(port: int, own_host: str | None = None) -> AsyncIterator[RawClient]:
+    """own_host: the address of this machine from which the client connects."""
+    async with await trio.open_tcp_stream("127.0.0.1", port, local_address=own_host) as stream:
         client = RawClient(stream)
         client.h2.initiate_connection()
         await client.flush()

@@ -135,7 +135,7 @@ async def test_a_held_call_stops_at_its_window_and_its_neighbour_goes_on() -> No
         handler.let()
         await client.until(lambda: client.h2.local_flow_control_window(held) > 40_000)
         assert len(handler.messages) == 65
-        assert door.connections[0]._machine.closed_s_longest > 0
+        assert door.connections[0]._machine.calls[held].closed_s_longest > 0
 
 
 async def test_a_widened_call_may_send_at_once() -> None:

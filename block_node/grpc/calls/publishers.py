@@ -1,0 +1,79 @@
+"""DoorPublishers: what all publishers of the door share: who is there, who had to wait, and who was told what."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from block_node.grpc.calls.statistics import COUNTED
+
+PARTIES_MAX: Final = 10_000
+"""More than a network has consensus nodes by far."""
+WINDOWS_MAX: Final = 100
+"""The most parties whose windows are named. Each is a time series of a collector of metrics."""
+
+
+class DoorPublisher(Protocol):
+    """An open stream of a publisher, whose block is `block_number`. party: its host, or its identity."""
+
+    party: str
+
+    @property
+    def block_number(self) -> int | None: ...
+
+    def window_closed_s(self) -> float: ...
+
+
+class BehindTold:
+    """When each party was last told that the node is behind, over all its streams.
+
+    A real publisher leaves when it is told so twice within a time (facts/grpc_peers.md §1.3), also if the second one is
+    on another stream. It goes back to the block of a ResendBlock as often as one comes.
+
+    Invariant: `_told_s` is in the order of its times, with at most PARTIES_MAX of them.
+    """
+
+    def __init__(self, again_s: float) -> None:
+        self._again_s = again_s
+        self._told_s: dict[str, float] = {}
+
+    def may_tell(self, party: str, now_s: float) -> bool:
+        """Whether to tell the party now; it then counts as told."""
+        told_s = self._told_s.get(party)
+        if told_s is not None and now_s - told_s < self._again_s:
+            return False
+        self._told_s.pop(party, None)
+        self._told_s[party] = now_s
+        if len(self._told_s) > PARTIES_MAX:
+            del self._told_s[next(iter(self._told_s))]
+        return True
+
+
+class DoorPublishers:
+    """The publishers of one door. counted: what all its calls count (`COUNTED`).
+
+    Invariant: `_windows_s` has at most WINDOWS_MAX parties, the one that ended a stream last at the end.
+    """
+
+    def __init__(self, again_s: float) -> None:
+        self.told = BehindTold(again_s)
+        self.counted = dict.fromkeys(COUNTED, 0)
+        self.open: dict[DoorPublisher, None] = {}
+        self._windows_s: dict[str, float] = {}
+
+    def leave(self, publisher: DoorPublisher) -> None:
+        """Forgets a publisher whose stream has ended, but not for how long it could send nothing."""
+        if publisher in self.open:
+            del self.open[publisher]
+            self._note_window(publisher)
+
+    def windows_s(self) -> dict[str, float]:
+        """Returns for how long a publisher of each party could send nothing at the most."""
+        for each in self.open:
+            self._note_window(each)
+        return dict(self._windows_s)
+
+    def _note_window(self, publisher: DoorPublisher) -> None:
+        closed_s = max(self._windows_s.pop(publisher.party, 0.0), publisher.window_closed_s())
+        self._windows_s[publisher.party] = closed_s
+        if len(self._windows_s) > WINDOWS_MAX:
+            del self._windows_s[next(iter(self._windows_s))]
