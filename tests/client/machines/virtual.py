@@ -82,7 +82,7 @@ class VirtualShell:
                 for address, payload in self.node(message):
                     self._far.answer(message, payload, address)
 
-    async def wait(self, waiting: PendingResult, timeout_s: float | None = None) -> None:
+    async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
         give_up_s = math.inf if timeout_s is None else self.now_s() + timeout_s
         self.exchange()
         while not waiting.done and self.now_s() < give_up_s:
@@ -93,6 +93,9 @@ class VirtualShell:
 
     async def yield_control(self) -> None:
         self.exchange()
+
+    def gathers(self) -> bool:
+        return False
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
