@@ -7,7 +7,8 @@ import os
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from typing import TypeAlias
 
 import anyio
 import anyio.abc
@@ -30,7 +31,6 @@ from stream_client.errors import (
     not_a_stream_node,
     silent,
 )
-from stream_client.shell.async_dial import Dialled, dial, raw_socket_of
 from stream_client.shell.background import background_tasks
 from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import boot_time_s
@@ -46,9 +46,12 @@ from stream_client.shell.defaults import (
     Framing,
     connect_timeout_s,
 )
+from stream_client.shell.dial import Dialled, dial
 from stream_client.shell.forking import watch_forks
 from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.tls import error_of
+
+AnyDialled: TypeAlias = Dialled[anyio.abc.SocketStream]
 
 
 @asynccontextmanager
@@ -116,7 +119,7 @@ class AsyncShell:
         core.connection.on_outgoing = self._wake_sender
         watch_forks(self)
 
-    def start(self, tasks: anyio.abc.TaskGroup, first: Dialled | None, reconnect: Reconnect | None) -> None:
+    def start(self, tasks: anyio.abc.TaskGroup, first: AnyDialled | None, reconnect: Reconnect | None) -> None:
         """Starts the background tasks. They make the first connection, unless `first` is one."""
         self._tasks = tasks
         if reconnect is not None:
@@ -208,12 +211,11 @@ class AsyncShell:
     def now_s(self) -> float:
         return boot_time_s()
 
-    async def dial(self) -> Dialled:
-        return await dial(
-            self._address, self._framing, self._auto_wait_s, self._tls, self._token, timeout_s=self._timeout_s
-        )
+    async def dial(self) -> AnyDialled:
+        line, how = AsyncLine(), (self._framing, self._auto_wait_s, self._tls, self._token)
+        return await dial(line, self._address, *how, timeout_s=self._timeout_s)
 
-    async def _keep_connected(self, dialled: Dialled | None, backoff: Backoff | None) -> None:
+    async def _keep_connected(self, dialled: AnyDialled | None, backoff: Backoff | None) -> None:
         """Keeps the client connected: when a connection ends, makes the next; without `backoff`, ends the client."""
         with self._scope:
             try:
@@ -222,7 +224,7 @@ class AsyncShell:
                 # The same token would be refused again and again.
                 self.core.close(error)
 
-    async def _keep_serving(self, dialled: Dialled | None, backoff: Backoff | None) -> None:
+    async def _keep_serving(self, dialled: AnyDialled | None, backoff: Backoff | None) -> None:
         if dialled is None:
             assert backoff is not None, "a client that does not wait for its first connection makes it again"
             dialled = await self._dial_first(backoff)
@@ -261,14 +263,14 @@ class AsyncShell:
             if is_dead:
                 await anyio.aclose_forcefully(self._stream)
 
-    async def _dial_first(self, backoff: Backoff) -> Dialled:
+    async def _dial_first(self, backoff: Backoff) -> AnyDialled:
         try:
             return await self.dial()
         except NodeUnreachable as error:
             self.core.connection.unreachable(error)
             return await self._dial_again(backoff)
 
-    async def _dial_again(self, backoff: Backoff) -> Dialled:
+    async def _dial_again(self, backoff: Backoff) -> AnyDialled:
         """Tries to connect, after growing delays. After `give_up_s` seconds, the waiting requests fail."""
         backoff.lost(self.now_s())
         if backoff.is_over(self.now_s()):
@@ -284,14 +286,14 @@ class AsyncShell:
             else:
                 return connected
 
-    def _take_over(self, dialled: Dialled) -> None:
+    def _take_over(self, dialled: AnyDialled) -> None:
         """Hands a new connection to the core, which sends everything over it from now on."""
         self.core.connected(dialled.wire, greeted=bool(dialled.received))
         self._stream = dialled.stream
         self._layer = dialled.tls
         self._socket = raw_socket_of(dialled.stream)
 
-    async def _serve(self, dialled: Dialled) -> ClientError | None:
+    async def _serve(self, dialled: AnyDialled) -> ClientError | None:
         """Uses one connection until it ends. Returns an error if the other side broke the protocol, else None."""
         fault, stream = None, dialled.stream
         try:
@@ -368,3 +370,50 @@ class AsyncShell:
     def _wake_sender(self) -> None:
         self._outgoing_since_s = self.now_s()
         self._outgoing.set()
+
+
+class AsyncLine:
+    """A `dial.Line` of AnyIO."""
+
+    def __init__(self) -> None:
+        self._stream: anyio.abc.SocketStream | None = None
+
+    @property
+    def stream(self) -> anyio.abc.SocketStream:
+        assert self._stream is not None, "it is connected"
+        return self._stream
+
+    @property
+    def peer_host(self) -> str:
+        try:
+            return str(self.stream.extra(anyio.abc.SocketAttribute.remote_address)[0])
+        except anyio.TypedAttributeLookupError as error:
+            raise OSError("the connection has ended") from error
+
+    def within(self, seconds: float) -> AbstractContextManager[object]:
+        return anyio.fail_after(seconds)
+
+    async def connect(self, host: str, port: int) -> None:
+        self._stream = await anyio.connect_tcp(host, port)
+
+    async def send(self, data: bytes) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await self.stream.send(data)
+
+    async def receive(self) -> bytes:
+        try:
+            return await self.stream.receive(READ_BYTES_MAX)
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            return b""
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            await anyio.aclose_forcefully(self._stream)
+
+
+def raw_socket_of(stream: anyio.abc.SocketStream) -> socket.socket | None:
+    """Returns the socket to which bytes can be written directly; None under asyncio."""
+    # Under asyncio the socket is wrapped, and its transport perhaps still holds earlier bytes. Bytes written to the
+    # socket directly would overtake them.
+    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
+    return raw if isinstance(raw, socket.socket) else None

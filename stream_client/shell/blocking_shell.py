@@ -14,6 +14,7 @@ import random
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -31,7 +32,6 @@ from stream_client.errors import (
     silent,
 )
 from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.blocking_dial import DialledSocket, dial
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
@@ -45,6 +45,7 @@ from stream_client.shell.defaults import (
     Framing,
     connect_timeout_s,
 )
+from stream_client.shell.dial import Dialled, dial, run_now
 from stream_client.shell.forking import watch_forks
 from stream_client.shell.interruption import WHOLE
 from stream_client.shell.route_retry import RouteRetry
@@ -348,18 +349,20 @@ class BlockingShell:
         else:
             self._adopt(dialled)
 
-    def _dial(self) -> DialledSocket:
+    def _dial(self) -> Dialled[socket.socket]:
         # Nothing else happens meanwhile, so this must not take longer than the program waits, nor delay a timer.
         until_s = min(self._wait_until_s, self._timers[0].due_s if self._timers else math.inf)
         timeout_s = min(connect_timeout_s(self._contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
-        return dial(self._address, self._framing, self._auto_wait_s, self._tls, self._token, timeout_s=timeout_s)
+        how = (self._framing, self._auto_wait_s, self._tls, self._token)
+        return run_now(dial(SocketLine(), self._address, *how, timeout_s=timeout_s))
 
-    def _adopt(self, dialled: DialledSocket) -> None:
+    def _adopt(self, dialled: Dialled[socket.socket]) -> None:
         """Hands a new connection to the core, which sends everything over it from now on."""
-        self._socket, self._layer = dialled.connection, dialled.tls
-        self._selector.register(dialled.connection, selectors.EVENT_READ)
+        self._socket, self._layer = dialled.stream, dialled.tls
+        self._socket.setblocking(False)
+        self._selector.register(self._socket, selectors.EVENT_READ)
         self._received_before = self.core.connection.received_bytes
-        self.core.connected(dialled.wire, greeted=dialled.greeted)
+        self.core.connected(dialled.wire, greeted=bool(dialled.received))
         if dialled.received:
             self._take_first(dialled.received)
 
@@ -402,3 +405,59 @@ class BlockingShell:
 def _new_selector() -> selectors.BaseSelector:
     """Returns a selector without a file descriptor of its own, so that a client needs only that of its socket."""
     return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()
+
+
+WAIT_S_MIN = 0.001
+"""A socket with a shorter time-out than some moment does not block at all."""
+
+
+class SocketLine:
+    """A `dial.Line` of a plain socket. Its coroutines wait for the socket, and never suspend."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._until_s = 0.0
+
+    @property
+    def stream(self) -> socket.socket:
+        assert self._socket is not None, "it is connected"
+        return self._socket
+
+    @property
+    def peer_host(self) -> str:
+        return str(self.stream.getpeername()[0])
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        self._until_s = time.monotonic() + seconds
+        yield
+
+    def _left_s(self) -> float:
+        return max(WAIT_S_MIN, self._until_s - time.monotonic())
+
+    async def connect(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), self._left_s())
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def send(self, data: bytes) -> None:
+        self.stream.settimeout(self._left_s())
+        try:
+            self.stream.sendall(data)
+        except TimeoutError:
+            raise
+        except OSError:
+            # `receive` shows that the other side has gone.
+            return
+
+    async def receive(self) -> bytes:
+        self.stream.settimeout(self._left_s())
+        try:
+            return self.stream.recv(READ_BYTES_MAX)
+        except TimeoutError:
+            raise
+        except OSError:
+            return b""
+
+    async def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
