@@ -15,7 +15,7 @@ from ockam.actors.address import Address
 from ockam.actors.mailbox import Mailbox
 from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
-from ockam.actors.turns import Share, Turns
+from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.actors.worker import Worker
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.identity.authenticator import Authenticator
@@ -36,10 +36,8 @@ from ockam.transport.connection_machine import (
 )
 from ockam.transport.connection_usage import TOO_MANY, ConnectionUsage
 from ockam.transport.forward_filter import ForwardFilter
-from ockam.transport.forwarding import OpenRequests
-from ockam.transport.link_waits import wait_rooms
+from ockam.transport.forwarding import OpenRequests, is_passed_on, leaves
 from ockam.transport.listener import has_unread
-from ockam.transport.opening import open_framing
 from ockam.transport.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.transport.remote_streams import LinkEnd
 from ockam.transport.sockets import end_stream, send_nowait
@@ -312,7 +310,7 @@ class Connection(Worker):
                 self._use(tls)
                 self._usage.join(self.identity)
             self._usage.limit_refusal(self._node, self.close)
-            chunk = await open_framing(machine, self._read, self._receive_some, self._put)
+            chunk = await self._open_framing()
             if chunk is None:
                 return "closed_before_header"
             while True:
@@ -338,6 +336,25 @@ class Connection(Worker):
             return "broken"
         finally:
             self._drop_partial()
+
+    async def _open_framing(self) -> bytes | None:
+        """Returns the bytes after the hello of the peer; None if the peer has closed the connection. Raises
+        RemoteProtocolError."""
+        machine, frames = self._machine, b""
+        while machine.state is TransportState.OPENING:
+            if machine.wire is None:
+                # A peer that connected to us may be silent without limit before its first frame.
+                chunk = await self._read()
+                if not chunk:
+                    return None
+            else:
+                # A node that we connected to sends its hello at once. If no hello comes, the other side is not a node.
+                chunk = b""
+                with trio.move_on_after(machine.limits.hello_s):
+                    chunk = bytes(await self._receive_some(READ_BYTES_MAX))
+            reply, frames = machine.receive_opening(chunk, trio.current_time())
+            self._put(reply)
+        return frames
 
     def _drop_partial(self) -> None:
         self._partial_frames.note(self, self._machine.drop_partial(), 0)
@@ -392,7 +409,7 @@ class Connection(Worker):
         # A bad frame ends the connection, but the messages before it are delivered.
         if failure is not None:
             raise failure
-        await wait_rooms(full, messages, is_link=self.open_requests is not None)
+        await self._wait_rooms(full, messages)
         await self._usage.wait_room()
         # A link is read whatever waits for the node at its other end, which may read only while we do.
         while self.open_requests is None and machine.must_hold_back():
@@ -401,6 +418,20 @@ class Connection(Worker):
         # This waiting time must not count against the peer either.
         machine.excuse(trio.current_time() - began_s)
         return True
+
+    async def _wait_rooms(self, full: Sequence[Mailbox], messages: Sequence[Message]) -> None:
+        """Waits until the mailboxes that have got these messages have room."""
+        for mailbox in full:
+            # What the peer does not take counts for it, and closes its connection when it is too much. A link, which
+            # has open requests, need not wait for that.
+            if self.open_requests is not None and mailbox.is_peer:
+                continue
+            # What does not fit there is refused (`forward_filter`). Only a sender whose messages can all be refused
+            # need not wait, because anybody can pretend that some of them were passed on.
+            leaving = (each for each in messages if leaves(each.onward_route))
+            if mailbox.is_link and all(is_passed_on(each.return_route) for each in leaving):
+                continue
+            await mailbox.wait_room()
 
     def _take_first(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Handles a token in the peer's first message. Returns the messages after it, with the identity it proved.

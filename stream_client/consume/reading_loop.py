@@ -15,9 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from stream_client.consume.partition_reading import PartitionReading
 from stream_client.consume.reader import LONG_POLL_S
-from stream_client.consume.readings import ReadPartitions
+from stream_client.consume.readings import PartitionReading, ReadPartitions
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionReset, RequestTimeout, StreamRemade
 from stream_client.positions import Positions, resume

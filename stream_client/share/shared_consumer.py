@@ -9,8 +9,8 @@ from typing import Self, Unpack
 from stream_client.admin import StreamAdmin
 from stream_client.consume.consumer import BaseConsumer
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
-from stream_client.consume.partition_reading import PartitionReading
 from stream_client.consume.reading_loop import ReadingLoop
+from stream_client.consume.readings import PartitionReading
 from stream_client.errors import ClientError, LeaseLost
 from stream_client.share.leases import LeaseMember, to_member
 from stream_client.watch import PartitionWatch

@@ -6,7 +6,7 @@
     may = ["read", "index"]
     on = ["orders"]
 
-Each rule has either `may` or `may_not`. The file may also have limits of single identities (`limit_tables`). A change
+Each rule has either `may` or `may_not`. The file may also have limits of single identities (`LimitTables`). A change
 leaves the other lines of the file, with their comments."""
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any
 
 from ockam.files.durable_files import lock_folder, write_durably
 from ockam.files.parsing import ParseError, parse_toml
-from ockam.identity.rules.limit_tables import read_limits
 from ockam.identity.rules.rights import ALL_RIGHTS, NO_RIGHT, RIGHT_NAMES, Right
 from ockam.identity.rules.rules import EVERYBODY, Rule, Rules
+from ockam.quotas.usage import ANONYMOUS_PREFIX, SETTING_PREFIX, find_address, find_network
+from ockam.quotas.usage_machine import LIMIT_NAMES, OPEN_LIMITS
 
 NAME_CHARACTERS_MAX = 64
 SOURCES = ("anonymous", "certificate", "token", "channel")
@@ -30,6 +31,11 @@ _HEADER = re.compile(r"\s*\[\[\s*rule\s*\]\]\s*(#.*)?")
 _TABLE = re.compile(r"\s*\[")
 _FIELDS = ("name", "who", "may", "may_not", "on")
 _QUOTES = frozenset("'\"\\")
+UNLIMITED_WORD = "unlimited"
+LIMIT_MAX = 2**62
+
+LimitTables = dict[str, dict[str, int | None]]
+"""For each pattern of identities, the limits that differ from the settings, by name. None means no limit."""
 
 
 class RulesError(Exception):
@@ -56,7 +62,7 @@ def parse_rules(text: str, file: str = "the rules") -> Rules:
         f"{file}: unknown key {key!r}; a file of rules has only tables [[rule]] and [limits.…]"
         for key in values.keys() - {"rule", "limits"}
     ]
-    limits, wrong = read_limits(values.get("limits", {}), _wrong_pattern)
+    limits, wrong = _limits(values.get("limits", {}))
     mistakes += [f"{file}: {each}" for each in wrong]
     tables = values.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
@@ -203,3 +209,38 @@ def _wrong_pattern(pattern: str) -> str | None:
     if source == "local":
         return f"who: {pattern!r}: rules for this node's own workers are built in"
     return f"who: {pattern!r} is no identity; write *, anonymous, or one of {', '.join(SOURCES[1:])} with :NAME or :*"
+
+
+def _limits(value: Any) -> tuple[LimitTables, list[str]]:
+    """Returns the limits of a file (`value`), and the mistakes. If there are mistakes, the limits must not be used."""
+    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
+        return {}, ['limits: is a table of tables; write [limits."certificate:alice"] and the limits below it']
+    tables: LimitTables = {}
+    mistakes: list[str] = []
+    # All mistakes are collected, so that the operator can correct them together.
+    for pattern, table in value.items():
+        address = pattern.removeprefix(ANONYMOUS_PREFIX)
+        if address == pattern or not (find_address(address) or find_network(address)):
+            wrong = _wrong_pattern(pattern)
+            mistakes += [f"[limits.{pattern!r}]: {wrong.removeprefix('who: ')}"] if wrong else []
+        limits: dict[str, int | None] = {}
+        for name, limit in table.items():
+            try:
+                limits[name] = _limit(name, limit)
+            except ValueError as error:
+                mistakes.append(f"[limits.{pattern!r}] {name}: {error}")
+        tables[pattern] = limits
+    return tables, mistakes
+
+
+def _limit(name: str, value: Any) -> int | None:
+    if name not in LIMIT_NAMES:
+        hint = "; leave out the beginning" if name.removeprefix(SETTING_PREFIX) in LIMIT_NAMES else ""
+        raise ValueError(f"is no limit; there are {', '.join(LIMIT_NAMES)}{hint}")
+    if value == UNLIMITED_WORD:
+        return None
+    # Nothing may be open under a limit of 0. A rate of 0 would stop the identity without a word.
+    least = 0 if name in OPEN_LIMITS else 1
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LIMIT_MAX:
+        raise ValueError(f'{value!r} is not a whole number from {least}, or "{UNLIMITED_WORD}"')
+    return value

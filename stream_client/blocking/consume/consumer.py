@@ -11,7 +11,7 @@ from stream_client.blocking.admin import StreamAdmin
 from stream_client.blocking.consume.reading_loop import ReadingLoop
 from stream_client.blocking.positions import Positions, to_positions
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
-from stream_client.consume.partition_reading import PartitionReading
+from stream_client.consume.readings import PartitionReading
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.watch import PartitionWatch
 from stream_service.extensions import RichMessage

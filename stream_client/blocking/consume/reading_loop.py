@@ -18,9 +18,8 @@ from collections.abc import Collection, Sequence
 
 from stream_client.blocking.positions import Positions, resume
 from stream_client.blocking.session import ClientSession
-from stream_client.consume.partition_reading import PartitionReading
 from stream_client.consume.reader import LONG_POLL_S
-from stream_client.consume.readings import ReadPartitions
+from stream_client.consume.readings import PartitionReading, ReadPartitions
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionReset, RequestTimeout, StreamRemade
 

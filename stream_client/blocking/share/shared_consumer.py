@@ -12,7 +12,7 @@ from stream_client.blocking.consume.consumer import BaseConsumer
 from stream_client.blocking.consume.reading_loop import ReadingLoop
 from stream_client.blocking.share.leases import LeaseMember, to_member
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
-from stream_client.consume.partition_reading import PartitionReading
+from stream_client.consume.readings import PartitionReading
 from stream_client.errors import ClientError, LeaseLost
 from stream_client.watch import PartitionWatch
 from stream_service.extensions import RichMessage
