@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_export import open_session
+from tests.spark_export.spark_queries import run_query
 
 
 def main(endpoint: str, stream: str, folder: Path) -> None:
@@ -24,7 +25,7 @@ def main(endpoint: str, stream: str, folder: Path) -> None:
         spark.readStream.format("stream_node").options(columns="stream", **options, maxOffsetsPerTrigger="20000").load()
     )
     writer = frame.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
-    writer.foreachBatch(keep).trigger(availableNow=True).start().awaitTermination()
+    run_query(writer.foreachBatch(keep))
     spark.stop()
 
 

@@ -33,6 +33,7 @@ CLIENT = """
 import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
+from tests.spark_export.spark_queries import run_query
 
 server, node, folder, way = sys.argv[1:]
 if way == "register":
@@ -45,8 +46,7 @@ read = spark.read.format("stream_node").options(**options).load()
 more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "30"}
 streamed = spark.readStream.format("stream_node").options(**options, **more).load()
 writer = streamed.writeStream.format("parquet").option("checkpointLocation", folder + "/checkpoint")
-query = writer.option("path", folder + "/streamed").trigger(availableNow=True).start()
-ended = query.awaitTermination(300)
+run_query(writer.option("path", folder + "/streamed"))
 frame = spark.createDataFrame([(bytes([n]),) for n in range(7)], "data binary")
 frame.write.format("stream_node").mode("append").options(endpoint=node, stream="c_" + way).save()
 written = spark.read.format("stream_node").options(endpoint=node, subscribe="c_" + way).load()
@@ -54,7 +54,7 @@ def rows(frame):
     return sorted((row[0], row[1]) for row in frame.select("partition", "index").collect())
 
 streamed = rows(spark.read.parquet(folder + "/streamed"))
-found = {"read": rows(read), "ended": ended, "streamed": streamed, "written": written.count()}
+found = {"read": rows(read), "streamed": streamed, "written": written.count()}
 print(json.dumps(found))
 spark.stop()
 """
@@ -89,7 +89,7 @@ def test_batch_streaming_and_writing(server: str, filled: NodeProcess, tmp_path:
     )
     assert done.returncode == 0, done.stderr
     rows = [[partition, index] for partition, count in ((0, 50), (1, 40)) for index in range(count)]
-    assert json.loads(done.stdout.splitlines()[-1]) == {"read": rows, "ended": True, "streamed": rows, "written": 7}
+    assert json.loads(done.stdout.splitlines()[-1]) == {"read": rows, "streamed": rows, "written": 7}
 
 
 def test_an_export_through_a_connect_server(server: str, node: NodeProcess, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.sink.test_spark_write import stored
+from tests.spark_export.spark_queries import repeat_late
 
 pytestmark = pytest.mark.spark
 
@@ -143,7 +144,8 @@ class Job:
         assert 'format("kafka")' in text
         names = {"spark": self.spark, "servers": self.node.address, "topic": self.topic, "folder": str(self.folder)}
         program = textwrap.dedent(text).replace('format("kafka")', 'format("stream_node")')
-        exec(compile(program, "job.py", "exec"), {**names, "json": json, **given})
+        code = compile(program, "job.py", "exec")
+        repeat_late(lambda: exec(code, {**names, "json": json, **given}))
 
 
 @pytest.fixture

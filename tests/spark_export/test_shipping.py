@@ -185,6 +185,7 @@ PROGRAM = """
     import sys
     sys.path.insert(0, sys.argv[1])
     from spark_export import open_session
+    from tests.spark_export.spark_queries import run_query
     spark = open_session("local[1]")
     options = {"endpoint": sys.argv[2], "subscribe": "v_bare"}
     read = spark.read.format("stream_node").options(**options).load()
@@ -193,7 +194,7 @@ PROGRAM = """
     for name, target in (("memory", {}), ("stream_node", {"topic": "v_copy", "endpoint": sys.argv[2]})):
         writer = frame.select("key", "value").writeStream.format(name).queryName("seen_" + name).options(**target)
         writer = writer.option("checkpointLocation", "checkpoint_" + name)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        run_query(writer)
     print(spark.table("seen_memory").count())
     copy = read.select("value").write.format("stream_node").mode("append")
     copy.options(topic="v_copy", endpoint=sys.argv[2]).save()

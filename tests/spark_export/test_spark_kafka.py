@@ -111,13 +111,13 @@ PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
 from spark_export import register
+from tests.spark_export.spark_queries import run_query
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 register(spark)
 options = dict(endpoint=sys.argv[1], subscribe="sk_python")
 print("batch", spark.read.format("stream_node").options(**options).load().count())
 frame = spark.readStream.format("stream_node").options(startingOffsets="earliest", **options).load()
-query = frame.writeStream.format("memory").queryName("seen").trigger(availableNow=True).start()
-query.awaitTermination()
+run_query(frame.writeStream.format("memory").queryName("seen"))
 print("stream", spark.table("seen").count())
 """
 

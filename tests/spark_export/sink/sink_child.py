@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from spark_export import open_session
+from tests.spark_export.spark_queries import run_query
 
 ROWS_PER_BATCH = 6_000
 
@@ -29,7 +30,7 @@ def main(endpoint: str, source: str, target: str, folder: Path, plan: str) -> No
         frame = frame.repartition("key")
     writer = frame.writeStream.format("stream_node").option("checkpointLocation", str(folder / "checkpoint"))
     writer = writer.options(endpoint=endpoint, stream=target, partitions="2")
-    writer.trigger(availableNow=True).start().awaitTermination()
+    run_query(writer)
     spark.stop()
 
 
