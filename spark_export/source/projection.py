@@ -65,6 +65,10 @@ class Projection:
         names = schema.fieldNames()
         self._schema = arrow_schema_of(schema)
         asked = [field for field in self._schema if field.name not in whole]
+        if options.decode is not None and own:
+            # Spark 4.0 does not tell Arrow which parts of a list cannot be null. The types are compared above.
+            exact = pa.schema(decoder(options.decode, None, options.decode_options).fields)
+            asked = [exact.field(field.name) for field in asked]
         self._decoder = None if options.decode is None else decoder(options.decode, asked, options.decode_options)
         self.options = replace(
             options,

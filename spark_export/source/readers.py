@@ -62,8 +62,8 @@ class PlannedReader:
         self._options = self._projection.options
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of one task. If no range was planned, Spark passes the value None, which yields nothing."""
-        if partition.value is not None:
+        """Yields the rows of one task. If no range was planned, Spark passes the value None (4.0: no partition)."""
+        if partition is not None and partition.value is not None:
             for batch in RangeReader(partition.value, self._options).batches():
                 yield self._projection.apply(batch)
 
