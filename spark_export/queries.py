@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from spark_export.work_folder import work_folder
+
 
 @contextmanager
 def open_query(rows: Any, take: Callable[[Any], None], **trigger: Any) -> Iterator[Any]:
@@ -26,7 +28,7 @@ def open_query(rows: Any, take: Callable[[Any], None], **trigger: Any) -> Iterat
             failed.append(error)
             raise
 
-    checkpoint = tempfile.mkdtemp(prefix="stream-node-query-")
+    checkpoint = tempfile.mkdtemp(prefix="query-", dir=work_folder())
     try:
         # Without the scheme, Spark would look for the folder in its default file system, such as HDFS.
         writer = rows.writeStream.foreachBatch(guarded).option("checkpointLocation", f"file://{checkpoint}")

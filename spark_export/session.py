@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from spark_export import java
 from spark_export.errors import SourceError
 from spark_export.registration import register
+from spark_export.work_folder import work_folder
 
 EMBEDDED = "local[*,4]"
 """The default master: all cores of this machine, and up to four attempts for each task (`local[*]` has one)."""
@@ -201,7 +202,11 @@ def _driver(aot_cache: Path | None) -> dict[str, str]:
     """Returns the Spark settings for the driver's JVM, a child of this process, and sets JAVA_HOME."""
     home = java.find_java_home()
     os.environ["JAVA_HOME"] = str(home)
-    options = [f"-Dlog4j2.configurationFile=file:{_ensure_log4j(java.cache_dir())}"]
+    # Spark keeps its temporary files in Java's folder for them, and a killed Java leaves them there.
+    options = [
+        f"-Dlog4j2.configurationFile=file:{_ensure_log4j(java.cache_dir())}",
+        f"-Djava.io.tmpdir={work_folder()}",
+    ]
     if aot_cache is not None and java.java_version(home) >= AOT_JAVA_MIN:
         aot_cache.parent.mkdir(parents=True, exist_ok=True)
         # The JVM would print warnings about its class cache on the standard output of the command.

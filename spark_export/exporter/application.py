@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import threading
 import time
@@ -23,13 +24,21 @@ from typing import Any
 
 import structlog
 
-from spark_export.exporter.errors import StreamsLeftOut, TaskFailed
+from spark_export.exporter.errors import SparkLost, StreamsLeftOut, TaskFailed
 from spark_export.exporter.job import ExportSettings, exporter_parts
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, ExportStep, take_step
 from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, add_up
 from spark_export.exporter.spark_files import write_files
 from spark_export.queries import open_query
-from spark_export.session import EMBEDDED, WORKER_LATE, close_session, find_own_message, is_sparks, open_session
+from spark_export.session import (
+    EMBEDDED,
+    WORKER_LATE,
+    close_session,
+    find_own_message,
+    is_sparks,
+    is_submitted,
+    open_session,
+)
 from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError, PositionsMoved
@@ -70,6 +79,7 @@ class SparkExporter(Exporter):
         self._choice = choice
         self._session = choice.session
         self._stopping = threading.Event()
+        self._submitter = os.getppid() if is_submitted() else None
 
     async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call; see `Exporter.run`."""
@@ -91,6 +101,11 @@ class SparkExporter(Exporter):
         if left_out:
             raise StreamsLeftOut(outcome)
         return outcome
+
+    def check_alive(self) -> None:
+        # Java, which spark-submit has started, is the parent of this process. A killed Java leaves this process behind.
+        if self._submitter not in (None, os.getppid()):
+            raise SparkLost("the Spark of spark-submit has ended; submit the daemon again")
 
     async def close(self) -> None:
         if self._session is not None and self._choice.session is None:

@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,8 @@ from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
 
+ALIVE_S = 5.0
+"""How often a daemon that waits looks whether it can still do its work, in seconds."""
 JITTER = 0.1
 """The largest random delay of a start, as a fraction of the interval. It spreads the load of exporters on one node."""
 
@@ -45,7 +47,7 @@ async def run_daemon(
 
     After a signal, a step that is being published is completed; any other step is abandoned, and a later run exports
     its messages. Raises ExportError if the metrics cannot be written at the beginning. Expected errors of a run are
-    only logged.
+    only logged. SparkLost ends the daemon.
 
     on_outcome: called after each run that did not fail, even if the run left out some streams.
     chance: returns a random number from 0 to 1, for the random delay of the next start.
@@ -86,10 +88,7 @@ async def run_daemon(
             statistics = statistics.after_skips(following.skipped)
             if metrics_file is not None:
                 await _keep_metrics(metrics_file, statistics)
-            try:
-                await asyncio.wait_for(stop.wait(), following.delay_s)
-            except TimeoutError:
-                continue
+            await _rest(exporter, stop, following.delay_s)
     failed = {"failed": statistics.failed_runs, "failed_upkeeps": statistics.failed_upkeeps}
     logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, **failed)
     return statistics
@@ -120,6 +119,17 @@ async def _run_once(
     amounts = {name: getattr(outcome, name) for name in ("rows", "data_bytes", "files", "lost", "steps")}
     logger.info("run ended", run=outcome.run_id, **amounts, seconds=round(outcome.seconds, 3))
     return outcome
+
+
+async def _rest(exporter: Exporter, stop: asyncio.Event, delay_s: float) -> None:
+    """Waits until the next start, or until `stop` is set. Raises SparkLost."""
+    end_s = time.monotonic() + delay_s
+    while not stop.is_set():
+        exporter.check_alive()
+        if (left_s := end_s - time.monotonic()) <= 0:
+            break
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), min(left_s, ALIVE_S))
 
 
 async def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> ExporterStatistics:

@@ -24,6 +24,10 @@ class TaskFailed(ExportError):
     """Spark could not finish the tasks of a run."""
 
 
+class SparkLost(ExportError):
+    """The Spark of `spark-submit`, of which this process is a part, has ended. A daemon ends, too."""
+
+
 class StreamsLeftOut(ExportError):
     """Some streams could not be exported. All other streams were exported, and their rows are in the table.
 

@@ -193,6 +193,9 @@ class Exporter:
             raise StreamsLeftOut(outcome)
         return outcome
 
+    def check_alive(self) -> None:
+        """Raises SparkLost if no later call can succeed. A daemon calls this method between two runs."""
+
     async def _plan(
         self, until: Mapping[Incarnation, int] | None, left_out: dict[str, LeftOutStream]
     ) -> tuple[TableState, list[IndexRange]]:

@@ -24,6 +24,7 @@ from spark_export.registration import register_format
 from spark_export.shipping import Shipped
 from spark_export.tables.files import FilesPlan, FilesWriter, check_complete, remove_files
 from spark_export.tables.model import DataFile, Incarnation, IndexRange, Written
+from spark_export.work_folder import work_folder
 
 FORMAT = "stream_node_files"
 Starts = Mapping[tuple[str, int], IndexRange]
@@ -44,7 +45,7 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
     register_format(rows.sparkSession, FilesSink)
     # To write, Spark looks such a format up in the session that is active in this thread. This call activates one.
     rows.sparkSession.createDataFrame([], "part string")
-    with tempfile.TemporaryDirectory(prefix="stream-node-export-") as folder:
+    with tempfile.TemporaryDirectory(prefix="export-", dir=work_folder()) as folder:
         result = Path(folder) / "written"
         job = base64.b64encode(pickle.dumps((plan, dict(starts)))).decode()
         rows.write.format(FORMAT).mode("append").option("job", job).option("result", str(result)).save()

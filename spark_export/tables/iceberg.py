@@ -75,6 +75,8 @@ logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)
 POSITIONS_KEY, FORGOTTEN_KEY = "stream-node.positions", "stream-node.forgotten"
 CATALOG, TABLE_NAME = "stream-node", "export.messages"
 """The names of the catalog and the table in the SQLite file that a folder has if the user names no catalog."""
+CATALOG_WAIT_S = 60
+"""How long a statement in the SQLite file waits in seconds while another process, on a slow disk, changes the file."""
 CHOICE = "_export.json"
 """The file at the export's address with the catalog that the user has chosen. It has no secrets."""
 SECRETS = ("token", "credential", "secret", "password", "access-key")
@@ -436,7 +438,7 @@ class IcebergLog(TableLog):
             self.place.folder.mkdir(parents=True, exist_ok=True)
             given = {
                 "type": "sql",
-                "uri": f"sqlite:///{self.place}/{CATALOG_FILE}",
+                "uri": f"sqlite:///{self.place}/{CATALOG_FILE}?timeout={CATALOG_WAIT_S}",
                 "warehouse": f"file://{self.place}",
             }
         with iceberg_errors("the catalog cannot be opened"):

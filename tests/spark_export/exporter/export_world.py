@@ -139,7 +139,7 @@ def open_iceberg(folder: Path) -> Any:
     """The table of a folder, opened as any program would that knows where the catalog is."""
     catalogs = pytest.importorskip("pyiceberg.catalog.sql")
     catalog = catalogs.SqlCatalog(
-        "stream-node", uri=f"sqlite:///{folder / 'catalog.sqlite'}", warehouse=f"file://{folder}"
+        "stream-node", uri=f"sqlite:///{folder / 'catalog.sqlite'}?timeout=60", warehouse=f"file://{folder}"
     )
     return catalog.load_table("export.messages")
 

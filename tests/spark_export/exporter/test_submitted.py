@@ -5,10 +5,14 @@ Method: Spark's own script submits the program of the command; Spark's log of ev
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,10 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
+from spark_export.exporter.application import SparkChoice, SparkExporter
+from spark_export.exporter.daemon import run_daemon
+from spark_export.exporter.errors import SparkLost
+from spark_export.exporter.job import exporter_parts
 from tests.spark_export.exporter.export_process import wait_until
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_application import taken
@@ -26,33 +34,15 @@ MASTER = "local[1,2]"
 PATIENCE_S = 400.0
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_spark_submit_runs_the_daemon(world: World, tmp_path: Path, spark_opener: object) -> None:
-    """`spark_opener` skips this test where there is no Java."""
-    world.push(50)
-    events = tmp_path / "events"
-    events.mkdir()
-    conf = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.dir": events.as_uri(),
-        "spark.ui.enabled": "false",
-    }
-    given = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+@contextmanager
+def submitted(world: World, folder: Path, *conf: str) -> Iterator[subprocess.Popen[str]]:
+    """The daemon of `world` as a job. conf: settings of Spark, NAME=VALUE."""
+    given = [part for each in ("spark.ui.enabled=false", *conf) for part in ("--conf", each)]
     export = ("export", "daemon", str(world.folder), "--node", world.node.address, "--stream", world.stream)
+    program = (str(ROOT / "stream_node/__main__.py"), *export, "--every", "1s")
     with subprocess.Popen(
-        [
-            script("spark-submit"),
-            "--master",
-            MASTER,
-            *given,
-            ROOT / "stream_node/__main__.py",
-            *export,
-            "--every",
-            "1s",
-        ],
-        cwd=tmp_path,
+        [script("spark-submit"), "--master", MASTER, *given, *program],
+        cwd=folder,
         env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -61,12 +51,62 @@ def test_spark_submit_runs_the_daemon(world: World, tmp_path: Path, spark_opener
         start_new_session=True,
     ) as job:
         try:
-            wait_until(lambda: taken(world) == 50, job, PATIENCE_S)
+            yield job
         finally:
             # Spark's script is Java, which has the command as a child.
-            os.killpg(job.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGTERM)
             job.communicate(timeout=PATIENCE_S)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_submit_runs_the_daemon(world: World, tmp_path: Path, spark_opener: object) -> None:
+    """`spark_opener` skips this test where there is no Java."""
+    world.push(50)
+    events = tmp_path / "events"
+    events.mkdir()
+    logged = ("spark.eventLog.enabled=true", "spark.eventLog.compress=false", f"spark.eventLog.dir={events.as_uri()}")
+    with submitted(world, tmp_path, *logged) as job:
+        wait_until(lambda: taken(world) == 50, job, PATIENCE_S)
     world.assert_whole()
     lines = [line for file in events.rglob("*") if file.is_file() for line in file.read_text("utf-8").splitlines()]
     found = [json.loads(line) for line in lines if "SparkListenerEnvironmentUpdate" in line]
     assert {dict(each["Spark Properties"])["spark.master"] for each in found} == {MASTER}
+
+
+def is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_daemon_ends_with_its_spark(world: World, tmp_path: Path, spark_opener: object) -> None:
+    """Goal: who kills the process of `spark-submit` leaves no daemon behind, which could export nothing any more.
+
+    Method: SIGKILL for that process alone, while the daemon waits for messages. A group without a process is gone.
+    """
+    world.push(5)
+    with submitted(world, tmp_path) as job:
+        wait_until(lambda: taken(world) == 5, job, PATIENCE_S)
+        job.kill()
+        job.wait(PATIENCE_S)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while is_there(job.pid):
+            assert time.monotonic() < deadline_s, "the daemon goes on"
+            time.sleep(0.1)
+    world.assert_whole()
+
+
+def test_a_daemon_without_its_spark_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the error tells what to do. Method: an exporter that was started by a process other than its parent."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    exporter = SparkExporter(world.settings, SparkChoice(), **asyncio.run(exporter_parts(world.settings)))
+    exporter.check_alive()
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    with pytest.raises(SparkLost, match="submit the daemon again"):
+        asyncio.run(run_daemon(exporter, every_s=60))

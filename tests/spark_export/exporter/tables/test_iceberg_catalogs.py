@@ -21,7 +21,7 @@ from pyiceberg.catalog import load_catalog
 
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError
-from spark_export.tables.iceberg import IcebergLog
+from spark_export.tables.iceberg import CATALOG_WAIT_S, IcebergLog
 from spark_export.tables.open import CatalogChoice
 from tests.spark_export.exporter.export_world import COLUMNS, World
 from tests.support.iceberg_rest import RestCatalog, running_rest_catalog
@@ -45,6 +45,13 @@ def rows_in(served: RestCatalog) -> list[tuple[Any, ...]]:
     table = load_catalog("anyone", type="rest", uri=served.uri).load_table("lake.orders")
     columns = table.scan(selected_fields=tuple(COLUMNS)).to_arrow().select(COLUMNS).columns
     return sorted(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def test_the_catalog_of_a_folder_waits_for_another_process(tmp_path: Path) -> None:
+    """Goal: a commit of another process on a slow disk is no error. Method: SQLite says how long it waits."""
+    log = IcebergLog(parse_place(tmp_path), {})
+    with log._catalog.engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == CATALOG_WAIT_S * 1000
 
 
 def test_a_table_in_a_rest_catalog(at_rest: World, served: RestCatalog) -> None:
