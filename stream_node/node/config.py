@@ -195,8 +195,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum size of one message of a publisher, also after it is decompressed. The size of a block is bounded by
     `block_bytes_max` alone: a block can come in several messages."""
     grpc_unfinished_bytes_max: MemoryBytes = 512 * 1024 * 1024
-    """The maximum number of bytes that have come of all unfinished gRPC messages. Above it, their publishers wait. All
-    windows of publishers together have the same maximum."""
+    """The maximum number of bytes that have come of all unfinished gRPC messages. A host or identity whose messages
+    hold as much as is left of it waits, but for the eldest of them. All windows of publishers together have the same
+    maximum."""
     grpc_header_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=1024 * 1024)] = 8 * 1024
     """The maximum size of the headers of one call."""
     grpc_resets_max: Count = 50

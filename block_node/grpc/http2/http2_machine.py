@@ -606,7 +606,7 @@ class Http2Machine:
         self.calls.pop(call.stream_id, None)
         self._sending.pop(call.stream_id, None)
         self._blocked.pop(call.stream_id, None)
-        self._budget.window_bytes -= call.window_bytes - self._limits.stream_window_bytes
+        self._budget.widen(self._limits.stream_window_bytes - call.window_bytes)
         call.window_bytes = self._limits.stream_window_bytes
         # The side that asked takes the last messages after the end of the stream.
         if not self._is_client:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from io import BytesIO
 from itertools import islice
 from typing import Final
+from weakref import WeakValueDictionary
 
 from block_node.grpc.http2.compression import IDENTITY, decompress
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
@@ -24,45 +25,81 @@ MERGED_BYTES: Final = 4 * 1024
 """Smaller pieces are joined as they come: a peer that sends one byte in a frame would else cost 60 bytes for each."""
 
 
-class MessageBudget:
+class DoorBudget:
     """The bytes that have come of all large messages that are unfinished, on all connections of a door, and the windows
-    that its calls were given beyond the first one.
+    that its calls were given beyond the first one. Each party has a `MessageBudget` of it.
 
-    When `held_bytes` reaches `bytes_max`, the eldest of these messages goes on alone, so that one of them ends. The
-    others get no window: each may only bring what it was promised before. So a message that fits in a window never
-    waits, and the whole is at most twice `bytes_max` and the messages that go on.
-    Invariant: `held_bytes` is the sum of `_held`, which has the eldest message first. `window_bytes` <= `bytes_max`.
+    A party may hold as much as is left, so there is always something left for another one. When it holds that, the
+    eldest of its messages goes on alone, as long as that one is smaller than what is left. The eldest message of all
+    goes on always, so that one of them ends. The others get no window: each may only bring what it was promised before.
+    So a message that fits in a window never waits, and the whole is at most twice `bytes_max` and the messages that go
+    on. The same holds for windows: a party is given an eighth of what it may have yet at the most, so that its later
+    calls get some, too.
+
+    Invariant: `held_bytes` is the sum of `held`, which has the eldest message first. `window_bytes` <= `bytes_max`.
+    `waiting` has the messages that may not go on.
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
+        self.held: dict[MessageReader, int] = {}
+        self.waiting: dict[MessageReader, None] = {}
+        self.held_bytes = self.window_bytes = 0
+        self._parties: WeakValueDictionary[str, MessageBudget] = WeakValueDictionary()
+
+    def of(self, party: str) -> MessageBudget:
+        """Returns what all connections of a party share. party: its host, or its identity."""
+        return self._parties.setdefault(party, MessageBudget(self.bytes_max, self))
+
+
+class MessageBudget:
+    """The part of one party in a `DoorBudget`; alone, all of one.
+
+    Invariant: `held_bytes` is the sum of the messages of `_held`, the eldest of the party first.
+    """
+
+    def __init__(self, bytes_max: int, door: DoorBudget | None = None) -> None:
+        self._door = DoorBudget(bytes_max) if door is None else door
         self._held: dict[MessageReader, int] = {}
         self.held_bytes = 0
         self.window_bytes = 0
 
     def hold(self, reader: MessageReader, size_bytes: int) -> None:
         """Notes how many bytes of its message a reader has."""
-        self.held_bytes += size_bytes - self._held.get(reader, 0)
-        self._held[reader] = size_bytes
+        more_bytes = size_bytes - self._held.get(reader, 0)
+        self.held_bytes += more_bytes
+        self._door.held_bytes += more_bytes
+        self._held[reader] = self._door.held[reader] = size_bytes
 
     def may_go_on(self, reader: MessageReader) -> bool:
         """Whether more bytes of a message may come. After False, `MessageReader.when_room` is called when it is worth
         another try."""
-        return self.held_bytes < self._bytes_max or reader not in self._held or reader is next(iter(self._held))
+        door = self._door
+        if reader not in self._held or reader is next(iter(door.held)):
+            return True
+        own_bytes = self._held[reader] if reader is next(iter(self._held)) else self.held_bytes
+        if own_bytes < door.bytes_max - door.held_bytes:
+            return True
+        door.waiting[reader] = None
+        return False
 
     def release(self, reader: MessageReader) -> None:
         """Forgets the message of a reader. Safe to repeat."""
-        was_full, freed_bytes = self.held_bytes >= self._bytes_max, self._held.pop(reader, 0)
-        self.held_bytes -= freed_bytes
-        if was_full and freed_bytes:
-            for each in list(self._held):
+        freed_bytes, door = self._held.pop(reader, 0), self._door
+        if freed_bytes:
+            self.held_bytes -= freed_bytes
+            door.held_bytes -= door.held.pop(reader)
+            door.waiting.pop(reader, None)
+            waiting, door.waiting = door.waiting, {}
+            for each in waiting:
                 each.when_room()
 
     def widen(self, more_bytes: int) -> int:
-        """Takes more bytes for a window. Returns how many it gets: a quarter of what is left at the most, so that who
-        comes later gets some, too."""
-        given_bytes = min(more_bytes, (self._bytes_max - self.window_bytes) // 4)
+        """Takes more bytes for a window. Returns how many it gets. A negative number gives them back."""
+        left_bytes = self._door.bytes_max - self._door.window_bytes
+        given_bytes = min(more_bytes, max(0, left_bytes - self.window_bytes) // 8)
         self.window_bytes += given_bytes
+        self._door.window_bytes += given_bytes
         return given_bytes
 
 

@@ -8,7 +8,7 @@ import structlog
 import trio
 
 from block_node.grpc.http2.connection import DoorCounts, ServerConnection
-from block_node.grpc.http2.message_reader import MessageBudget
+from block_node.grpc.http2.message_reader import DoorBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes
 from ockam.actors.message import Origin
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
@@ -88,7 +88,7 @@ class GrpcListener:
         self._tls = None if parts.tls is None else make_listener(config, parts.tls, ALPN)
         self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
         self._limits = http2_limits(config)
-        self._budget = MessageBudget(self._limits.unfinished_bytes_max)
+        self._budget = DoorBudget(self._limits.unfinished_bytes_max)
         self._counts = DoorCounts()
         self._gate = CallGate(parts, grpc_limits(config), nursery)
         self._prefers = ("zstd", "gzip") if config.grpc_compression else ()
@@ -213,7 +213,8 @@ class GrpcListener:
             if not self._enter(guest):
                 return None
         self._places.note_received(guest)
-        usage = self._parts.node.usages.get(party_key(guest.identity, guest.address), trio.current_time())
+        party = party_key(guest.identity, guest.address)
+        usage = self._parts.node.usages.get(party, trio.current_time())
         if usage.take("connections_max", guest.address) is not None:
             self._counts.closed["identity_connections_max"] += 1
             return None
@@ -222,7 +223,7 @@ class GrpcListener:
             SocketBytes(stream, tls),
             self._gate.routes,
             self._limits,
-            self._budget,
+            self._budget.of(party),
             self._counts,
             address=guest.address,
             peer=Origin("grpc", guest.address, guest.identity, usage=usage),

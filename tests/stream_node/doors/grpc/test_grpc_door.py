@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from block_node.blocks.files import read_items
+from block_node.blocks.generator import BlockShape
 from block_node.grpc.messages import NO_BLOCK, read_message, write_message
 from ockam.actors.address import split_host_port
 from ockam.identity.authenticator import Authenticator
@@ -355,3 +356,32 @@ async def test_grpcio_over_tls_with_a_certificate_is_who_it_says(tmp_path: Path)
         run = trio.to_thread.run_sync
         assert await run(lambda: ask(port, **known)) is grpc.StatusCode.OK
         assert await run(lambda: ask(port)) is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_host_whose_messages_drip_stops_no_other_host(tmp_path: Path) -> None:
+    """One host begins four messages of a quarter of all memory for messages, and ends none. Another one's message,
+    which is larger than its window, comes to its end, and its block is acknowledged."""
+    async with (
+        grpc_node(tmp_path, grpc_unfinished_bytes_max=4_000_000) as (_, port),
+        raw_client(port, "127.0.0.2") as dripping,
+        raw_client(port, "127.0.0.3") as honest,
+    ):
+        message = framed(bytes(1_000_100))[:1_000_005]
+        left = {await dripping.open(pbj_headers(PUBLISH)): message for _ in range(4)}
+        with trio.move_on_after(20) as patience:
+            # It sends all that it may, until it gets no more window.
+            while not patience.cancelled_caught:
+                for stream_id, rest in left.items():
+                    room = min(dripping.h2.local_flow_control_window(stream_id), dripping.h2.max_outbound_frame_size)
+                    if room and rest:
+                        dripping.h2.send_data(stream_id, rest[:room])
+                        left[stream_id] = rest[room:]
+                        patience.deadline = trio.current_time() + 0.5
+                await dripping.flush()
+                if not any(rest and dripping.h2.local_flow_control_window(each) for each, rest in left.items()):
+                    await dripping.receive()
+        publisher = GrpcPublisher(honest, await honest.open(pbj_headers(PUBLISH)))
+        (block,) = chain_of(1, BlockShape(item_count=20, item_bytes=25_000))
+        with trio.fail_after(20):
+            await publisher.block(block, set_size=len(block.items))
+            await publisher.wait_for("acknowledgement", 0)
