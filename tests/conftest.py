@@ -5,9 +5,7 @@ child processes start.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
-import importlib
 import os
 import re
 import shutil
@@ -88,24 +86,23 @@ SPARK_S_MAX = 600.0
 _began_s: list[float] = []
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """In a parallel run of all tests, each process begins to import test modules at another place.
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart(session: pytest.Session) -> Generator[None]:
+    """Forks the processes of a parallel run of all tests from one that has imported them all."""
+    if not forks_processes(session.config):
+        return (yield)
+    from tests.support.forked_workers import WorkerPopen
 
-    Processes that import them in one order compile all of them at the same time, each for itself. A module whose import
-    fails here is imported again by the collection, which tells why.
-    """
-    config = session.config
-    if not hasattr(config, "workerinput") or {Path(each).name for each in config.args} != set(
-        config.getini("testpaths")
-    ):
-        return
-    paths = sorted((REPOSITORY / "tests").rglob("test_*.py"))
-    number = int(config.workerinput["workerid"].removeprefix("gw"))
-    begin = len(paths) * number // config.workerinput["workercount"]
-    for path in paths[begin:] + paths[:begin]:
-        with contextlib.suppress(Exception, pytest.skip.Exception):
-            importlib.import_module(".".join(path.relative_to(REPOSITORY).with_suffix("").parts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", WorkerPopen)
+        yield
+    WorkerPopen.close()
+
+
+def forks_processes(config: pytest.Config) -> bool:
+    """Whether a run has all tests, and a system on which a process may become the child of another: only Linux."""
+    given = {config.invocation_params.dir / each for each in config.args}
+    return sys.platform == "linux" and given == {REPOSITORY / each for each in config.getini("testpaths")}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -196,12 +193,12 @@ LONG_SCOPES = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two processes for each core (`-n auto`): half of the time, tests wait for something else than the processor."""
-    return min(2 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, WORKERS_MAX)
+    """Three processes for each core (`-n auto`): half of the time, tests wait for something else than the processor."""
+    return min(3 * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, WORKERS_MAX)
 
 
 WORKERS_MAX = 8
-"""More of them would spend more on loading the tests than they save."""
+"""More of them would spend more on collecting the tests than they save."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import LONG_SCOPES, SPARK_SCOPES
+import pytest
+
+from tests.conftest import LONG_SCOPES, SPARK_SCOPES, forks_processes
 from tests.style.tree import ROOT, plant
 
 NOTE = """
@@ -56,3 +58,10 @@ def test_a_run_in_parallel(tmp_path: Path) -> None:
 
 def test_the_files_that_begin_first_are_there() -> None:
     assert [scope for scope in LONG_SCOPES if scope not in SPARK_SCOPES and not (ROOT / scope).is_file()] == []
+
+
+def test_the_processes_of_a_parallel_run_of_all_tests_are_forked(request: pytest.FixtureRequest) -> None:
+    """Method: a forked process has the command line of the process that has imported all tests."""
+    if not hasattr(request.config, "workerinput") or not forks_processes(request.config):
+        pytest.skip("this is no parallel run of all tests")
+    assert b"tests.support.forked_workers" in Path("/proc/self/cmdline").read_bytes().split(b"\0")

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -38,14 +38,17 @@ PLAIN = (True, None, None, None, -1, False, -1)
 
 
 class Nursery:
-    """The process that forks, and the socket to it. It ends when the test process does, since its socket closes."""
+    """The process that forks, and the socket to it. It ends when the test process does, since its socket closes.
 
-    def __init__(self) -> None:
+    program: the options of the interpreter that make it serve a socket (`serve_forks`), whose number comes last.
+    """
+
+    def __init__(self, *program: str) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "tests.support.forked", str(theirs.fileno())],
+                [sys.executable, *program, str(theirs.fileno())],
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -77,37 +80,38 @@ class Nursery:
             raise OSError(ctypes.get_errno(), "prctl")
 
 
-_nursery: list[Nursery] = []
-
-
 class ForkedPopen(subprocess.Popen[Any]):
     """`subprocess.Popen` that forks what is `stream-node` and nothing special, and starts everything else as ever."""
+
+    program: tuple[str, ...] = ("-W", "error", "-m", "tests.support.forked")
+    nursery: Nursery | None = None
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         _, preexec_fn, _, pass_fds, cwd, env, _, _, shell, *pipes = rest
         streams, special = pipes[:6], tuple(pipes[6:])
         environment = os.environ if env is None else env
-        named = forked_arguments(args)
+        named = self.forked_arguments(args)
         if named is None or preexec_fn or pass_fds or shell or special != PLAIN or has_effect_at_import(environment):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
-        if not _nursery:
+        kind = type(self)
+        if kind.nursery is None:
             # Not by this class: the process that forks is an interpreter.
             with PlainPopen():
-                _nursery.append(Nursery())
+                kind.nursery = Nursery(*self.program)
         ours = [each if each != -1 else number for number, each in enumerate((streams[0], streams[3], streams[5]))]
-        self.pid = _nursery[0].start(named, environment, os.fspath(cwd or os.getcwd()), ours)
+        self.pid = kind.nursery.start(named, environment, os.fspath(cwd or os.getcwd()), ours)
         self._child_created = True
         self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
 
-
-def forked_arguments(args: Any) -> list[str] | None:
-    """The arguments of `stream-node` in a command line; None if that runs something else."""
-    line = [] if isinstance(args, str | bytes) else [os.fspath(each) for each in args]
-    for start in (COMMAND, MODULE):
-        if tuple(line[: len(start)]) == start:
-            return line[len(start) :]
-    return None
+    @staticmethod
+    def forked_arguments(args: Any) -> list[str] | None:
+        """The arguments of `stream-node` in a command line; None if that runs something else."""
+        line = [] if isinstance(args, str | bytes) else [os.fspath(each) for each in args]
+        for start in (COMMAND, MODULE):
+            if tuple(line[: len(start)]) == start:
+                return line[len(start) :]
+        return None
 
 
 def has_effect_at_import(environment: Mapping[str, str]) -> bool:
@@ -130,16 +134,24 @@ class PlainPopen:
         subprocess.Popen = self._before  # type: ignore[misc]
 
 
-def main(number: int) -> None:
+def main(number: int) -> NoReturn:
     """Forks for each request that comes over the socket `number`; in the forked process, runs the command."""
     import_packages()
+    serve_forks(number, become_command)
+
+
+def serve_forks(number: int, become: Callable[[list[str]], NoReturn]) -> NoReturn:
+    """Forks for each request that comes over the socket `number`, and ends when that closes.
+
+    become: called in the forked process with the arguments of the request. Folder, environment and standard streams
+    are those of the request.
+    """
     asked = socket.socket(fileno=number)
     asked.send(b"ready")
     while True:
         data, streams, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 3)
         if not data:
-            asked.close()
-            return
+            os._exit(0)
         read, write = os.pipe()
         between = os.fork()
         if between == 0:
@@ -148,7 +160,9 @@ def main(number: int) -> None:
                 asked.close()
                 os.close(read)
                 os.close(write)
-                become(streams, *json.loads(data))
+                arguments, environment, folder, group = json.loads(data)
+                take_over(streams, environment, folder, group)
+                become(arguments)
             os.write(write, b"%d" % child)
             os._exit(0)
         os.waitpid(between, 0)
@@ -157,12 +171,10 @@ def main(number: int) -> None:
             os.close(each)
 
 
-def become(streams: list[int], arguments: list[str], environment: dict[str, str], folder: str, group: int) -> NoReturn:
-    """Turns this process into the command that was asked for, and ends with it as an interpreter would."""
+def take_over(streams: list[int], environment: dict[str, str], folder: str, group: int) -> None:
+    """Gives this process what the one that was asked for begins with."""
     with suppress(PermissionError):
         os.setpgid(0, group)
-    # The process that forks has begun before the test: under `nohup`, it ignores this signal, see tests/conftest.py.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -176,6 +188,12 @@ def become(streams: list[int], arguments: list[str], environment: dict[str, str]
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace", line_buffering=True
     )
+
+
+def become_command(arguments: list[str]) -> NoReturn:
+    """Turns this process into the command that was asked for, and ends with it as an interpreter would."""
+    # The process that forks has begun before the test: under `nohup`, it ignores this signal, see tests/conftest.py.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     sys.argv = ["stream-node", *arguments]
     sys.exit(app.run(partial(program(), prog_name="stream-node")))
 
