@@ -19,7 +19,7 @@ import msgspec
 
 from bench.peers.servers import family_cpu_seconds
 from stream_client import blocking
-from stream_node.fleet.cluster.fixed_member import fixed_view
+from stream_node.fleet.cluster.member import fixed_view
 from stream_node.fleet.cluster.view import StoredMember, shard_of
 from stream_node.fleet.worker_place import worker_name
 from stream_node.node.process import NodeProcess

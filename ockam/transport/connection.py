@@ -420,7 +420,8 @@ class Connection(Worker):
         return True
 
     async def _wait_rooms(self, full: Sequence[Mailbox], messages: Sequence[Message]) -> None:
-        """Waits until the mailboxes that have got these messages have room."""
+        """Waits until the mailboxes that have got these messages have room. Two nodes that forward to each other must
+        not wait for each other, and a slow peer must not stop everybody whose answers come through its link."""
         for mailbox in full:
             # What the peer does not take counts for it, and closes its connection when it is too much. A link, which
             # has open requests, need not wait for that.

@@ -392,7 +392,8 @@ NO_GROUP = FrameGroup(b"", -1, (b"", b""), (b"", b""))
 
 
 class UnsealedFrames:
-    """The waiting frames of one channel, in the order in which they are encrypted and sent."""
+    """The waiting frames of one channel, in the order in which they are encrypted and sent: all together, which is
+    faster than one by one."""
 
     __slots__ = ("_frame_header", "_groups", "_heads", "_writer")
 

@@ -279,7 +279,11 @@ class StreamsInUse:
 
 
 class Existence:
-    """The unanswered questions whether a partition exists, one for each. `on_missing` is called if it does not."""
+    """The unanswered questions whether a partition exists, one for each. `on_missing` is called if it does not.
+
+    A node silently drops messages to an unused address, such as that of a deleted partition. So silence proves nothing,
+    and the client asks with a `node/stream_list/1`. The error of a service without this protocol is ignored.
+    """
 
     def __init__(
         self,

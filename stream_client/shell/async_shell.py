@@ -373,7 +373,7 @@ class AsyncShell:
 
 
 class AsyncLine:
-    """A `dial.Line` of AnyIO."""
+    """A `dial.DialLine` of AnyIO."""
 
     def __init__(self) -> None:
         self._stream: anyio.abc.SocketStream | None = None

@@ -412,7 +412,7 @@ WAIT_S_MIN = 0.001
 
 
 class SocketLine:
-    """A `dial.Line` of a plain socket. Its coroutines wait for the socket, and never suspend."""
+    """A `dial.DialLine` of a plain socket. Its coroutines wait for the socket, and never suspend."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None

@@ -1,6 +1,6 @@
 """`dial`: opens the connections of both clients: TCP, the TLS handshake, the framing, the proof of the client's name.
 
-It is written once, as a coroutine over a `Line`. The async client awaits it. The line of the blocking client waits for
+It is written once, as a coroutine over a `DialLine`. The async client awaits it. The line of the blocking client waits for
 its socket and never suspends, so `run_now` runs the coroutine to its end. No messages are exchanged here.
 """
 
@@ -29,7 +29,7 @@ S = TypeVar("S", covariant=True)
 T = TypeVar("T")
 
 
-class Line(Protocol[S]):
+class DialLine(Protocol[S]):
     """The TCP connection that is being opened. stream: the socket or stream of the present connection."""
 
     @property
@@ -80,7 +80,7 @@ def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def dial(
-    line: Line[S],
+    line: DialLine[S],
     address: str,
     framing: Framing,
     auto_wait_s: float,
@@ -119,7 +119,7 @@ async def dial(
         raise
 
 
-async def _call(line: Line[S], address: str, tls: Tls | None, timeout_s: float) -> TlsLayer | None:
+async def _call(line: DialLine[S], address: str, tls: Tls | None, timeout_s: float) -> TlsLayer | None:
     """Opens a TCP connection, and completes the TLS handshake if there are TLS settings. Raises NodeUnreachable."""
     host, port = split_host_port(address)
     layer = None if tls is None else new_layer(tls, address)
@@ -135,7 +135,7 @@ async def _call(line: Line[S], address: str, tls: Tls | None, timeout_s: float) 
     return layer
 
 
-async def _shake_hands(line: Line[S], address: str, layer: TlsLayer) -> None:
+async def _shake_hands(line: DialLine[S], address: str, layer: TlsLayer) -> None:
     try:
         reply = layer.handshake()
         while True:
@@ -152,7 +152,7 @@ async def _shake_hands(line: Line[S], address: str, layer: TlsLayer) -> None:
         raise tls_failed(address, fault) from fault
 
 
-async def _greet(line: Line[S], address: str, layer: TlsLayer | None, wait_s: float) -> bytes:
+async def _greet(line: DialLine[S], address: str, layer: TlsLayer | None, wait_s: float) -> bytes:
     """Sends the hello of the framing "head" (Ockam since June 2024), and returns the bytes that arrive in time: none
     from a node with the framing "legacy". Raises TlsFailed if the node refuses this client's certificate."""
     received = b""
@@ -172,7 +172,9 @@ async def _greet(line: Line[S], address: str, layer: TlsLayer | None, wait_s: fl
     return received
 
 
-async def _authenticate(line: Line[S], address: str, dialled: Dialled[S], token: Token, timeout_s: float) -> Dialled[S]:
+async def _authenticate(
+    line: DialLine[S], address: str, dialled: Dialled[S], token: Token, timeout_s: float
+) -> Dialled[S]:
     _, wire, received, layer = dialled
     try:
         host = line.peer_host

@@ -14,13 +14,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -31,10 +35,8 @@ from rich.table import Table
 from stream_client import PartitionedStream, Push, Stream, connect
 from stream_node.demo.blocks import DemoBlocks, run_blocks
 from stream_node.demo.consumer import ConsumerProcesses
-from stream_node.demo.export import DemoExport, export
 from stream_node.demo.guarded import GuardedProof, run_guarded
 from stream_node.demo.proof import DemoFailed, DemoProof, prove
-from stream_node.demo.source import Line, read_lines
 from stream_node.node.process import NodeProcess
 from stream_service.names import partition_of
 
@@ -318,3 +320,90 @@ def _print_report(console: Console, demo: Demo) -> None:
     for row in demo.exported.answer:
         answer.add_row(*(f"{value:,}" for value in row))
     console.print(answer)
+
+
+TOTAL_BYTES = 6 * 1024 * 1024
+LINE_BYTES_MAX = 16 * 1024
+
+
+class Line(NamedTuple):
+    """A line of a text file. key: the path of the file, so that all its lines go to one partition and keep their
+    order."""
+
+    key: bytes
+    data: bytes
+
+
+def read_lines(input_dir: Path | None, total_bytes: int = TOTAL_BYTES) -> list[Line]:
+    """Returns the lines of several MB of real text, including empty lines. Raises OSError if there is no text.
+    input_dir: None means text that every machine has. total_bytes: the size at which the reading of files ends."""
+    lines: list[Line] = []
+    left = total_bytes
+    for file in _files(input_dir):
+        try:
+            content = file.read_bytes()
+        except OSError:
+            continue
+        if b"\0" in content[:1024]:
+            continue
+        found = [Line(str(file).encode(), line[:LINE_BYTES_MAX]) for line in content.splitlines()]
+        lines += found
+        left -= len(content)
+        if left <= 0:
+            return lines
+    if not lines:
+        raise OSError(f"found no text to push in {input_dir or 'the usual places'}; name a folder with --input-dir")
+    return lines
+
+
+def _files(input_dir: Path | None) -> Iterator[Path]:
+    if input_dir is not None:
+        yield from sorted(path for path in input_dir.rglob("*") if path.is_file())
+        return
+    yield from sorted(path for path in Path("/var/log").glob("*.log") if path.is_file())
+    yield from sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    yield from sorted(Path(sysconfig.get_path("stdlib")).glob("*/*.py"))
+    yield from sorted(Path(__file__).parents[2].rglob("*.py"))
+
+
+TIMEOUT_S = 1_500.0
+
+
+class DemoExport(msgspec.Struct, frozen=True):
+    """The result of the export. columns, answer: the result of `query`, in SQL, on the table.
+
+    rows_before_kill: the rows that the table had when the exporter was killed; another one exported the rest."""
+
+    rows: int
+    rows_before_kill: int
+    data_bytes: int
+    file_bytes: int
+    seconds: float
+    query: str
+    columns: list[str]
+    answer: list[list[int | float]]
+
+
+def export(folder: Path, node: str, stream: str) -> DemoExport | str:
+    """Exports the stream into the folder. Returns a text with the reason if Spark is not installed. Raises
+    DemoFailed."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "the extra `spark` is not installed (sh tools/spark.sh)"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "spark_export.exporter.demo", str(folder), node, stream],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DemoFailed(f"the export did not end in {TIMEOUT_S:g} s") from None
+    if done.returncode:
+        lines = done.stderr.splitlines() or [f"exit code {done.returncode}"]
+        raise DemoFailed(f"the export failed: {lines[-1]}")
+    report = json.loads(done.stdout.splitlines()[-1])
+    if "skipped" in report:
+        return str(report["skipped"])
+    return msgspec.convert(report, DemoExport)

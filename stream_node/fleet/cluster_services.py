@@ -22,9 +22,8 @@ from ockam.errors import AddressInUse, ConnectFailed, InvalidAddress
 from ockam.transport.connection import Connection
 from ockam.transport.forwarding import OpenRequests
 from ockam.transport.tcp import TcpTransport
-from stream_node.fleet.cluster.fixed_member import FixedMember, fixed_view
 from stream_node.fleet.cluster.link import Link
-from stream_node.fleet.cluster.member import ClusterMember
+from stream_node.fleet.cluster.member import ClusterMember, FixedMember, fixed_view
 from stream_node.fleet.cluster.proofs import NONCE_BYTES
 from stream_node.fleet.cluster.protocol import CLUSTER
 from stream_node.fleet.cluster.router import Router

@@ -12,7 +12,7 @@ from ockam.quotas.usage import SETTING_PREFIX
 from ockam.quotas.usage_machine import LIMIT_NAMES
 from ockam.transport.connection_machine import ConnectionLimits
 from stream_node.node.config import LOG_LEVELS, Config
-from stream_node.node.identity.identity_limits import identity_limits
+from stream_node.node.identity.access import identity_limits
 from stream_node.node.logs import set_level
 from stream_node.node.parts import NodeParts
 

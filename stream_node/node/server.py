@@ -33,9 +33,8 @@ from stream_node.node.clock_note import read_known, since_boot_s, write_note
 from stream_node.node.config import Config, without_effect
 from stream_node.node.databases import open_database
 from stream_node.node.day_log import DayLog
-from stream_node.node.identity.access import NodeAccess, check_exposure, open_access
+from stream_node.node.identity.access import NodeAccess, check_exposure, make_usages, open_access
 from stream_node.node.identity.channel_services import start_channels
-from stream_node.node.identity.identity_limits import make_usages
 from stream_node.node.identity.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
 from stream_node.node.identity.token_services import NodeTokens
 from stream_node.node.live_settings import change_settings, connection_limits

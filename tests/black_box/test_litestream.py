@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 import trio
 
-from stream_node.care.doctor_database import LITESTREAM_FOLDER, WAL_RESET_FIXED
+from stream_node.care.doctor import LITESTREAM_FOLDER, WAL_RESET_FIXED
 from stream_node.node.process import NodeProcess
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.directory_lock import KEPT

@@ -15,7 +15,7 @@ import pytest
 from index_service.extensions import MarkedPosition
 from index_service.storage import REPLACE, sealed_row
 from stream_node.care.unread import count_unread
-from stream_node.doors.metrics.reading import read_session
+from stream_node.doors.metrics.snapshot import read_session
 from stream_service.extensions import StreamInfo
 from stream_storage.contract import Append, Session
 from stream_storage.engine import Engine

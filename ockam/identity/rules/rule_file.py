@@ -6,7 +6,12 @@
     may = ["read", "index"]
     on = ["orders"]
 
-Each rule has either `may` or `may_not`. The file may also have limits of single identities (`LimitTables`). A change
+    [limits."certificate:alice"]
+    requests_per_second = 2_000
+    connections_max = "unlimited"
+
+Each rule has either `may` or `may_not`. The file may also have limits of single identities: a
+pattern as in `who`, or `anonymous:ADDRESS` for the peers of one address. The settings have the other limits. A change
 leaves the other lines of the file, with their comments."""
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ from stream_node.cli.options import (
 )
 from stream_node.cli.outlet import output_taken, take_singly
 from stream_node.cli.output import tell
-from stream_node.cli.streams.holes import FailOnHoleOption, Holes
-from stream_node.cli.streams.messages import PrintFormat, flush, write_message
+from stream_node.cli.streams.messages import FailOnHoleOption, Holes, PrintFormat, flush, write_message
 from stream_node.cli.streams.pull import BARE_DATA, FromOption, LastOption, PrintOptions, StopOption, begin_at
 from stream_node.cli.values import UsageError
 

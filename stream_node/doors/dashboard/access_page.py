@@ -1,4 +1,5 @@
-"""The page of access: the rules in force, the connected identities, and the last refusals."""
+"""The page of access: the rules in force, the connected identities, and the last refusals. The page of connections:
+who sends and receives most, and a form that closes one."""
 
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ from starlette.responses import Response
 from ockam.files.parsing import ParseError, parse_json
 from ockam.identity.rules.rights import EVERY_NAME, RIGHT_NAMES, Right
 from stream_node.doors.dashboard.page import OPERATOR, DashboardPage
+from stream_node.doors.dashboard.rendering import number
 from stream_node.doors.http.problems import Problem
 from stream_node.node.identity.access import AUDIT_FILE
+from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 
 TAIL_BYTES = 256 * 1024
 """How much of the end of the audit log is read."""
@@ -92,3 +95,29 @@ def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambd
 
 def _names(rights: Right) -> list[str]:
     return [name for name, right in RIGHT_NAMES.items() if right & rights]
+
+
+SHOWN_MAX = 50
+
+
+async def show_connections(page: DashboardPage) -> Response:
+    page.need(OPERATOR, EVERY_NAME)
+    async with page.client() as client:
+        found = await client.session.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, SHOWN_MAX))
+    return page.show(
+        "connections.html",
+        active="connections",
+        total=found.total,
+        connections=found.connections,
+        parties=found.parties,
+        may_close=page.may(Right.ADMIN, EVERY_NAME),
+    )
+
+
+async def close(page: DashboardPage) -> Response:
+    who = (await page.form()).get("who", "")
+    async with page.client() as client:
+        closed = (await client.session.ask(ADDRESS, CLOSE, CloseRequest(0, who, page.call.caller.peer.address))).closed
+    if not closed:
+        raise Problem(404, "no-such-connection", f"this node has no other connection of {who[:200]!r}")
+    return page.go("/connections", done=f"{number(closed)} {'connection' if closed == 1 else 'connections'} closed.")

@@ -10,11 +10,13 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_client import ClientError, StreamClient, StreamInfo, set_position
 from stream_node.cli.values import UsageError, parse_start
-from stream_node.doors.dashboard.finding import Asked, find, find_consumers
 from stream_node.doors.dashboard.listing import (
+    Asked,
     ConsumerRow,
     PositionLine,
     consumer_rows,
+    find,
+    find_consumers,
     list_infos,
     list_saved,
     permitted,

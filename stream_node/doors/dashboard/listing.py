@@ -1,18 +1,31 @@
-"""Lists everything that the user may see: streams with their partitions, and consumers with their positions."""
+"""Lists everything that the user may see: streams with their partitions, and consumers with their positions.
+A process that has all streams searches and orders them in a reading thread (`find`); another one asks the node."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import trio
+from sqlalchemy import ColumnElement, and_, bindparam, func, select
 
 from index_service.extensions import SavedPosition
+from index_service.storage import saved_indexes
 from stream_client import AccessDenied, StreamClient, StreamInfo, list_positions
 from stream_node.care.unread import count_unread
+from stream_node.care.unread_rows import ONE, lag_sum, to_read, to_read_joined
 from stream_node.doors.dashboard.page import DashboardPage
 from stream_node.doors.http.data.places import find_partitions
+from stream_node.doors.http.problems import Problem
+from stream_service.operations import describe
+from stream_storage.contract import Do, Session
+from stream_storage.errors import StorageClosed
+from stream_storage.schema import messages, streams
+from stream_storage.statement import Statement, compiled
+from stream_storage.thread_runner import ThreadRunner
 
 ROWS = 50
 
@@ -134,3 +147,142 @@ def shown_rows(rows: list[Any], first: int, total: int) -> Shown:
     """Returns a page that has been cut already. first: the number of its first row. total: the number of all rows."""
     after = first + ROWS
     return Shown(rows, first, total, max(0, first - ROWS) if first else None, after if after < total else None)
+
+
+class Asked(NamedTuple):
+    """The query of a page. search: a part of a name, in capital or small letters. first: the number of the first row.
+    streams, clients: the edges of the names that the user may see. rates: messages per second, by stream."""
+
+    search: str
+    order: str
+    first: int
+    streams: Sequence[str]
+    clients: Sequence[str]
+    rates: dict[str, float] | None = None
+
+    def may_see(self, stream: str) -> bool:
+        return bisect_right(self.streams, stream) % 2 == 1
+
+    def may_see_client(self, client_id: str) -> bool:
+        return bisect_right(self.clients, client_id) % 2 == 1
+
+    def finds(self, *names: str) -> bool:
+        """Whether the search finds one of the names. A statement cannot: PostgreSQL has names as bytes."""
+        return not self.search or self.search.lower() in "\n".join(names).lower()
+
+
+_STREAMS = compiled(
+    select(
+        streams.c.name,
+        func.count(),
+        func.sum(streams.c.next_index - streams.c.first_index),
+        func.sum(streams.c.size_bytes),
+    )
+    .group_by(streams.c.name)
+    .order_by(streams.c.name)
+)
+_newest = (
+    select(messages.c.time_us)
+    .where(messages.c.stream_id == streams.c.id, messages.c.idx == streams.c.next_index - ONE)
+    .scalar_subquery()
+)
+_NEWEST = compiled(select(func.max(_newest)).where(streams.c.name == bindparam("stream")))
+_lags = (
+    select(to_read.c.client_id, to_read.c.stream_name, lag_sum.label("lag"))
+    .select_from(to_read_joined)
+    .group_by(to_read.c.client_id, to_read.c.stream_name)
+)
+_lag = _lags.subquery("lags")
+
+
+def _largest(*of: ColumnElement[bool]) -> Statement:
+    """Compiles a statement that reads, by stream, the largest lag of the consumers with names from `low` to `high`."""
+    to = to_read.c.client_id
+    lags = _lags.where(to >= bindparam("low"), to < bindparam("high"), *of).subquery("lags")
+    return compiled(select(lags.c.stream_name, func.max(lags.c.lag)).group_by(lags.c.stream_name))
+
+
+_LARGEST, _LARGEST_OF_STREAM = _largest(), _largest(to_read.c.stream_name == bindparam("stream"))
+_END = b"\xff"
+"""Both databases order these bytes behind every name."""
+_saved = (
+    select(
+        saved_indexes.c.client_id,
+        saved_indexes.c.stream_name,
+        func.count().label("positions"),
+        func.max(saved_indexes.c.saved_us).label("saved_us"),
+    )
+    .group_by(saved_indexes.c.client_id, saved_indexes.c.stream_name)
+    .subquery("saved")
+)
+_CONSUMERS = compiled(
+    select(_saved.c.client_id, _saved.c.stream_name, _saved.c.positions, _saved.c.saved_us, _lag.c.lag)
+    .select_from(
+        _saved.outerjoin(_lag, and_(_lag.c.client_id == _saved.c.client_id, _lag.c.stream_name == _saved.c.stream_name))
+    )
+    .order_by(_saved.c.client_id, _saved.c.stream_name)
+)
+
+
+def find_streams(session: Session, asked: Asked) -> Shown:
+    found = [row for row in session.execute(_STREAMS) if asked.may_see(row[0]) and asked.finds(row[0])]
+    # The lags of all consumers are read only for an order that needs them.
+    lags = _largest_lags(session, asked, _LARGEST) if asked.order == "lag" else {}
+    keys: dict[str, Callable[[Any], float]] = {
+        "rate": lambda row: (asked.rates or {}).get(row[0], 0.0),
+        "lag": lambda row: lags.get(row[0], 0),
+        "messages": lambda row: row[2],
+        "size": lambda row: row[3],
+    }
+    if asked.order in keys:
+        # The rows come in the order of their names, and rows with the same key stay in it.
+        found.sort(key=keys[asked.order], reverse=True)
+    return cut_rows(found, asked.first, lambda row: _stream_row(session, asked, *row))
+
+
+def _stream_row(session: Session, asked: Asked, name: str, partitions: int, stored: int, size_bytes: int) -> StreamRow:
+    (first,) = session.log.list_streams(name, None, 1)
+    (newest_us,) = session.execute(_NEWEST, {"stream": name}).fetchone()
+    return StreamRow(
+        name=name,
+        partitions=partitions,
+        first=describe(session, first),
+        messages=stored,
+        size_bytes=size_bytes,
+        newest_us=newest_us,
+        rate=None if asked.rates is None else asked.rates.get(name, 0.0),
+        lag=_largest_lags(session, asked, _LARGEST_OF_STREAM, stream=name).get(name),
+    )
+
+
+def _largest_lags(session: Session, asked: Asked, statement: Statement, **of: str) -> dict[str, int]:
+    edges, found = asked.clients, dict[str, int]()
+    for low, high in zip(edges[::2], (*edges[1::2], _END), strict=False):
+        for stream, lag in session.execute(statement, {"low": low, "high": high, **of}):
+            found[stream] = max(found.get(stream, 0), lag)
+    return found
+
+
+def find_consumers(session: Session, asked: Asked) -> Shown:
+    """Reads a page of consumers, the farthest behind first, without lease holders."""
+    found = [
+        (client_id, stream, positions, lag if asked.may_see(stream) else None, saved_us)
+        for client_id, stream, positions, saved_us, lag in session.execute(_CONSUMERS)
+        if asked.may_see_client(client_id) and asked.finds(client_id, stream)
+    ]
+    found.sort(key=lambda row: -(row[3] or 0))
+    return cut_rows(found, asked.first, lambda row: ConsumerRow(*row))
+
+
+async def find(runner: ThreadRunner, asked: Asked, read: Callable[[Session, Asked], Shown]) -> Shown:
+    """Reads a page by a function of this module. Raises StorageError, and Problem while the node stops."""
+    done = trio.Event()
+    operation = Do(lambda session: read(session, asked), lambda operation: done.set())
+    try:
+        runner.submit_read(operation)
+    except StorageClosed as error:
+        raise Problem(503, "node-stops", "the node is stopping; ask again after its next start") from error
+    await done.wait()
+    if operation.error is not None:
+        raise operation.error
+    return operation.result

@@ -12,10 +12,12 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_client import Retention, StreamNotFound
 from stream_node.cli.values import UsageError, parse_duration, parse_size
-from stream_node.doors.dashboard.finding import Asked, find, find_streams
 from stream_node.doors.dashboard.listing import (
+    Asked,
     StreamRow,
     consumer_rows,
+    find,
+    find_streams,
     list_infos,
     list_saved,
     permitted,

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_node.doors.dashboard.page import DashboardPage
 from stream_node.doors.http.app import json_response
-from stream_node.doors.metrics.reading import read_figures
+from stream_node.doors.metrics.snapshot import read_figures
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.thread_runner import ThreadRunner
 

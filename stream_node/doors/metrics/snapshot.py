@@ -1,26 +1,135 @@
 """Snapshot: everything that the metrics show, at one moment.
 It is taken in the event loop, which it never holds for long: the database and files are read in other threads, and long
-lists are walked in parts."""
+lists are walked in parts. Only some streams and consumers have statistics of their own; the others are summed, because
+every name in a metric costs memory in Prometheus for good."""
 
 from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
 import trio
+from sqlalchemy import Select, bindparam, func, select
 
 from ockam.actors.mailbox import MailboxStatistics
 from stream_node.care.trouble import CurrentTroubles
-from stream_node.doors.metrics.reading import ConsumerFigures, Figures, StreamFigures, read_figures
+from stream_node.care.unread_rows import ZERO, lag_sum, to_read, to_read_joined
 from stream_node.node.identity.endings import Ending, read_endings
 from stream_node.node.parts import NodeCondition, NodeParts, ServerStatistics
 from stream_service.counters import StreamCounters
+from stream_storage.contract import Do, Session
 from stream_storage.errors import StorageError
+from stream_storage.schema import messages, streams
 from stream_storage.sqlite.database import FILE_NAME
-from stream_storage.thread_runner import StorageHistograms
+from stream_storage.statement import compiled
+from stream_storage.thread_runner import StorageHistograms, ThreadRunner
+
+OTHERS = "_others"
+"""The name of the sum of all streams, or all consumers, that are not shown one by one."""
+
+
+class StreamFigures(msgspec.Struct, frozen=True):
+    """The statistics of one stream, for all its partitions. written: all messages ever stored, not only those retained.
+    oldest_us: the time of the oldest message, in microseconds since 1970; None if there is no message."""
+
+    name: str
+    partitions: int
+    written: int
+    messages: int
+    size_bytes: int
+    oldest_us: int | None
+
+
+class ConsumerFigures(msgspec.Struct, frozen=True):
+    """The statistics of one consumer on one stream, for all partitions that it reads (`stream_node.care.unread_rows`).
+    lag: the number of stored messages after its positions. saved_us: when it saved a position last, in microseconds
+    since 1970; None for the sum of several consumers."""
+
+    client_id: str
+    stream: str
+    lag: int
+    saved_us: int | None
+
+
+_kept = streams.c.next_index - streams.c.first_index
+_by_name = (
+    select(
+        streams.c.name,
+        func.count(),
+        func.sum(streams.c.next_index).label("written"),
+        func.sum(_kept),
+        func.sum(streams.c.size_bytes),
+        func.min(
+            select(messages.c.time_us)
+            .where(messages.c.stream_id == streams.c.id, messages.c.idx == streams.c.first_index)
+            .scalar_subquery()
+        ),
+    )
+    .where(
+        streams.c.name.in_(
+            select(streams.c.name)
+            .group_by(streams.c.name)
+            .order_by(func.sum(streams.c.next_index).desc(), streams.c.name)
+            .limit(bindparam("most"))
+            .offset(ZERO)
+        )
+    )
+    .group_by(streams.c.name)
+    .order_by(streams.c.name)
+)
+_all_streams = select(func.count(), func.sum(streams.c.next_index), func.sum(_kept), func.sum(streams.c.size_bytes))
+_lag = lag_sum.label("lag")
+_consumers: Select[tuple[str, str, int, int]] = (
+    select(to_read.c.client_id, to_read.c.stream_name, _lag, func.max(to_read.c.saved_us))
+    .select_from(to_read_joined)
+    .group_by(to_read.c.client_id, to_read.c.stream_name)
+    .order_by(_lag.desc(), to_read.c.client_id, to_read.c.stream_name)
+    .limit(bindparam("most"))
+    .offset(ZERO)
+)
+_all_consumers = select(_lag).select_from(to_read_joined)
+_TOP, _TOTALS = compiled(_by_name), compiled(_all_streams)
+_CONSUMERS, _CONSUMERS_TOTAL = compiled(_consumers), compiled(_all_consumers)
+
+
+class Figures(NamedTuple):
+    """The statistics of streams and consumers; the last entry of each is for all others together."""
+
+    streams: list[StreamFigures]
+    consumers: list[ConsumerFigures]
+
+
+def read_session(session: Session, most: int) -> Figures:
+    """Reads the statistics of the streams to which most was written, and of the consumers with the greatest lag.
+    most: how many of each are shown one by one."""
+    named = [StreamFigures(*row) for row in session.execute(_TOP, {"most": most})]
+    partitions, *sums = (number or 0 for number in session.execute(_TOTALS).fetchone())
+    rest = StreamFigures(
+        OTHERS,
+        partitions - sum(each.partitions for each in named),
+        sums[0] - sum(each.written for each in named),
+        sums[1] - sum(each.messages for each in named),
+        sums[2] - sum(each.size_bytes for each in named),
+        None,
+    )
+    consumers = [ConsumerFigures(*row) for row in session.execute(_CONSUMERS, {"most": most})]
+    (total,) = session.execute(_CONSUMERS_TOTAL).fetchone()
+    # If there are fewer consumers than may be named, there are no others.
+    if len(consumers) == most:
+        left = (total or 0) - sum(each.lag for each in consumers)
+        consumers.append(ConsumerFigures(OTHERS, OTHERS, left, None))
+    return Figures([*named, rest] if rest.partitions else named, consumers)
+
+
+async def read_figures(runner: ThreadRunner, most: int) -> Figures:
+    """Reads the statistics in a reading thread. Raises StorageError, see `ThreadRunner.read`."""
+    return (await runner.read(partial(Do, partial(read_session, most=most)))).result
+
 
 PART = 1_000
 """The number of mailboxes that are sampled before other tasks of the event loop run."""

@@ -15,8 +15,7 @@ from ockam.actors.worker import HandlingFailed, Worker
 from ockam.identity.rules.rights import NOTHING, Demand, Right
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from stream_node.fleet.cluster.fixed_member import FixedMember
-from stream_node.fleet.cluster.member import ClusterMember
+from stream_node.fleet.cluster.member import ClusterMember, FixedMember
 from stream_node.fleet.cluster.proofs import NONCE_BYTES
 from stream_node.fleet.cluster.protocol import DRAIN, LINK, MARK, STATUS, ClusterStatus, MemberStatus, ShardStatus
 from stream_node.fleet.cluster.view import ClusterView

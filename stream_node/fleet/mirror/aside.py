@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from stream_node.fleet.mirror.local_stream import LocalStream
+from stream_node.fleet.mirror.mirror import LocalStream
 from stream_service.mirror_operations import begin_aside, copy_aside, cut_tail
 from stream_service.mirror_rows import MirrorRow
 from stream_service.names import NAME_BYTES_MAX

@@ -11,7 +11,7 @@ A planned promotion loses nothing:
 
 After a start, `stream_node.fleet.mirror.promotions` goes on at step 3. If step 3 or 4 fails, this node stores that it
 gives the role back (`StreamRole.RESTORING`), and the partitions of the source become primaries again. A forced one does
-step 5 alone; the former source becomes a mirror when it can be reached again (`stream_node.fleet.mirror.fencer`).
+step 5 alone; the former source becomes a mirror when it can be reached again (`stream_node.fleet.mirror.tasks`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from index_service.fences import raise_fences
 from index_service.lease_groups import LeaseGroups
 from stream_node.fleet.mirror.asking import RemoteNode
 from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
-from stream_node.fleet.mirror.local_stream import do
-from stream_node.fleet.mirror.mirror import Mirror
+from stream_node.fleet.mirror.mirror import Mirror, do
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
 from stream_node.fleet.mirror.stream_copier import StreamCopier
 from stream_service.mirror_operations import AnyChange

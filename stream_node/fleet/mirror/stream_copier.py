@@ -16,7 +16,7 @@ from index_service.worker import SERVICE_ADDRESSES as INDEX_ADDRESSES
 from ockam.actors.address import local
 from stream_node.fleet.mirror.asking import RemoteNode, asking
 from stream_node.fleet.mirror.errors import MirrorError, SourceRefused
-from stream_node.fleet.mirror.local_stream import completed, do
+from stream_node.fleet.mirror.mirror import completed, do
 from stream_service.extensions import LIST, ListRequest, StreamInfo, StreamKey
 from stream_service.mirror_rows import MirrorRow
 from stream_service.names import stream_address

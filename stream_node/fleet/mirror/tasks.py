@@ -8,28 +8,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import structlog
 import trio
 
-from ockam.actors.address import local
-from ockam.actors.message import HERE, Origin
+from ockam.actors.address import local, tcp
+from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
-from stream_node.fleet.mirror.errors import MirrorError
-from stream_node.fleet.mirror.fencer import fence
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import NOTHING, Demand, Right
+from ockam.protocol import ProtocolError
+from ockam.transport.forwarding import OpenRequests
+from stream_node.fleet.mirror.asking import RemoteNode
+from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost
 from stream_node.fleet.mirror.followers import Followers
-from stream_node.fleet.mirror.local_stream import LocalStream
 from stream_node.fleet.mirror.message_copier import MessageCopier
-from stream_node.fleet.mirror.mirror import Identity, Mirror
-from stream_node.fleet.mirror.passing import Passing
+from stream_node.fleet.mirror.mirror import Identity, LocalStream, Mirror
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
 from stream_node.fleet.mirror.stream_copier import StreamCopier
+from stream_service.extensions import RICH_PUSH
+from stream_service.follower_rows import FollowerRow
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import BeMirror
+from stream_service.mirroring import BeMirror, Role
 from stream_service.names import stream_address
-from stream_service.role_operations import make_mirror, store_role
+from stream_service.protocol import PUSH
+from stream_service.push_batch import PUSH_BATCH
+from stream_service.role_operations import end_fence, make_mirror, store_role
 from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
+from stream_storage.errors import StorageClosed, StorageError
 
 RESTART_S = 1.0
 
@@ -238,3 +246,117 @@ class MirrorTasks:
         # The key may belong to the successor of this task already.
         if self._scopes.get(key) is scope:
             del self._scopes[key]
+
+
+RETRY_S = 0.5
+
+
+async def fence(mirror: Mirror, own_address: Callable[[], str]) -> FollowerRow | None:
+    """Makes the former source of a primary a mirror of it: tries until it is one, or until the task is cancelled.
+    Without that, a primary that comes back would take pushes, beside the mirror that has taken its place.
+    Returns the former source as a mirror; None if the node stops, or has the role no more."""
+    while True:
+        try:
+            with mirror.asking() as remote:
+                await _fence(mirror, remote, own_address)
+            return (await mirror.stream.change(partial(end_fence, fenced_us=mirror.now_us()))).result
+        except StorageClosed:
+            # The node is stopping.
+            return None
+        except (SourceLost, StorageError) as error:
+            mirror.report(MirrorCondition.FENCING, str(error))
+        except (MirrorError, ProtocolError) as error:
+            # The source answers, so it may take pushes. An operator has to do something about it.
+            mirror.report(MirrorCondition.UNFENCED, str(error))
+        await trio.sleep(RETRY_S)
+
+
+async def _fence(mirror: Mirror, remote: RemoteNode, own_address: Callable[[], str]) -> None:
+    (name, partition), row = mirror.stream.identity, mirror.row
+    now = await mirror.change_source(remote)
+    address, history = own_address(), await mirror.stream.get_history()
+    if now.role is Role.MIRROR and (now.source, now.stream_name) == (address, name):
+        # A planned promotion has made it a mirror, without leave to move messages aside. If the promotion was forced
+        # then, the former source can have messages that this node lacks.
+        ends = [after.first_index for entry, after in pairwise(history) if entry.entry_id == now.entry_id]
+        if not ends or now.next_index <= ends[0]:
+            return
+    elif now.entry_id not in {entry.entry_id for entry in history}:
+        # Both have gone on since: an operator decides which one is right.
+        raise Parted(
+            f"{row.source_name!r} at {row.source} was promoted or restored since; "
+            "make one of both a mirror by `mirror add --force`"
+        )
+    await mirror.change_source(remote, BeMirror(address, name), force=True)
+    logger.warning("source_fenced", stream=name, partition=partition, source=row.source)
+
+
+TAGS = (PUSH.tag, PUSH_BATCH.tag, RICH_PUSH.tag)
+BACKLOG_BYTES_MAX = 4 * 1024 * 1024
+"""The backlog of a source above which the mirror refuses pushes, as it does without this module."""
+
+
+class Passing(Worker):
+    """Passes the pushes that a mirror gets on to its source, under the name of this node, and the answers back.
+    The source answers by the return route of the push, in which this worker stands before the route of the publisher.
+    So nothing is remembered about a push: one that the source does not answer is not answered here, and its publisher
+    sends it again, as after every loss."""
+
+    def __init__(self, node: Node, find_source: Callable[[Identity], MirrorRow | None]) -> None:
+        self._node = node
+        self._find_source = find_source
+        # By the `host:port` of a source: whose pushes went there, and the connection through which it answers.
+        self._senders: dict[str, OpenRequests] = {}
+        self._ways: dict[str, Origin] = {}
+
+    def pass_on(self, identity: Identity, run: Sequence[Message]) -> Sequence[Message]:
+        """Passes those pushes on that may go to the source of a mirror. Returns the other messages, in order."""
+        row = self._find_source(identity)
+        if row is None:
+            return run
+        # A source that reads slower than the publishers push must not fill the memory of this node.
+        way = self._ways.get(row.source)
+        if way is not None and way.is_behind(BACKLOG_BYTES_MAX):
+            return run
+        passed: list[Message] = []
+        kept: list[Message] = []
+        for message in run:
+            (passed if self._may_pass(message, identity[0], row.source_name) else kept).append(message)
+        # The sender is remembered before its push leaves, since only senders get answers.
+        self._senders.setdefault(row.source, OpenRequests()).note(passed)
+        onward = (tcp(row.source), stream_address(row.source_name, identity[1]))
+        back = (self.context.address, stream_address(*identity))
+        self.context.send_run([Message(onward, (*back, *each.return_route), each.payload) for each in passed])
+        return kept
+
+    def demand(self, message: Message) -> Demand | None:
+        """Returns the right that the sender needs: only sources answer here."""
+        return NOTHING if message.origin.peer in self._senders else None
+
+    def handle(self, message: Message) -> None:
+        source, route = message.origin.peer, message.onward_route[1:]
+        # A source may answer only those whose pushes it has got. Otherwise it could send anything to any worker here.
+        if len(route) < 2 or source not in self._senders or not self._senders[source].is_sender(route[1]):
+            return
+        self._ways[source] = message.origin
+        self.context.send(Message(route[1:], (route[0],), message.payload))
+
+    def _may_pass(self, message: Message, name: str, source_name: str) -> bool:
+        """Whether a message is a push whose sender may push to the source, and that has not been here before."""
+        gate = self._node.gate
+        return (
+            message.payload.startswith(TAGS)
+            and bool(message.return_route)
+            and self.context.address not in message.return_route
+            and (gate is None or name == source_name or gate.holds(message.origin, Right.WRITE, source_name))
+            and (gate is None or not _has_number(message.payload))
+        )
+
+
+def _has_number(payload: bytes) -> bool:
+    """Whether a push has a sequence number.
+    Its publisher id belongs to an identity, and at the source all senders are one: that of this node."""
+    try:
+        return payload.startswith(RICH_PUSH.tag) and RICH_PUSH.decode_request(payload).sequence is not None
+    except ProtocolError:
+        return False

@@ -1,8 +1,9 @@
-"""The rules of a running node: opens them with the audit log, reads them again, and refuses an unprotected start.
+"""The rules and limits of a running node: opens them with the audit log, reads them again, refuses an open start.
 `ockam.identity.rules` decides. This module connects it with the settings, the files and the connections of one node."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,11 +19,13 @@ from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.authorizer import Authorizer
 from ockam.identity.rules.rule_file import RulesError, load_rules
 from ockam.identity.rules.rules import Rule, Rules
+from ockam.quotas.shared_use import SharedUse
+from ockam.quotas.usage import SETTING_PREFIX, Excess, Usages
+from ockam.quotas.usage_machine import LIMIT_NAMES, IdentityLimits
 from ockam.transport.tcp import TcpTransport
 from stream_node.fleet.worker_place import WorkerPlace, worker_name
 from stream_node.node.block_services import KEEPERS
 from stream_node.node.config import Config, ConfigError
-from stream_node.node.identity.identity_limits import ExcessLog
 from stream_node.node.identity.token_services import state_of
 
 INTERVAL_S = 0.5
@@ -181,3 +184,42 @@ def open_access(
     access = NodeAccess(file, KEEPERS, authorizer, audit, node, tcp)
     nursery.start_soon(access.watch)
     return access
+
+
+TOLD_INTERVAL_S = 10.0
+"""The shortest time between two log lines about exceeded limits. The audit log has a bound of its own."""
+
+
+def make_usages(config: Config, place: WorkerPlace | None) -> Usages:
+    """Returns the counts of use of the node's identities, with the limits from these settings.
+    place: the place of a worker process, which counts together with the others; None: the node has one process."""
+    shared = None if place is None else SharedUse(place.use, len(place.addresses), place.number)
+    return Usages(
+        identity_limits(config),
+        limits_loopback=config.identity_limits_loopback,
+        on_excess=ExcessLog(),
+        shared=shared,
+        names_channels=not config.secure_channel_trust_anyone,
+    )
+
+
+def identity_limits(config: Config) -> IdentityLimits:
+    """Returns the limits of all identities for which the file of the rules names no others."""
+    return IdentityLimits(**{name: getattr(config, SETTING_PREFIX + name) for name in LIMIT_NAMES})
+
+
+class ExcessLog:
+    """Logs exceeded limits at a bounded rate, and writes them to the audit log. audit: None on a node without rules."""
+
+    def __init__(self, audit: Audit | None = None) -> None:
+        self.audit = audit
+        self._told_s = -math.inf
+
+    def __call__(self, excess: Excess) -> None:
+        now_s = trio.current_time()
+        if now_s >= self._told_s + TOLD_INTERVAL_S:
+            self._told_s = now_s
+            logger.warning("limit_exceeded", identity=excess.key, limit=excess.limit, peer=excess.peer)
+        if self.audit is not None:
+            event, name = "limited" if excess.is_refusal else "slowed", SETTING_PREFIX + excess.limit
+            self.audit.refused(Entry(event, excess.key, excess.peer, name=name, reason=excess.reason))

@@ -12,6 +12,7 @@ import pytest
 
 from stream_node.care.doctor import (
     EARLIEST_US,
+    LITESTREAM_FOLDER,
     OTHER_FILES,
     SYNC_COUNT,
     SYNC_TIME_S_MAX,
@@ -21,15 +22,16 @@ from stream_node.care.doctor import (
     check_directory,
     check_file_system,
     check_free,
+    check_litestream,
     check_open_files,
     check_owner,
+    check_sqlite,
     check_syncs,
     file_system,
     measure_syncs,
     nearest_directory,
 )
 from stream_node.care.doctor_access import check_listen, check_tls
-from stream_node.care.doctor_database import LITESTREAM_FOLDER, check_litestream, check_sqlite
 from stream_node.node.config import Config
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.sqlite.database import FILE_NAME, Database

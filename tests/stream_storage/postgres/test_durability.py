@@ -13,7 +13,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from structlog.testing import capture_logs
 
-from stream_node.care.doctor_database import examine_server
+from stream_node.care.doctor import examine_server
 from stream_node.node.config import Config
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Append, Operation

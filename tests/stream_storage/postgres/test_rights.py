@@ -15,7 +15,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import trio
 from structlog.testing import capture_logs
 
-from stream_node.care.doctor_database import examine_server
+from stream_node.care.doctor import examine_server
 from stream_node.node.config import Config
 from stream_node.node.databases import check_url
 from stream_storage.commit import commit_batch

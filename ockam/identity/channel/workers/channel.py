@@ -325,6 +325,8 @@ def _is_local(onward: Route) -> bool:
 
 
 class ChannelWaiting:
+    """Makes the senders to one channel wait, while workers are full or an identity exceeds its limits."""
+
     def __init__(self, node: Node, nursery: trio.Nursery, inner: Address) -> None:
         self._node = node
         self._nursery = nursery

@@ -1,9 +1,16 @@
-"""The list of all operations on data over HTTP, with their parameters and answers."""
+"""The list of all operations on data over HTTP, and `/v1/openapi.json`, which describes them in OpenAPI 3.1."""
 
 from __future__ import annotations
 
-from stream_node.doors.http.app import Endpoint
-from stream_node.doors.http.data.openapi import BODIES, PAGES, HttpOperation, make_endpoint
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.responses import Response
+
+from stream_node import __version__
+from stream_node.doors.http.app import Endpoint, HttpCall, json_response
+from stream_node.doors.http.data.follow import EVENTS
 from stream_node.doors.http.data.positions import (
     ConsumerPositions,
     ForgetQuery,
@@ -15,10 +22,11 @@ from stream_node.doors.http.data.positions import (
 )
 from stream_node.doors.http.data.pull import MessagePage, MessageQuery, PullQuery, pull, pull_message
 from stream_node.doors.http.data.push import Pushed, PushQuery, push
-from stream_node.doors.http.data.query import NoQuery
-from stream_node.doors.http.data.records import RAW
+from stream_node.doors.http.data.query import NoQuery, read_query
+from stream_node.doors.http.data.records import JSON, LINES, RAW, TEXT
 from stream_node.doors.http.data.streams import (
     ChangedStream,
+    DataRetention,
     Deleted,
     ListQuery,
     NewStream,
@@ -30,6 +38,125 @@ from stream_node.doors.http.data.streams import (
     describe,
     list_streams,
 )
+from stream_node.doors.http.problems import MEDIA_TYPE
+
+PATH_SCHEMAS: dict[str, dict[str, Any]] = {
+    "name": {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\u0000]+$"},
+    "client_id": {"type": "string", "minLength": 1, "maxLength": 1024},
+    "index": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+}
+RAW_SCHEMA = {"type": "string", "contentMediaType": RAW}
+
+
+class ProblemDetails(msgspec.Struct, frozen=True):
+    """An error (RFC 9457). detail: what went wrong and what to do. Some errors have further members."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class HttpOperation(NamedTuple):
+    """One endpoint, as the document describes it. answer, body: their types, if they are JSON.
+    other_answers, other_bodies: further media types. statuses: those of success. description: more about its
+    requests."""
+
+    endpoint: Endpoint
+    summary: str
+    query: type[msgspec.Struct]
+    answer: type[msgspec.Struct] | None
+    body: type[msgspec.Struct] | None = None
+    other_answers: tuple[str, ...] = ()
+    other_bodies: tuple[str, ...] = ()
+    statuses: tuple[int, ...] = (200,)
+    description: str = ""
+
+
+def make_document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
+    types: set[type[msgspec.Struct]] = {
+        kind for each in operations for kind in (each.query, each.answer, each.body) if kind is not None
+    }
+    types.add(ProblemDetails)
+    ordered = sorted(types, key=lambda kind: kind.__name__)
+    _, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    # A retention without any limit is refused: `null` in its place says that the node's own applies.
+    limits = components[DataRetention.__name__]
+    limits["not"] = {"properties": {name: {"type": "null"} for name in limits["properties"]}}
+    paths: dict[str, dict[str, Any]] = {}
+    for each in operations:
+        paths.setdefault(each.endpoint.path, {})[each.endpoint.method.lower()] = _operation(each, components)
+    queries = {each.query.__name__ for each in operations}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "stream-node", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": {name: schema for name, schema in components.items() if name not in queries},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def make_endpoint(operations: Sequence[HttpOperation]) -> Endpoint:
+    document = make_document(operations)
+
+    async def show(call: HttpCall) -> Response:
+        read_query(call.request, NoQuery)
+        return json_response(document, end=b"\n")
+
+    return Endpoint("GET", "/v1/openapi.json", show)
+
+
+def _operation(operation: HttpOperation, components: dict[str, Any]) -> dict[str, Any]:
+    path = operation.endpoint.path
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    parameters = [{"name": name, "in": "path", "required": True, "schema": PATH_SCHEMAS[name]} for name in names]
+    # OpenAPI lists each parameter of a query by itself, and the types have them in one struct.
+    query = components[operation.query.__name__]
+    for name, schema in query["properties"].items():
+        is_required = name in query.get("required", ())
+        parameters.append({"name": name, "in": "query", "required": is_required, "schema": _without_null(schema)})
+    answers: dict[str, Any] = {kind: {"schema": RAW_SCHEMA} for kind in operation.other_answers}
+    if operation.answer is not None:
+        answers[JSON] = {"schema": _reference(operation.answer)}
+    found: dict[str, Any] = {
+        "operationId": operation.endpoint.handle.__name__,
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": {
+            **{str(status): {"description": "done", "content": answers} for status in operation.statuses},
+            "default": {"description": "a problem", "content": {MEDIA_TYPE: {"schema": _reference(ProblemDetails)}}},
+        },
+    }
+    if operation.description:
+        found["description"] = operation.description
+    # A request without a body type has none in the document either.
+    bodies: dict[str, Any] = {kind: {"schema": {} if kind == JSON else RAW_SCHEMA} for kind in operation.other_bodies}
+    if operation.body is not None:
+        bodies[JSON] = {"schema": _reference(operation.body)}
+    if bodies:
+        found["requestBody"] = {"required": operation.endpoint.method != "PUT", "content": bodies}
+    return found
+
+
+def _reference(kind: type) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a parameter that may be left out: a query has no null."""
+    if "anyOf" not in schema:
+        return {name: value for name, value in schema.items() if value is not None}
+    kept = [each for each in schema["anyOf"] if each.get("type") != "null"]
+    return kept[0] if len(kept) == 1 else {"anyOf": kept}
+
+
+BODIES = (JSON, LINES, RAW, TEXT)
+PAGES = (LINES, EVENTS)
+"""The types of the answer to a pull, apart from JSON."""
+
 
 STREAMS = "/v1/streams"
 STREAM = STREAMS + "/{name}"

@@ -35,15 +35,15 @@ OWN_ACTS = (
         FOLLOWS,
     ),
     OwnAct("makes a source its mirror, and gives it its role back", "stream_node/fleet/mirror/promotion.py", REPLACES),
-    OwnAct("makes a former source its mirror", "stream_node/fleet/mirror/fencer.py", REPLACES),
+    OwnAct("makes a former source its mirror", "stream_node/fleet/mirror/tasks.py", REPLACES),
     OwnAct(
         "passes a push to a mirror on to its source",
-        "stream_node/fleet/mirror/passing.py",
+        "stream_node/fleet/mirror/tasks.py",
         "with the setting `mirror_passes_pushes`: `write` on the stream, and on the name of the source",
     ),
     OwnAct(
         "asks a mirror after a start whether it has taken its place",
-        "stream_node/fleet/mirror/returning.py",
+        "stream_node/fleet/mirror/followers.py",
         "a mirror that has read the stream and said where it is: the rights of `mirror add`, with the mirror as source",
     ),
     OwnAct(

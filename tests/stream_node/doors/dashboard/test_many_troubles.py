@@ -18,7 +18,7 @@ import trio
 from ockam.identity.rules.tokens import create_token
 from stream_client import connect, set_position
 from stream_node.care.trouble_service import ADDRESS, TROUBLES, TroublesRequest
-from stream_node.doors.dashboard import dashboard, finding, overview, silence, troubles
+from stream_node.doors.dashboard import dashboard, listing, overview, silence, troubles
 from stream_node.node.repeated_events import RepeatedEvents
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.rows import connection_of
@@ -142,6 +142,6 @@ async def test_one_look_serves_all_and_only_what_is_listed_gets_texts(
     connection_of(session).row_factory = note
     for clients, lag in (([""], 1), (["c1", "c2"], 1), (["d"], None), ([], None)):
         rows.clear()
-        page = finding.find_streams(session, finding.Asked("", "lag", 0, [""], clients))
+        page = listing.find_streams(session, listing.Asked("", "lag", 0, [""], clients))
         assert [row.lag for row in page.rows] == [lag]
         assert len(rows) < 10

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from ockam.actors.address import Route
-from stream_node.fleet.mirror import returning
+from stream_node.fleet.mirror import followers
 from stream_node.node.process import NodeProcess
 from stream_service.appending import APPEND, AppendedMessage, AppendRequest
 from stream_service.extensions import (
@@ -61,7 +61,7 @@ async def test_a_primary_that_asks_its_mirrors_stores_nothing_until_it_knows(
         async with stream_peer(b.address) as peer:
             await peer.create("s")
         b.kill()
-        monkeypatch.setattr(returning, "PATIENCE_S", PATIENCE_S)
+        monkeypatch.setattr(followers, "PATIENCE_S", PATIENCE_S)
         async with served(tmp_path / "a", error_delay_s=0.0) as a, stream_peer(a.address) as peer:
             await check_held(peer)
             # A question for the role, or a change that changes nothing, does not end it.

@@ -20,8 +20,8 @@ from ockam.identity.rules.rules import Rule
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from stream_client import connect
-from stream_node.fleet.mirror.passing import Passing
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
+from stream_node.fleet.mirror.tasks import Passing
 from stream_service.extensions import RichStatus
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import Role
