@@ -15,9 +15,9 @@ from index_service.extensions import (
     SetRequest,
 )
 from stream_client.arguments import BeforeLike, before_of
-from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
 from stream_client.errors import AccessDenied, InvalidArgument, RequestRefused
+from stream_client.partitions import OnePartition
 from stream_client.session import ClientSession, Connected
 from stream_service.copying import COPY, CopiedMessage, CopyRequest, CopyResponse
 from stream_service.extensions import (
@@ -45,12 +45,10 @@ LIST_PAGE = 1_000
 T = TypeVar("T")
 
 
-class StreamAdmin:
+class StreamAdmin(OnePartition):
     """The base class of `streams.Stream`: the operations of an administrator on one partition of a stream."""
 
-    def __init__(self, session: ClientSession, handle: PartitionHandle) -> None:
-        self.session = session
-        self.handle = handle
+    session: ClientSession
 
     async def info(self) -> StreamInfo:
         """Returns the node's description of the partition: its first and next index, size, times and retention."""

@@ -3,21 +3,21 @@ I/O."""
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TypeVar
 
 from ockam.protocol import Protocol as WireProtocol
 from ockam.protocol import ProtocolError
+from stream_client.conversing import Conversing
 from stream_client.core.conversation import UNSENT_BYTES_MAX
 from stream_client.core.pushes import PendingResult
-from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
+from stream_client.errors import NodeUnreachable, RequestTimeout, UnexpectedAnswer
 from stream_client.session import ClientSession
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-class Conversation:
+class Conversation(Conversing):
     """An exchange of any number of messages with one service of a node. `StreamClient.converse` begins a conversation.
 
     A conversation ends when `close` is called or the connection is lost. Every `send` after the loss raises
@@ -25,19 +25,7 @@ class Conversation:
     begin another conversation and wait for its `opened`, which returns after the client has reconnected.
     """
 
-    def __init__(self, session: ClientSession, service: str) -> None:
-        self._session = session
-        self._changed: PendingResult | None = None
-        self._lost: ClientError | None = None
-        self._was_open = False
-        self._core = session.core.converse(service)
-        self._core.on_change = self._note_change
-        self._was_open = self._core.is_open
-
-    @property
-    def received(self) -> deque[bytes]:
-        """The payloads of the messages that have arrived and that `receive` has not returned yet, oldest first."""
-        return self._core.received
+    _session: ClientSession
 
     async def opened(self, timeout_s: float | None = None) -> None:
         """Waits until messages can be sent. Raises NodeUnreachable if the next attempt to connect fails or takes longer
@@ -65,11 +53,6 @@ class Conversation:
         self.send_nowait(payload)
         # blocking only: self._session.shell.yield_control()
 
-    def send_nowait(self, payload: bytes) -> None:
-        """Queues a message for sending, without waiting. Raises what `send` raises."""
-        self._check()
-        self._core.send(payload)
-
     async def receive(self, timeout_s: float | None = None) -> bytes | None:
         """Returns the payload of the next message, or None if none arrives within `timeout_s` seconds (None: no limit).
         Raises ConnectionLost, and the error of an `error` message, for example RequestRefused."""
@@ -93,24 +76,3 @@ class Conversation:
             return protocol.decode_response(payload)
         except ProtocolError as error:
             raise UnexpectedAnswer(f"not an answer to a {protocol.name}: {error}") from error
-
-    def close(self) -> None:
-        """Ends the conversation. Messages that arrive later are dropped. Safe to call twice."""
-        self._session.core.end_conversation(self._core)
-
-    def _check(self) -> None:
-        # A new connection does not reopen a conversation.
-        if self._lost is not None:
-            raise self._lost
-        if self._was_open and self._core.error is not None:
-            raise self._core.error
-
-    def _note_change(self) -> None:
-        if not self._core.is_open and self._was_open:
-            closed = self._session.core.connection.closed
-            self._lost = closed or ConnectionLost(f"the connection to {self._session.address} ended")
-            self._session.core.end_conversation(self._core)
-        self._was_open = self._was_open or self._core.is_open
-        changed, self._changed = self._changed, None
-        if changed is not None:
-            changed.finish()

@@ -6,23 +6,21 @@ The messages have the format of the bidirectional workers of Ockam's Elixir impl
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterable
 from typing import Self
 
-from ockam.actors.address import Address, Route, local
+from ockam.actors.address import Route
 from stream_client.arguments import NEW
 from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
-from stream_client.core.pushes import PendingResult
-from stream_client.errors import ClientError, RequestRefused, RequestTimeout, UnexpectedAnswer
-from stream_client.routed_messages import RoutedMessage, decode_routed, encode_routed
+from stream_client.errors import RequestRefused, RequestTimeout, UnexpectedAnswer
+from stream_client.routed_messages import RoutedAnswers, RoutedMessage, decode_routed, encode_routed
 from stream_client.session import ClientSession
 from stream_client.streams import Stream, create_streams
 from stream_service.extensions import FromIndex, RichMessage
 
 
-class Correspondent:
+class Correspondent(RoutedAnswers):
     """One party of two-way messaging over streams. `StreamClient.correspondent` returns a Correspondent.
 
     inbox: the stream in which the other parties store their answers.
@@ -30,13 +28,10 @@ class Correspondent:
     """
 
     def __init__(self, session: ClientSession, inbox: Stream) -> None:
+        super().__init__()
         self._session = session
         self._streams: dict[str, Stream] = {}
         self._reader: Reader | None = None
-        self._waiting: dict[Address, _RoutedAnswer] = {}
-        self._name = f"asked_{secrets.token_hex(8)}_"
-        self._requests = 0
-        self.strays = 0
         self.inbox = inbox
 
     async def send(self, to_stream: str, onward_route: Route, payload: bytes, *, return_route: Route = ()) -> None:
@@ -68,9 +63,7 @@ class Correspondent:
         # The reader must know where the inbox ends before the request is sent. Otherwise it could begin after the
         # answer.
         reader = await self._reading()
-        self._requests += 1
-        address = local(f"{self._name}{self._requests}")
-        answer = self._waiting[address] = _RoutedAnswer()
+        address, answer = self._wait_for()
         try:
             await self.send(to_stream, onward_route, payload, return_route=(address,))
             reader.ask()
@@ -110,34 +103,6 @@ class Correspondent:
                 )
         return self._reader
 
-    def _arrived(self, reader: Reader) -> None:
-        # Without a page no answer can come, so every waiting request fails with the error.
-        try:
-            page = reader.take()
-        except ClientError as error:
-            for answer in list(self._waiting.values()):
-                answer.finish(error)
-            return
-        for message in page.messages:
-            self._deliver(message.data)
-        # An answer that has not come yet will be in a later page.
-        if any(not answer.done for answer in self._waiting.values()):
-            reader.ask()
-
-    def _deliver(self, data: bytes) -> None:
-        """Finishes the request that this data of a message answers. Without such a request, the message is a stray."""
-        try:
-            routed = decode_routed(data)
-        except UnexpectedAnswer:
-            self.strays += 1
-            return
-        answer = self._waiting.get(routed.onward_route[0]) if routed.onward_route else None
-        if answer is None or answer.done:
-            self.strays += 1
-        else:
-            answer.routed = routed
-            answer.finish()
-
 
 class RoutedMessages:
     """An iterator over the routed messages of a stream. It skips all other messages, which `strays` counts."""
@@ -156,11 +121,3 @@ class RoutedMessages:
                 return decode_routed(message.data)
             except UnexpectedAnswer:
                 self.strays += 1
-
-
-class _RoutedAnswer(PendingResult):
-    __slots__ = ("routed",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.routed: RoutedMessage | None = None

@@ -32,31 +32,14 @@ from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import pulled, pulled_rich
-from stream_client.push_windows import WINDOW, PartitionChooser, make_sequences, missing_partition
-from stream_client.watch import PartitionWatch
+from stream_client.partitions import SomePartitions
+from stream_client.push_windows import WINDOW, make_sequences
 from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
-from stream_service.names import partition_of
 from stream_service.protocol import StreamMessage
 
 
 class Stream(StreamAdmin):
     """One partition of a stream: pushes, pulls and consumes its messages. The tasks of one event loop can share it."""
-
-    def __repr__(self) -> str:
-        return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
-
-    @property
-    def name(self) -> str:
-        return self.handle.name
-
-    @property
-    def partition(self) -> int:
-        return self.handle.partition
-
-    @property
-    def unconfirmed(self) -> int:
-        """The number of unanswered pushes to this partition, by all publishers of this client."""
-        return self.handle.unconfirmed
 
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
         """Stores one message, and returns its index when the node has stored it on disk.
@@ -194,7 +177,7 @@ class Stream(StreamAdmin):
         return arrow.reader(batches)
 
 
-class PartitionedStream:
+class PartitionedStream(SomePartitions[Stream]):
     """Some or all existing partitions of one stream.
 
     partitions: these partitions, in order of their numbers.
@@ -203,56 +186,6 @@ class PartitionedStream:
     pushes also use partitions that are added later, within some seconds. Then a key can belong to another partition
     than before, for all publishers alike; its earlier messages stay where they are.
     """
-
-    def __init__(self, partitions: Sequence[Stream], *, is_whole: bool = False) -> None:
-        """is_whole: whether these are all partitions of the stream."""
-        self._is_whole = is_whole
-        self._take(partitions)
-        self._watch = self._make_watch(self._grow) if is_whole else None
-
-    def _take(self, partitions: Sequence[Stream]) -> None:
-        self.partitions = tuple(partitions)
-        self._by_number = {stream.partition: stream for stream in self.partitions}
-        self._count = max(self._by_number) + 1
-        self._chooser = PartitionChooser(self._count, sorted(self._by_number))
-
-    def _grow(self, partitions: list[int]) -> None:
-        self._take([*self.partitions, *self._open(partitions)])
-
-    def _make_watch(self, grow: Callable[[list[int]], None]) -> PartitionWatch:
-        return PartitionWatch(self.partitions[0].session, self.name, self.count, grow)
-
-    def _open(self, partitions: list[int]) -> list[Stream]:
-        session = self.partitions[0].session
-        return [Stream(session, handle) for handle in session.core.find_handles(self.name, partitions)]
-
-    def __repr__(self) -> str:
-        there = len(self.partitions)
-        noun = "partition" if self.count == 1 else "partitions"
-        which = f"{self.count} {noun}" if there == self.count else f"{there} of {self.count} {noun}"
-        return f"<PartitionedStream {self.name!r}, {which}, of {self.partitions[0].session.address}>"
-
-    @property
-    def name(self) -> str:
-        return self.partitions[0].name
-
-    @property
-    def count(self) -> int:
-        """The highest number of these partitions plus one, so a deleted partition below it counts too. The partition of
-        a key depends on it."""
-        return self._count
-
-    def partition_for(self, key: BytesLike) -> Stream:
-        """Returns the partition that stores messages with this key (`stream_service.names.partition_of`). Raises
-        StreamNotFound if that partition was deleted."""
-        return self.get_partition(partition_of(to_bytes(key, "a key"), self.count))
-
-    def get_partition(self, partition: int) -> Stream:
-        """Returns the partition with this number. Raises StreamNotFound if it does not exist."""
-        found = self._by_number.get(partition)
-        if found is None:
-            raise missing_partition(self.name, partition, self.count)
-        return found
 
     def push(
         self,

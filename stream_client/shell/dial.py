@@ -1,7 +1,7 @@
 """`dial`: opens the connections of both clients: TCP, the TLS handshake, the framing, the proof of the client's name.
 
-It is written once, as a coroutine over a `DialLine`. The async client awaits it. The line of the blocking client waits for
-its socket and never suspends, so `run_now` runs the coroutine to its end. No messages are exchanged here.
+It is written once, as a coroutine over a `DialLine`. The async client awaits it. The line of the blocking client waits
+for its socket and never suspends, so `run_now` runs the coroutine to its end. No messages are exchanged here.
 """
 
 from __future__ import annotations
