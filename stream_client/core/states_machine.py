@@ -12,6 +12,7 @@ compares states and data. Single pushes have no states here, since there are hun
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import TypeAlias, TypeVar
 
@@ -121,129 +122,65 @@ class CoreEvent(_Member):
 State: TypeAlias = ConnectionState | RouteState | StreamState | PartitionState | CallState | ConversationState
 S = TypeVar("S", ConnectionState, RouteState, StreamState, PartitionState, CallState, ConversationState)
 
-TRANSITIONS: dict[State, dict[CoreEvent, State]] = {
-    # ------------------------------------------------------------------------------------------- connection
-    ConnectionState.DOWN: {
-        CoreEvent.CONNECTED: ConnectionState.SILENT,
-        CoreEvent.DISCONNECTED: ConnectionState.DOWN,
-        CoreEvent.CLOSED: ConnectionState.CLOSED,
-    },
-    ConnectionState.SILENT: {
-        CoreEvent.CONNECTED: ConnectionState.SILENT,
-        CoreEvent.RECEIVED: ConnectionState.UP,
-        CoreEvent.DISCONNECTED: ConnectionState.DOWN,
-        CoreEvent.CLOSED: ConnectionState.CLOSED,
-    },
-    ConnectionState.UP: {
-        CoreEvent.CONNECTED: ConnectionState.SILENT,
-        CoreEvent.RECEIVED: ConnectionState.UP,
-        CoreEvent.DISCONNECTED: ConnectionState.DOWN,
-        CoreEvent.CLOSED: ConnectionState.CLOSED,
-    },
-    # The shell notices the end of the client only at its next step. Until then it may still report connections and
-    # bytes.
-    ConnectionState.CLOSED: {
-        CoreEvent.CONNECTED: ConnectionState.CLOSED,
-        CoreEvent.RECEIVED: ConnectionState.CLOSED,
-        CoreEvent.DISCONNECTED: ConnectionState.CLOSED,
-        CoreEvent.CLOSED: ConnectionState.CLOSED,
-    },
-    # ------------------------------------------------------------------------------------ route to the service
-    RouteState.UNREACHED: {
-        CoreEvent.CONNECTED: RouteState.UNREACHED,
-        CoreEvent.RECEIVED: RouteState.REACHED,
-        CoreEvent.ANSWERED: RouteState.REACHED,
-        CoreEvent.ROUTE_LOST: RouteState.UNREACHED_LOST,
-        CoreEvent.DISCONNECTED: RouteState.UNREACHED,
-    },
-    RouteState.UNREACHED_LOST: {
-        CoreEvent.CONNECTED: RouteState.UNREACHED,
-        CoreEvent.RECEIVED: RouteState.UNREACHED_LOST,
-        CoreEvent.ANSWERED: RouteState.REACHED,
-        CoreEvent.ROUTE_LOST: RouteState.UNREACHED_LOST,
-        CoreEvent.DISCONNECTED: RouteState.UNREACHED,
-    },
-    RouteState.REACHED: {
-        CoreEvent.CONNECTED: RouteState.REACHED,
-        CoreEvent.RECEIVED: RouteState.REACHED,
-        CoreEvent.ANSWERED: RouteState.REACHED,
-        CoreEvent.ROUTE_LOST: RouteState.LOST,
-        CoreEvent.DISCONNECTED: RouteState.GONE,
-    },
-    # Only an answer of the service proves that the route works again, since a node without the service sends a hello
-    # too.
-    RouteState.GONE: {
-        CoreEvent.CONNECTED: RouteState.GONE,
-        CoreEvent.RECEIVED: RouteState.GONE,
-        CoreEvent.ANSWERED: RouteState.REACHED,
-        CoreEvent.ROUTE_LOST: RouteState.LOST,
-        CoreEvent.DISCONNECTED: RouteState.GONE,
-    },
-    RouteState.LOST: {
-        CoreEvent.CONNECTED: RouteState.GONE,
-        CoreEvent.RECEIVED: RouteState.LOST,
-        CoreEvent.ANSWERED: RouteState.REACHED,
-        CoreEvent.ROUTE_LOST: RouteState.LOST,
-        CoreEvent.DISCONNECTED: RouteState.GONE,
-    },
-    # ------------------------------------------------------------------------------------------------- stream
-    StreamState.NAMED: {
-        CoreEvent.CREATED: StreamState.CREATED,
-    },
-    StreamState.CREATED: {
-        CoreEvent.CREATED: StreamState.CREATED,
-        CoreEvent.CREATE_SENT: StreamState.CREATING,
-    },
-    StreamState.CREATING: {
-        CoreEvent.CREATED: StreamState.CREATING,
-        CoreEvent.CREATE_DONE: StreamState.CREATED,
-    },
-    # ---------------------------------------------------------------------------------------------- partition
-    PartitionState.SEARCHED: {
-        CoreEvent.ROUTE_FOUND: PartitionState.OPEN,
-        CoreEvent.ROUTE_DOUBTED: PartitionState.SEARCHED,
-        CoreEvent.DELETED: PartitionState.DELETED,
-    },
-    PartitionState.OPEN: {
-        CoreEvent.ROUTE_FOUND: PartitionState.OPEN,
-        CoreEvent.ROUTE_DOUBTED: PartitionState.SEARCHED,
-        CoreEvent.DELETED: PartitionState.DELETED,
-    },
-    PartitionState.DELETED: {
-        CoreEvent.DELETED: PartitionState.DELETED,
-    },
-    # --------------------------------------------------------------------------------------------------- call
-    CallState.HELD: {
-        CoreEvent.SENT: CallState.SENT,
-        CoreEvent.DISCONNECTED: CallState.HELD,
-        CoreEvent.FINISHED: CallState.DONE,
-    },
-    CallState.SENT: {
-        CoreEvent.SENT: CallState.SENT,
-        CoreEvent.DISCONNECTED: CallState.HELD,
-        CoreEvent.FINISHED: CallState.DONE,
-    },
-    CallState.DONE: {
-        CoreEvent.FINISHED: CallState.DONE,
-    },
-    # ------------------------------------------------------------------------------------------- conversation
-    ConversationState.BROKEN: {
-        CoreEvent.CONNECTED: ConversationState.OPEN,
-        CoreEvent.ANSWERED: ConversationState.OPEN,
-        CoreEvent.ROUTE_LOST: ConversationState.BROKEN,
-        CoreEvent.DISCONNECTED: ConversationState.BROKEN,
-        CoreEvent.CLOSED: ConversationState.CLOSED,
-    },
-    ConversationState.OPEN: {
-        CoreEvent.CONNECTED: ConversationState.OPEN,
-        CoreEvent.ANSWERED: ConversationState.OPEN,
-        CoreEvent.ROUTE_LOST: ConversationState.BROKEN,
-        CoreEvent.DISCONNECTED: ConversationState.BROKEN,
-        CoreEvent.CLOSED: ConversationState.CLOSED,
-    },
-    ConversationState.CLOSED: {
-        CoreEvent.CLOSED: ConversationState.CLOSED,
-    },
+# The classes by their short names, for the table.
+On, Conn, To, Stream = CoreEvent, ConnectionState, RouteState, StreamState
+Part, Call, Talk = PartitionState, CallState, ConversationState
+TransitionTable: TypeAlias = dict[State, dict[CoreEvent, State]]
+
+
+def _table(events: Sequence[CoreEvent], rows: Mapping[State, Sequence[State | None]]) -> TransitionTable:
+    """Returns the transitions of one part. rows: for each state, the next one after each of the events; None: the event
+    does not happen in this state."""
+    return {
+        state: {event: following for event, following in zip(events, row, strict=True) if following is not None}
+        for state, row in rows.items()
+    }
+
+
+TRANSITIONS: TransitionTable = {
+    # ------------------------------------------------------------------------------------------ connection
+    **_table(        (On.CONNECTED, On.RECEIVED, On.DISCONNECTED, On.CLOSED), {
+        Conn.DOWN:   (Conn.SILENT,  None,        Conn.DOWN,       Conn.CLOSED),
+        Conn.SILENT: (Conn.SILENT,  Conn.UP,     Conn.DOWN,       Conn.CLOSED),
+        Conn.UP:     (Conn.SILENT,  Conn.UP,     Conn.DOWN,       Conn.CLOSED),
+        # The shell notices the end of the client only at its next step. Until then it may still report connections
+        # and bytes.
+        Conn.CLOSED: (Conn.CLOSED,  Conn.CLOSED, Conn.CLOSED,     Conn.CLOSED),
+    }),
+    # -------------------------------------------------------------------------------- route to the service
+    **_table(              (On.CONNECTED, On.RECEIVED,       On.ANSWERED, On.ROUTE_LOST,     On.DISCONNECTED), {
+        To.UNREACHED:      (To.UNREACHED, To.REACHED,        To.REACHED,  To.UNREACHED_LOST, To.UNREACHED),
+        To.UNREACHED_LOST: (To.UNREACHED, To.UNREACHED_LOST, To.REACHED,  To.UNREACHED_LOST, To.UNREACHED),
+        To.REACHED:        (To.REACHED,   To.REACHED,        To.REACHED,  To.LOST,           To.GONE),
+        # Only an answer of the service proves that the route works again, since a node without the service sends a
+        # hello too.
+        To.GONE:           (To.GONE,      To.GONE,           To.REACHED,  To.LOST,           To.GONE),
+        To.LOST:           (To.GONE,      To.LOST,           To.REACHED,  To.LOST,           To.GONE),
+    }),
+    # ---------------------------------------------------------------------------------------------- stream
+    **_table(            (On.CREATED,      On.CREATE_SENT,  On.CREATE_DONE), {
+        Stream.NAMED:    (Stream.CREATED,  None,            None),
+        Stream.CREATED:  (Stream.CREATED,  Stream.CREATING, None),
+        Stream.CREATING: (Stream.CREATING, None,            Stream.CREATED),
+    }),
+    # ------------------------------------------------------------------------------------------- partition
+    **_table(          (On.ROUTE_FOUND, On.ROUTE_DOUBTED, On.DELETED), {
+        Part.SEARCHED: (Part.OPEN,      Part.SEARCHED,    Part.DELETED),
+        Part.OPEN:     (Part.OPEN,      Part.SEARCHED,    Part.DELETED),
+        Part.DELETED:  (None,           None,             Part.DELETED),
+    }),
+    # ------------------------------------------------------------------------------------------------ call
+    **_table(      (On.SENT,   On.DISCONNECTED, On.FINISHED), {
+        Call.HELD: (Call.SENT, Call.HELD,       Call.DONE),
+        Call.SENT: (Call.SENT, Call.HELD,       Call.DONE),
+        Call.DONE: (None,      None,            Call.DONE),
+    }),
+    # ---------------------------------------------------------------------------------------- conversation
+    **_table(        (On.CONNECTED, On.ANSWERED, On.ROUTE_LOST, On.DISCONNECTED, On.CLOSED), {
+        Talk.BROKEN: (Talk.OPEN,    Talk.OPEN,   Talk.BROKEN,   Talk.BROKEN,     Talk.CLOSED),
+        Talk.OPEN:   (Talk.OPEN,    Talk.OPEN,   Talk.BROKEN,   Talk.BROKEN,     Talk.CLOSED),
+        Talk.CLOSED: (None,         None,        None,          None,            Talk.CLOSED),
+    }),
 }  # fmt: skip
 
 
