@@ -31,63 +31,32 @@ STANDING_TIMEOUT_S = 5.0
 """The same for commands that ask for the state of a node.
 A node whose database is silent reports that after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
-TimeoutOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0.001,
-        metavar="SECONDS",
-        help="The longest wait for an answer. Without it: 2 s for the first answer of the node, 30 s for later "
-        "answers.",
-    ),
-]
-ServiceOption = Annotated[
-    str | None,
-    named("--service", "NAME", "The name of the stream service on that node. Real Ockam services use `stream`."),
-]
-IndexServiceOption = Annotated[
-    str | None,
-    named(
-        "--index-service",
-        "NAME",
-        "The name of the index service on that node. Without it: the name of --service with _index added, as in "
-        "stream_index.",
-    ),
-]
-FramingOption = Annotated[
-    Literal["head", "legacy", "auto"] | None,
-    typer.Option(
-        envvar="STREAM_NODE_FRAMING",
-        help="The framing of messages on the connection: legacy for Ockam services from before June 2024, auto to "
-        "find it out. Without it: head.",
-    ),
-]
-TlsCaOption = Annotated[
-    str | None,
-    named(
-        "--tls-ca",
-        "FILE",
-        "Connect with TLS. A PEM file with the authorities of the node's certificate, or the word system.",
-    ),
-]
-TlsCertificateOption = Annotated[
-    str | None, named("--tls-cert", "FILE", "A PEM file with your certificate, which proves to the node who you are.")
-]
-TlsKeyOption = Annotated[str | None, named("--tls-key", "FILE", "A PEM file with its private key.")]
-TlsServerNameOption = Annotated[
-    str | None,
-    named(
-        "--tls-server-name", "NAME", "The name that the node's certificate must have, if it is not that in the address."
-    ),
-]
 SYSTEM = "system"
 """The value of --tls-ca that stands for the authorities that the system trusts."""
 
 
 class TlsOptions(NamedTuple):
-    tls_ca: TlsCaOption = None
-    tls_cert: TlsCertificateOption = None
-    tls_key: TlsKeyOption = None
-    tls_server_name: TlsServerNameOption = None
+    tls_ca: Annotated[
+        str | None,
+        named(
+            "--tls-ca",
+            "FILE",
+            "Connect with TLS. A PEM file with the authorities of the node's certificate, or the word system.",
+        ),
+    ] = None
+    tls_cert: Annotated[
+        str | None,
+        named("--tls-cert", "FILE", "A PEM file with your certificate, which proves to the node who you are."),
+    ] = None
+    tls_key: Annotated[str | None, named("--tls-key", "FILE", "A PEM file with its private key.")] = None
+    tls_server_name: Annotated[
+        str | None,
+        named(
+            "--tls-server-name",
+            "NAME",
+            "The name that the node's certificate must have, if it is not that in the address.",
+        ),
+    ] = None
 
     def make(self) -> Tls | None:
         """Returns the TLS of the options, if given, with absolute paths. Raises UsageError if a key or a name is given
@@ -114,22 +83,6 @@ PeerOption = Annotated[
         "Open a secure channel to the node, which must have this identity. Several are separated by commas.",
     ),
 ]
-IdentityOption = Annotated[
-    str | None,
-    named(
-        "--identity",
-        "FILE",
-        "The file of your own identity for --peer. Without it: that of your user (see `identity create`).",
-    ),
-]
-ListenerOption = Annotated[
-    str | None,
-    named(
-        "--channel-listener",
-        "NAME",
-        "The name of the listener for secure channels on the node. [default: secure_channel; Ockam's Rust nodes: api]",
-    ),
-]
 
 
 class ChannelOptions(NamedTuple):
@@ -137,8 +90,23 @@ class ChannelOptions(NamedTuple):
     channel_listener: the name of the listener on the node."""
 
     peer: PeerOption = None
-    identity: IdentityOption = None
-    channel_listener: ListenerOption = None
+    identity: Annotated[
+        str | None,
+        named(
+            "--identity",
+            "FILE",
+            "The file of your own identity for --peer. Without it: that of your user (see `identity create`).",
+        ),
+    ] = None
+    channel_listener: Annotated[
+        str | None,
+        named(
+            "--channel-listener",
+            "NAME",
+            "The name of the listener for secure channels on the node. [default: secure_channel; Ockam's Rust nodes: "
+            "api]",
+        ),
+    ] = None
 
     def make(self, target: Target) -> SecureChannel | None:
         """Returns the secure channel to a node, or None if neither an option nor the target names a peer.
@@ -234,9 +202,27 @@ def keep_token(context: str, file: str | None) -> str | None:
 
 
 class ServiceOptions(NamedTuple):
-    service: ServiceOption = None
-    index_service: IndexServiceOption = None
-    framing: FramingOption = None
+    service: Annotated[
+        str | None,
+        named("--service", "NAME", "The name of the stream service on that node. Real Ockam services use `stream`."),
+    ] = None
+    index_service: Annotated[
+        str | None,
+        named(
+            "--index-service",
+            "NAME",
+            "The name of the index service on that node. Without it: the name of --service with _index added, as in "
+            "stream_index.",
+        ),
+    ] = None
+    framing: Annotated[
+        Literal["head", "legacy", "auto"] | None,
+        typer.Option(
+            envvar="STREAM_NODE_FRAMING",
+            help="The framing of messages on the connection: legacy for Ockam services from before June 2024, auto to "
+            "find it out. Without it: head.",
+        ),
+    ] = None
 
 
 NO_SERVICES = ServiceOptions()
@@ -245,7 +231,15 @@ NO_SERVICES = ServiceOptions()
 class RequestOptions(NamedTuple):
     """The shared options, in the order of the help texts."""
 
-    timeout: TimeoutOption = None
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            metavar="SECONDS",
+            help="The longest wait for an answer. Without it: 2 s for the first answer of the node, 30 s for later "
+            "answers.",
+        ),
+    ] = None
     tls_options: TlsOptions = NO_TLS
     token_file: TokenFileOption = None
     channel: ChannelOptions = NO_CHANNEL

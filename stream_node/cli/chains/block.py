@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".blk", ".blk.gz", ".blk.zstd")
 PASSED_OVER_SHOWN = 5
-AlsoOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="Another node, to continue with if the first one fails. May be repeated."),
-]
 
 
 class BlockNodeOptions(NamedTuple):
     """The nodes that a command asks for blocks."""
 
     node: NodeOption = None
-    also: AlsoOption = None
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Another node, to continue with if the first one fails. May be repeated."
+        ),
+    ] = None
     context: ContextOption = None
     via: ViaOption = None
 

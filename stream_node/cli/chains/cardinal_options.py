@@ -28,15 +28,6 @@ ApplicationOption = Annotated[
         help="The application's prefixes and topics: plain, evm, evm-ID (ID of the chain), simulated, or a TOML file.",
     ),
 ]
-RecordingOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="A recording (a file) in place of a node. It is made if it does not exist."),
-]
-KafkaOption = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="Use a Kafka cluster in place of a node; needs the extra `kafka`."),
-]
-PartitionsOption = Annotated[int, typer.Option(min=1, help="The number of partitions of each topic that is made.")]
 PARTITIONS = 4
 
 
@@ -44,9 +35,17 @@ class TransportOptions(NamedTuple):
     """Where the messages are: in streams of a node, in a recording, or in topics of Kafka."""
 
     node: NodeOptions = NodeOptions()
-    recording: RecordingOption = None
-    kafka: KafkaOption = None
-    partitions: PartitionsOption = PARTITIONS
+    recording: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A recording (a file) in place of a node. It is made if it does not exist."),
+    ] = None
+    kafka: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Use a Kafka cluster in place of a node; needs the extra `kafka`."),
+    ] = None
+    partitions: Annotated[int, typer.Option(min=1, help="The number of partitions of each topic that is made.")] = (
+        PARTITIONS
+    )
 
 
 ANY_TRANSPORT = TransportOptions()

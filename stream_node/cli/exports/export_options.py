@@ -33,32 +33,6 @@ FolderArgument = Annotated[
         "table that exists.",
     ),
 ]
-StoreOptionOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help="An option of the store, such as endpoint=http://10.0.0.5:9000; may be repeated. Credentials come from "
-        "the environment.",
-    ),
-]
-HistoryOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="The SQLite file of the history. Without it: _history.sqlite in the folder, or a file in your state "
-        "folder for a store.",
-    ),
-]
-StreamOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Export this stream. May be repeated. Without it, all streams.")
-]
-PatternOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="REGEX",
-        help="Export the streams whose whole name matches this pattern, including streams that are created later.",
-    ),
-]
 DataDirOption = Annotated[
     Path | None,
     typer.Option(
@@ -66,119 +40,16 @@ DataDirOption = Annotated[
         "All tasks must run on the node's machine."
     ),
 ]
-FormatOption = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        help="The format of a new table: parquet, delta or iceberg. Without it: parquet in a folder, delta on a store.",
-    ),
-]
-CatalogOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="The name of an Iceberg table's catalog, as in the configuration of pyiceberg. Later commands use the "
-        "same catalog. Without it, the catalog is a file in the folder of the export.",
-    ),
-]
-CatalogOptionOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help="A property of the catalog, such as type=rest or uri=https://catalog:8181, which is passed to pyiceberg "
-        "unchanged; may be repeated. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
-    ),
-]
-CatalogTableOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAMESPACE.NAME", help="The table's name in the catalog. Without it: export.messages."),
-]
 ClientOption = Annotated[
     str | None,
     typer.Option(
         help="The name of the consumer under which the node shows the export's position. Without it: export-FOLDER-ID."
     ),
 ]
-AcceptLostOption = Annotated[
-    bool,
-    typer.Option(help="If retention has deleted messages that were not exported yet, report the loss and continue."),
-]
-VerifyChecksumsOption = Annotated[
-    bool,
-    typer.Option(
-        help="Check the checksum of every message. A stream with a damaged message is left out. The check takes "
-        "about half a second for a million messages."
-    ),
-]
-RowsMaxOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="The maximum number of rows in one step. New messages are exported in steps, and a crash loses at most "
-        "the current step. Without it, 5 million.",
-    ),
-]
-BytesMaxOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="The maximum size of the data in one step, estimated from the average message: 500MB, 10GiB. Without "
-        "it, 2GiB.",
-    ),
-]
-SecondsMaxOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        metavar="SECONDS",
-        help="The time after which the run begins no step. Steps are made small enough to end before it. The next "
-        "run exports the rest.",
-    ),
-]
-DecodeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KIND",
-        help="Add columns with the contents of the messages: json, cbor, avro, protobuf, cardinal or block.",
-    ),
-]
-SchemaOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMNS", help="The decoded columns, as in Spark: 'id INT, amount DECIMAL(10,2), _problem STRING'."
-    ),
-]
-DecodeOptionOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="An option of the decoder, such as avroSchema=FILE; may be repeated."),
-]
-WithoutDataOption = Annotated[
-    bool, typer.Option(help="Leave the column `data` out of a new table, which has the decoded columns in its place.")
-]
 AUTO, EMBEDDED, INLINE = "auto", "local[*,4]", "inline"
 MasterOption = Annotated[
     str,
     typer.Option(metavar="MASTER", help="The master of Spark: local[*,4], spark://HOST:PORT, yarn, k8s://…"),
-]
-WriterOption = Annotated[
-    str,
-    typer.Option(
-        metavar="MASTER",
-        help="What writes the files. inline: threads of this process. local[*,4], spark://HOST:PORT, yarn, "
-        "k8s://…: Spark. auto: Spark on this machine if the extra `spark` is installed, otherwise inline.",
-    ),
-]
-RemoteOption = Annotated[
-    str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
-]
-AotCacheOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first start writes it, "
-        "and later ones take half the time.",
-    ),
 ]
 ConfOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
@@ -212,11 +83,42 @@ LogLevelOption = Annotated[
 class TableOptions(NamedTuple):
     """How a command reaches the table of an export."""
 
-    store_option: StoreOptionOption = None
-    catalog: CatalogOption = None
-    catalog_option: CatalogOptionOption = None
-    catalog_table: CatalogTableOption = None
-    history: HistoryOption = None
+    store_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="An option of the store, such as endpoint=http://10.0.0.5:9000; may be repeated. Credentials come "
+            "from the environment.",
+        ),
+    ] = None
+    catalog: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The name of an Iceberg table's catalog, as in the configuration of pyiceberg. Later commands use the "
+            "same catalog. Without it, the catalog is a file in the folder of the export.",
+        ),
+    ] = None
+    catalog_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A property of the catalog, such as type=rest or uri=https://catalog:8181, which is passed to "
+            "pyiceberg unchanged; may be repeated. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
+        ),
+    ] = None
+    catalog_table: Annotated[
+        str | None,
+        typer.Option(metavar="NAMESPACE.NAME", help="The table's name in the catalog. Without it: export.messages."),
+    ] = None
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The SQLite file of the history. Without it: _history.sqlite in the folder, or a file in your state "
+            "folder for a store.",
+        ),
+    ] = None
 
     def store_options(self, place: Any) -> dict[str, str]:
         """Returns the options of the store. Raises UsageError for an unknown one."""
@@ -258,10 +160,27 @@ PLAIN_TABLE = TableOptions()
 class DecodingOptions(NamedTuple):
     """Which columns with the contents of messages a table has."""
 
-    decode: DecodeOption = None
-    schema: SchemaOption = None
-    decode_option: DecodeOptionOption = None
-    without_data: WithoutDataOption = False
+    decode: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Add columns with the contents of the messages: json, cbor, avro, protobuf, cardinal or block.",
+        ),
+    ] = None
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS", help="The decoded columns, as in Spark: 'id INT, amount DECIMAL(10,2), _problem STRING'."
+        ),
+    ] = None
+    decode_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An option of the decoder, such as avroSchema=FILE; may be repeated."),
+    ] = None
+    without_data: Annotated[
+        bool,
+        typer.Option(help="Leave the column `data` out of a new table, which has the decoded columns in its place."),
+    ] = False
 
     def decoder(self) -> Any:
         """Returns a `spark_export.decode.decoding.MessageDecoder`, or None. Raises UsageError."""
@@ -297,19 +216,69 @@ class ExportOptions(NamedTuple):
     """What an export takes from where, and how."""
 
     folder: FolderArgument
-    stream: StreamOption = None
-    pattern: PatternOption = None
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Export this stream. May be repeated. Without it, all streams."),
+    ] = None
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Export the streams whose whole name matches this pattern, including streams that are created later.",
+        ),
+    ] = None
     node: NodeOption = None
     context: ContextOption = None
     data_dir: DataDirOption = None
-    table_format: FormatOption = None
+    table_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="The format of a new table: parquet, delta or iceberg. Without it: parquet in a folder, delta on a "
+            "store.",
+        ),
+    ] = None
     client: ClientOption = None
-    accept_lost: AcceptLostOption = False
+    accept_lost: Annotated[
+        bool,
+        typer.Option(
+            help="If retention has deleted messages that were not exported yet, report the loss and continue."
+        ),
+    ] = False
     table: TableOptions = PLAIN_TABLE
-    verify_checksums: VerifyChecksumsOption = False
-    rows_max: RowsMaxOption = None
-    bytes_max: BytesMaxOption = None
-    seconds_max: SecondsMaxOption = None
+    verify_checksums: Annotated[
+        bool,
+        typer.Option(
+            help="Check the checksum of every message. A stream with a damaged message is left out. The check takes "
+            "about half a second for a million messages."
+        ),
+    ] = False
+    rows_max: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="The maximum number of rows in one step. New messages are exported in steps, and a crash loses at "
+            "most the current step. Without it, 5 million.",
+        ),
+    ] = None
+    bytes_max: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="The maximum size of the data in one step, estimated from the average message: 500MB, 10GiB. Without "
+            "it, 2GiB.",
+        ),
+    ] = None
+    seconds_max: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="The time after which the run begins no step. Steps are made small enough to end before it. The next "
+            "run exports the rest.",
+        ),
+    ] = None
     decoding: DecodingOptions = AS_IT_IS
 
     def settings(self) -> Any:
@@ -369,10 +338,26 @@ class ExportOptions(NamedTuple):
 class SparkOptions(NamedTuple):
     """Whether Spark writes the files of an export, and where it runs."""
 
-    master: WriterOption = AUTO
-    remote: RemoteOption = None
+    master: Annotated[
+        str,
+        typer.Option(
+            metavar="MASTER",
+            help="What writes the files. inline: threads of this process. local[*,4], spark://HOST:PORT, yarn, "
+            "k8s://…: Spark. auto: Spark on this machine if the extra `spark` is installed, otherwise inline.",
+        ),
+    ] = AUTO
+    remote: Annotated[
+        str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
+    ] = None
     conf: ConfOption = None
-    aot_cache: AotCacheOption = None
+    aot_cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first start writes it, "
+            "and later ones take half the time.",
+        ),
+    ] = None
 
     def open_exporter(self, settings: Any) -> Any:
         """Returns a context manager that yields the exporter. Raises UsageError."""

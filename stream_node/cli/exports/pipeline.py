@@ -28,22 +28,6 @@ from stream_node.cli.exports.export_options import (
 from stream_node.cli.output import say, say_each
 from stream_node.cli.values import UsageError, parse_duration
 
-OutArgument = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the silver and gold tables.")]
-CardinalOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="REGEX",
-        help="Streams whose whole name matches are topics of Cardinal Streams; the first group names the chain.",
-    ),
-]
-StartOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[CHAIN=]HASH",
-        help="A block on the canonical chain, in hex; with CHAIN= if the expression has a group; once for each chain.",
-    ),
-]
-StepRowsOption = Annotated[int, typer.Option(min=1, help="About how many new messages one step takes.")]
 STEP_ROWS = 1_000_000
 
 
@@ -51,10 +35,23 @@ class PipelineOptions(NamedTuple):
     """What a pipeline reads and makes, and where Spark runs."""
 
     folder: FolderArgument
-    out: OutArgument
-    cardinal: CardinalOption = None
-    start: StartOption = None
-    step_rows: StepRowsOption = STEP_ROWS
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the silver and gold tables.")]
+    cardinal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Streams whose whole name matches are topics of Cardinal Streams; the first group names the chain.",
+        ),
+    ] = None
+    start: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[CHAIN=]HASH",
+            help="A block on the canonical chain, in hex; with CHAIN= if the expression has a group; once for each "
+            "chain.",
+        ),
+    ] = None
+    step_rows: Annotated[int, typer.Option(min=1, help="About how many new messages one step takes.")] = STEP_ROWS
     master: MasterOption = EMBEDDED
     conf: ConfOption = None
     table: TableOptions = PLAIN_TABLE

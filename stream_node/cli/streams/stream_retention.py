@@ -15,18 +15,16 @@ from stream_node.cli.values import UsageError, parse_duration, parse_size, utc_n
 if TYPE_CHECKING:
     from stream_client import Retention, Stream, StreamClient, StreamInfo
 
-AgeOption = Annotated[str | None, typer.Option(metavar="AGE", help="Keep messages for this long: 12h, 7d.")]
-CountOption = Annotated[int | None, typer.Option(min=0, help="Keep the newest N messages of each partition.")]
-BytesOption = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB."),
-]
-
 
 class RetentionOptions(NamedTuple):
-    max_age: AgeOption = None
-    max_messages: CountOption = None
-    max_bytes: BytesOption = None
+    max_age: Annotated[str | None, typer.Option(metavar="AGE", help="Keep messages for this long: 12h, 7d.")] = None
+    max_messages: Annotated[int | None, typer.Option(min=0, help="Keep the newest N messages of each partition.")] = (
+        None
+    )
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB."),
+    ] = None
 
     def make(self) -> Retention | None:
         """Returns the retention; None if no limit is given. Raises UsageError."""
