@@ -4,7 +4,7 @@
 
 The same bytes are the content of `BlockItemSet` and of `Block`, so nothing is written anew. Stored parts are cut
 anywhere. A message has the items that a part completes, about a mebibyte; a larger item is one message of its own,
-whose bytes pass through as they come.
+whose bytes pass through as they come. Messages are views of the parts, which are not copied.
 """
 
 from __future__ import annotations
@@ -23,29 +23,41 @@ class SetPart(NamedTuple):
     """Bytes of a set of items. begins_bytes: the size of the whole set, if these bytes begin it; else None."""
 
     begins_bytes: int | None
-    data: bytes
+    pieces: list[memoryview]
 
 
 class SetCutter:
-    """The bytes of one block. Invariant: `_waiting` has the beginning of one item. `_large_bytes` is the rest of the
-    item that is passing through; while it is not 0, `_waiting` is empty."""
+    """The bytes of one block.
+
+    Invariant: `_waiting` has the `_waiting_bytes` bytes with which an item begins, and `_missing_bytes` is the rest of
+    that item; 0 if its prefix is incomplete. `_large_bytes` is the rest of the item that is passing through; while it
+    is not 0, nothing waits."""
 
     def __init__(self) -> None:
-        self._waiting = b""
+        self._waiting: list[memoryview] = []
+        self._waiting_bytes = self._missing_bytes = 0
         self._large_bytes = 0
 
     def feed(self, data: bytes) -> list[SetPart]:
         """Adds a part. Raises BlockFormatError."""
         found: list[SetPart] = []
-        if self._large_bytes:
-            passing = data[: self._large_bytes]
-            found.append(SetPart(None, passing))
-            self._large_bytes -= len(passing)
-            data = data[len(passing) :]
-        if self._waiting:
-            data = self._waiting + data
-        start = at = 0
-        end = len(data)
+        if self._waiting and not self._missing_bytes:
+            # The few bytes of a prefix that is cut are joined with the others.
+            data = b"".join((*self._waiting, data))
+            self._waiting, self._waiting_bytes = [], 0
+        view, end = memoryview(data), len(data)
+        start = min(self._large_bytes, end)
+        if start:
+            found.append(SetPart(None, [view[:start]]))
+            self._large_bytes -= start
+        # A set begins with the item that waits, of which the rest is at the front of this part.
+        at = start + self._missing_bytes
+        if at > end:
+            self._wait(view[start:], at - end)
+            return found
+        before, before_bytes = self._waiting, self._waiting_bytes
+        self._waiting, self._waiting_bytes, self._missing_bytes = [], 0, 0
+        missing_bytes = 0
         while at < end:
             # The prefix of the last item may be cut itself.
             if data[at] != BLOCK_ITEM_TAG:
@@ -57,24 +69,30 @@ class SetCutter:
             if size_bytes >= 0x80:
                 size_bytes, after = read_varint(data, at + 1)
             after += size_bytes
-            if after - start > SET_BYTES and at > start:
-                found.append(SetPart(at - start, data[start:at]))
-                start = at
+            set_bytes = before_bytes + at - start
+            if set_bytes and set_bytes + after - at > SET_BYTES:
+                found.append(SetPart(set_bytes, [*before, view[start:at]]))
+                start, before, before_bytes = at, [], 0
             if after > end:
-                if after - at <= SET_BYTES:
-                    break
-                # The item is large: it goes out as it comes.
-                found.append(SetPart(after - at, data[at:]))
-                self._large_bytes = after - end
-                self._waiting = b""
-                return found
+                missing_bytes = after - end
+                break
             at = after
-        if at > start:
-            found.append(SetPart(at - start, data[start:at]))
-        self._waiting = data[at:]
+        if before_bytes + at > start:
+            found.append(SetPart(before_bytes + at - start, [*before, view[start:at]]))
+        if missing_bytes and end + missing_bytes - at > SET_BYTES:
+            # The item is large: it goes out as it comes.
+            found.append(SetPart(end + missing_bytes - at, [view[at:]]))
+            self._large_bytes = missing_bytes
+        elif at < end:
+            self._wait(view[at:], missing_bytes)
         return found
 
     def finish(self) -> None:
         """Raises BlockFormatError if the block ends inside an item."""
         if self._waiting or self._large_bytes:
             raise BlockFormatError("a block ends inside an item")
+
+    def _wait(self, data: memoryview, missing_bytes: int) -> None:
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        self._missing_bytes = missing_bytes

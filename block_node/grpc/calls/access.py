@@ -84,16 +84,15 @@ class AccessCall:
             self._refuse(error)
             return
         found = operation.found[0]
-        data = b"".join(found.parts)
         # The size of the whole message is known from the place of the block, so nothing waits for the rest.
         if self._part == 0:
             prefix = block_prefix(GetStatus.SUCCESS, found.place.size_bytes)
             if found.is_last:
-                has_room = self._call.send(prefix + data)
+                has_room = self._call.send(prefix, *found.parts)
             else:
-                has_room = self._call.begin_message(len(prefix) + found.place.size_bytes, prefix + data)
+                has_room = self._call.begin_message(len(prefix) + found.place.size_bytes, prefix, *found.parts)
         else:
-            has_room = self._call.send_part(data)
+            has_room = self._call.send_part(*found.parts)
         self._part = found.next_part
         if found.is_last:
             self._is_over = True

@@ -10,7 +10,7 @@ from block_node.blocks.errors import BlockFormatError
 from block_node.grpc.http2.handler import GrpcCall, guarded
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.messages import NO_BLOCK, MessageFormatError, items_prefix, read_message, write_message
-from block_node.grpc.set_cutter import SetCutter
+from block_node.grpc.set_cutter import SetCutter, SetPart
 from block_node.persist.operations import StoredParts
 from block_node.persist.store import ChainStore
 from block_node.protocol_reading import Subscribe, SubscribeStatus
@@ -101,8 +101,8 @@ class SubscribeCall:
     def take_parts(self, found: StoredParts) -> None:
         try:
             for data in found.parts:
-                for begins_bytes, part in self._cutter.feed(data):
-                    self._send_set(begins_bytes, part)
+                for part in self._cutter.feed(data):
+                    self._note_room(self._send_set(part))
             if found.is_last:
                 self._cutter.finish()
                 end = write_message("SubscribeStreamResponse", {"end_of_block": {"block_number": found.place.number}})
@@ -122,16 +122,14 @@ class SubscribeCall:
         if self.feed is not None:
             self.feed.tick()
 
-    def _send_set(self, begins_bytes: int | None, part: bytes) -> None:
-        # Large sets go out as they are read, so their size is written before their bytes are known.
-        if begins_bytes is None:
-            self._note_room(self._call.send_part(part))
-        else:
-            prefix = items_prefix(begins_bytes)
-            if begins_bytes == len(part):
-                self._note_room(self._call.send(prefix + part))
-            else:
-                self._note_room(self._call.begin_message(len(prefix) + begins_bytes, prefix + part))
+    def _send_set(self, part: SetPart) -> bool:
+        if part.begins_bytes is None:
+            return self._call.send_part(*part.pieces)
+        prefix = items_prefix(part.begins_bytes)
+        if part.begins_bytes == sum(map(len, part.pieces)):
+            return self._call.send(prefix, *part.pieces)
+        # A large set goes out as it is read, so its size is written before its bytes are known.
+        return self._call.begin_message(len(prefix) + part.begins_bytes, prefix, *part.pieces)
 
     def _note_room(self, has_room: bool) -> None:
         self._is_full = self._is_full or not has_room

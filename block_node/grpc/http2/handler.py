@@ -80,21 +80,23 @@ class GrpcCall:
         self.may_wait: Callable[[], bool] = lambda: True
         self.encoding = next((each for each in prefers if each in request.accepts and each in (ZSTD, GZIP)), IDENTITY)
 
-    def send(self, message: bytes) -> bool:
-        """Sends a message. Returns whether there is room for more; if not, `CallHandler.room` follows."""
-        if self.encoding != IDENTITY and len(message) >= COMPRESSED_BYTES_MIN:
-            packed = compress(message, self.encoding)
-            if len(packed) < len(message):
+    def send(self, *pieces: bytes | memoryview) -> bool:
+        """Sends a message, which is all pieces together. Returns whether there is room for more; if not,
+        `CallHandler.room` follows."""
+        size_bytes = sum(map(len, pieces))
+        if self.encoding != IDENTITY and size_bytes >= COMPRESSED_BYTES_MIN:
+            packed = compress(b"".join(pieces), self.encoding)
+            if len(packed) < size_bytes:
                 return self._wire.send(self._stream_id, [prefix_of_message(len(packed), compressed=True), packed])
-        return self.begin_message(len(message), message)
+        return self.begin_message(size_bytes, *pieces)
 
-    def begin_message(self, size_bytes: int, part: bytes = b"") -> bool:
-        """Begins a message of `size_bytes` bytes, which is not compressed, with its first part. Returns as `send`."""
-        return self._wire.send(self._stream_id, [prefix_of_message(size_bytes), part])
+    def begin_message(self, size_bytes: int, *pieces: bytes | memoryview) -> bool:
+        """Begins a message of `size_bytes` bytes, which is not compressed, with its first bytes. Returns as `send`."""
+        return self._wire.send(self._stream_id, [prefix_of_message(size_bytes), *pieces])
 
-    def send_part(self, part: bytes) -> bool:
-        """Sends the next part of the message that was begun. Returns as `send`."""
-        return self._wire.send(self._stream_id, [part])
+    def send_part(self, *pieces: bytes | memoryview) -> bool:
+        """Sends the next bytes of the message that was begun. Returns as `send`."""
+        return self._wire.send(self._stream_id, list(pieces))
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
         """Ends the call behind all messages that were sent. Safe to repeat."""

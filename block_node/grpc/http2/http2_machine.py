@@ -1,7 +1,8 @@
 """Http2Machine: one HTTP/2 connection with its gRPC calls, as server or client. Bytes in, events out; no I/O.
 
-`h2` reads and writes frames. This module decides what h2 leaves open: which call may send how much, when a window is
-given back, how a call and a connection end, and what a peer may do in how short a time.
+`h2` reads and writes frames, but for those of DATA, whose bytes it would copy several times. This module decides what h2
+leaves open: which call may send how much, when a window is given back, how a call and a connection end, and what a peer
+may do in how short a time.
 
 Of the two windows that received bytes take from, the connection's is given back when they arrive, and that of their
 call when a message has absorbed them. So a call whose taker waits never stops its neighbours.
@@ -26,14 +27,16 @@ from hyperframe.frame import DataFrame, Frame
 
 from block_node.grpc.http2.call_machine import CallInput, CallMachine, CallProgress, CallRequest, Headers
 from block_node.grpc.http2.compression import ACCEPTED, IDENTITY
-from block_node.grpc.http2.flood_machine import PREFACE_BYTES, Flood, FloodGuard
+from block_node.grpc.http2.flood_machine import HEAD_BYTES, PREFACE_BYTES, Flood, FloodGuard
 from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import MessageBudget, MessageReader
 from block_node.grpc.http2.status import CallRefused, GrpcStatus, encode_message, read_timeout
 
-TURN_BYTES: Final = 64 * 1024
+TURN_BYTES: Final = 256 * 1024
 """How much one call sends before another one has its turn."""
 STREAM_ID_MAX: Final = 2**31 - 1
+PLAIN_DATA: Final[dict[bytes, tuple[str, ...]]] = {b"\0\0": (), b"\0\1": ("END_STREAM",)}
+"""The type and flags of a DATA frame without padding (RFC 9113 §6.1), and what h2 calls its flags."""
 DRAIN_PING: Final = b"leaving!"
 HEADER_TABLE_BYTES: Final = 4096
 """The most that the compression of our headers remembers, which is the default of HTTP/2 (RFC 9113 §6.5.2). A peer can
@@ -119,12 +122,27 @@ class _Data(DataFrame):
 
 
 class _Frames(FrameBuffer):
-    """The received frames, with `_Data` for each DATA frame."""
+    """The received frames, with `_Data` for each DATA frame. One without padding is read here: h2 would copy its data
+    twice."""
 
     def __next__(self) -> Frame:
-        frame = super().__next__()
-        if type(frame) is DataFrame:
-            frame.__class__ = _Data
+        data = self._data
+        size_bytes, kind_and_flags = int.from_bytes(data[:3], "big"), bytes(data[3:5])
+        stream_id = int.from_bytes(data[5:HEAD_BYTES], "big") & STREAM_ID_MAX
+        if not stream_id or kind_and_flags not in PLAIN_DATA or self._headers_buffer:
+            frame = super().__next__()
+            if type(frame) is DataFrame:
+                frame.__class__ = _Data
+            return frame
+        self._validate_frame_length(size_bytes)
+        end = HEAD_BYTES + size_bytes
+        if len(data) < end:
+            raise StopIteration
+        frame = _Data(stream_id, flags=PLAIN_DATA[kind_and_flags])
+        with memoryview(data) as view:
+            frame.data = bytes(view[HEAD_BYTES:end])
+        frame.body_len = size_bytes
+        del data[:end]
         return frame
 
 
@@ -152,7 +170,7 @@ class Http2Machine:
         self.stage = DrainStage.SERVING
         self.peer_leaves = False
         self.calls: dict[int, CallMachine] = {}
-        self.out: deque[bytes] = deque()
+        self.out: deque[bytes | memoryview] = deque()
         self.unsent_bytes = 0
         self._h2 = self._make_h2()
         self._take_frames()
@@ -447,20 +465,29 @@ class Http2Machine:
 
     def _frame(self, call: CallMachine, now_s: float) -> None:
         """Frames what one call may send in its turn, and its end."""
-        stream_id = call.stream_id
+        stream_id, connection = call.stream_id, self._h2
+        stream, frame_bytes_max = connection.streams[stream_id], connection.max_outbound_frame_size
         left_bytes = TURN_BYTES
         while call.pending and left_bytes > 0:
-            room_bytes = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size)
+            room_bytes = min(stream.outbound_flow_control_window, connection.outbound_flow_control_window)
             if room_bytes <= 0:
                 self._blocked[stream_id] = call
                 return
             if self.unsent_bytes >= self._limits.unsent_bytes_max:
                 break
-            data = call.cut(room_bytes)
+            data = memoryview(call.cut(min(room_bytes, left_bytes)))
+            size_bytes = len(data)
             call.moved_s = now_s
-            if not self._quietly(self._h2.send_data, stream_id, data):
-                return
-            left_bytes -= len(data)
+            # h2 would copy the data of each frame three times. So frames are written here, their data stay where they
+            # are, and h2 only learns what they take from the two windows.
+            stream.outbound_flow_control_window -= size_bytes
+            connection.outbound_flow_control_window -= size_bytes
+            left_bytes -= size_bytes
+            for start in range(0, size_bytes, frame_bytes_max):
+                piece = data[start : start + frame_bytes_max]
+                # Its length, type and flags, which are 0, and its stream (RFC 9113 §4.1).
+                self.out += ((len(piece) << 48 | stream_id).to_bytes(HEAD_BYTES, "big"), piece)
+                self.unsent_bytes += HEAD_BYTES + len(piece)
         if call.pending:
             self._sending[stream_id] = call
         elif call.trailers is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final
@@ -15,6 +16,9 @@ from ockam.identity.tls_stream import receive_decrypted
 READ_BYTES: Final = 256 * 1024
 PIECES_MAX: Final = 64
 """The pieces of one call of the kernel. More cost more than they save."""
+KERNEL_BYTES: Final = 512 * 1024
+"""How many bytes the kernel takes that it has not sent. trio lets it take 16 KiB, which suits short messages; a large
+one would then leave in a dozen steps a mebibyte, each of which costs as much as it sends."""
 ENCRYPTED_BYTES: Final = 256 * 1024
 
 
@@ -25,6 +29,9 @@ class SocketBytes:
         self._stream = stream
         self._tls = tls
         self._raw: list[bytes] = []
+        self._is_full = False
+        if hasattr(trio.socket, "TCP_NOTSENT_LOWAT"):
+            stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NOTSENT_LOWAT, KERNEL_BYTES)
         self.sent_bytes = self.received_bytes = 0
 
     async def receive_some(self) -> bytes:
@@ -40,13 +47,10 @@ class SocketBytes:
         self.received_bytes += len(data)
         return data
 
-    async def send_some(self, pieces: Sequence[bytes]) -> int:
+    async def send_some(self, pieces: Sequence[bytes | memoryview]) -> int:
         """Sends bytes from the front of `pieces`. Returns how many. Raises as `receive_some`."""
         if self._tls is None:
-            try:
-                sent = await self._stream.socket.sendmsg(list(islice(pieces, PIECES_MAX)))
-            except OSError as error:
-                raise trio.BrokenResourceError(str(error)) from error
+            sent = await self._send_plain(list(islice(pieces, PIECES_MAX)))
         else:
             gathered, sent = [], 0
             for piece in pieces:
@@ -58,6 +62,25 @@ class SocketBytes:
             await self._stream.send_all(b"".join((*raw, self._tls.encrypt(b"".join(gathered)))))
         self.sent_bytes += sent
         return sent
+
+    async def _send_plain(self, pieces: list[bytes | memoryview]) -> int:
+        socket = self._stream.socket
+        while True:
+            # trio's own `sendmsg` would have all other tasks run after each call. Here that happens once for each time
+            # that the socket has room.
+            if self._is_full:
+                await trio.lowlevel.wait_writable(socket)
+            else:
+                await trio.lowlevel.checkpoint()
+            try:
+                sent = os.writev(socket.fileno(), pieces)
+            except BlockingIOError:
+                self._is_full = True
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+            else:
+                self._is_full = sent < sum(map(len, pieces))
+                return sent
 
     async def send_end(self) -> None:
         """Tells the other side that nothing follows."""

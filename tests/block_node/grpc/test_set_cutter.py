@@ -42,13 +42,13 @@ def check(sizes: list[int], cuts: list[int]) -> None:
     at = place = 0
     while at < len(block):
         step = cuts[place % len(cuts)]
-        for begins_bytes, part in cutter.feed(block[at : at + step]):
+        for begins_bytes, pieces in cutter.feed(block[at : at + step]):
             if begins_bytes is not None:
                 # The set before is complete.
                 assert [len(each) for each in sets] == announced
                 announced.append(begins_bytes)
                 sets.append(bytearray())
-            sets[-1] += part
+            sets[-1] += b"".join(pieces)
         at += step
         place += 1
     cutter.finish()
