@@ -6,7 +6,8 @@ thread is busy, one row took up to 7 ms. So a page is read with two statements t
 1. the sizes and checksums of the next messages, from which follows how many of them fit into the page;
 2. the data of these messages, joined to one value, which is cut into messages here.
 
-Very small pages, very large pages and pages with keys or headers are read row by row after the first statement.
+Very small pages, very large pages and pages with keys or headers are read row by row after the first statement. The
+data of very large messages are read apart from their rows.
 `stream_storage.sqlite.log` checks a page against the first and next index of the stream."""
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from stream_storage.sqlite.statements import (
     JOIN_PROBE,
     JOIN_PROBE_RESULT,
     MEASURE_PAGE,
+    READ_BLOB_ROWS,
     READ_JOINED,
     READ_JOINED_TIMES,
     READ_ROWS,
@@ -41,6 +43,9 @@ JOIN_ROWS_MIN = 8
 JOIN_BYTES_MAX = 16 * 1024 * 1024
 """A page with more data is read row by row: joined data is in memory three times for a moment, in SQLite, as one Python
 value, and as messages."""
+BLOB_BYTES_MIN = 256 * 1024
+"""The data of messages of at least this size, on average, are read right into their Python values. As columns of a row
+they would be copied once more, which takes longer than to open them one by one."""
 _numbers = msgspec.json.Decoder(list[int])
 
 
@@ -120,6 +125,8 @@ def _messages(
 ) -> list[Record]:
     """Reads the first messages that `measure` describes. totals: the size of the data up to the end of each."""
     rows = (stream_id, measure.first, len(totals))
+    if totals[-1] >= BLOB_BYTES_MIN * len(totals):
+        return _by_blobs(connection, rows)
     if not joins or measure.attributed or len(totals) < JOIN_ROWS_MIN or totals[-1] > JOIN_BYTES_MAX:
         return _by_rows(connection, rows)
     if measure.time_us_min == measure.time_us_max:
@@ -148,6 +155,24 @@ def _checksums(stream_id: int, measure: Measure, times: list[int], data: list[by
 def _by_rows(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> list[Record]:
     records: list[Record] = []
     for index, time_us, checksum, key, headers, data in connection.execute(READ_ROWS, rows).fetchall():
+        damage = find_damage(rows[0], index, time_us, checksum, key, headers, data)
+        if damage is not None:
+            raise DatabaseCorrupt(corrupt_text(damage))
+        records.append((index, data, time_us, key, headers))
+    return records
+
+
+def _by_blobs(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> list[Record]:
+    records: list[Record] = []
+    for row, index, time_us, checksum, key, headers in connection.execute(READ_BLOB_ROWS, rows).fetchall():
+        try:
+            with connection.blobopen("messages", "data", row, readonly=True) as blob:
+                data = blob.read()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            # A number in place of the data cannot be opened.
+            raise DatabaseCorrupt(corrupt_text(damaged_message(rows[0], index))) from error
         damage = find_damage(rows[0], index, time_us, checksum, key, headers, data)
         if damage is not None:
             raise DatabaseCorrupt(corrupt_text(damage))

@@ -110,6 +110,11 @@ READ_ROWS: Final = compiled(
     page(_message.idx, _message.time_us, _message.checksum, _message.key, _message.headers, _message.data),
     *("stream_id", "index", "limit"),
 )
+READ_BLOB_ROWS: Final = compiled(
+    page(literal_column("rowid"), _message.idx, _message.time_us, _message.checksum, _message.key, _message.headers),
+    *("stream_id", "index", "limit"),
+)
+"""As READ_ROWS, with the row's number in place of the data."""
 READ_STREAM: Final = compiled(
     select(_message.idx, _message.time_us, _message.checksum, _message.key, _message.headers, _message.data)
     .where(_of_stream)

@@ -25,11 +25,13 @@ ROWS = 40
 ROW_BYTES = 30
 
 
-@pytest.fixture(params=["joined", "by rows", "timed", "attributed"])
+@pytest.fixture(params=["joined", "by rows", "timed", "attributed", "blobs"])
 def damaged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """A database with streams 1 and 2 of 40 messages each, for each way in which pages are read."""
     if request.param == "by rows":
         monkeypatch.setattr("stream_storage.sqlite.log.can_join", lambda connection: False)
+    if request.param == "blobs":
+        monkeypatch.setattr("stream_storage.sqlite.page.BLOB_BYTES_MIN", 1)
     database = Database.open(tmp_path)
     for name in ("one", "two"):
         stream_id = make_stream(database, [], name)
