@@ -21,7 +21,7 @@ from block_node.events import ITEM_EVENTS, Event, ItemEvent, NodeFailure, Notifi
 from ockam.actors.worker import Worker
 
 GATING_EVENTS_MAX = 1_024
-GATING_BYTES_MAX = 16 * 1024 * 1024
+GATING_BYTES_MAX = 4 * 1024 * 1024
 """The facility is full if the queue of a gating plugin has this many bytes, or `GATING_EVENTS_MAX` events."""
 LOOSE_EVENTS_MAX = 8_192
 LOOSE_BYTES_MAX = 64 * 1024 * 1024

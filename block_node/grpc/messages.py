@@ -148,30 +148,29 @@ class ItemSet:
         stop = min(end, at + bytes_max)
         add = items.append
         try:
-            for _ in range(items_max):
-                if at >= stop:
-                    break
-                if data[at] != BLOCK_ITEM_TAG:
-                    raise MessageFormatError(f"a set of items has something else than an item at byte {at}")
-                # Nearly all lengths have one or two bytes.
-                begins = at
-                size_bytes = data[at + 1]
-                at += 2
-                if size_bytes > 0x7F:
-                    second = data[at]
-                    if second < 0x80:
-                        size_bytes += (second << 7) - 0x80
-                        at += 1
-                    else:
-                        size_bytes, at = read_varint(data, at - 1)
-                    if bytes_max < size_bytes <= end - at:
-                        if items:
-                            at = begins
-                            break
-                        self._at = at
-                        return self._take_piece(at + size_bytes, bytes_max)
-                add(data[at : at + size_bytes])
-                at += size_bytes
+            while at < stop and len(items) < items_max:
+                # An item has at least two bytes, so these cannot be too many.
+                pass_end = min(stop, at + 2 * (items_max - len(items)))
+                while at < pass_end:
+                    if data[at] != BLOCK_ITEM_TAG:
+                        raise MessageFormatError(f"a set of items has something else than an item at byte {at}")
+                    # Nearly all lengths have one or two bytes.
+                    size_bytes, begins = data[at + 1], at + 2
+                    if size_bytes > 0x7F:
+                        second = data[begins]
+                        if second < 0x80:
+                            size_bytes += (second << 7) - 0x80
+                            begins += 1
+                        else:
+                            size_bytes, begins = read_varint(data, at + 1)
+                        if bytes_max < size_bytes <= end - begins:
+                            if items:
+                                stop = at
+                                break
+                            self._at = begins
+                            return self._take_piece(begins + size_bytes, bytes_max)
+                    at = begins + size_bytes
+                    add(data[begins:at])
         except (IndexError, BlockFormatError) as error:
             raise MessageFormatError("a set of items is cut short") from error
         if at > end:

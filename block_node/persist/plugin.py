@@ -29,7 +29,7 @@ from block_node.protocol import Piece
 from stream_storage.errors import StorageError
 
 HELD_BYTES_MAX = 8 * 1024 * 1024
-STAGING_BYTES_MAX = 16 * 1024 * 1024
+STAGING_BYTES_MAX = 8 * 1024 * 1024
 """The maximum number of bytes that wait to be staged. While there are more, the plugin accepts no items."""
 
 logger = structlog.get_logger(__name__)
