@@ -21,6 +21,7 @@ from bench.works import (
     export_start,
     flood,
     grpc,
+    grpc_bytes,
     postgres,
     security,
     share,
@@ -264,15 +265,28 @@ def _of_grpc(report: Report) -> Iterator[Goal]:
         ("p99 of a status call over gRPC beside a publisher", busy, p99_us, 50.0),
     ):
         yield _of_rounds(f"ms, {what}", most_ms, [figure(each) / 1e3 for each in found], at_most=True)
-    sent, large = report.find(grpc.SENT), report.find(grpc.LARGE)
-    sent_us = typical(sent, lambda each: server_us(each) / (each.size_bytes / KIB))
-    yield Goal("µs of the node's processor for a KiB sent to a subscriber over gRPC", True, 1.5, sent_us)
+    yield from _of_grpc_bytes(report)
+
+
+def _of_grpc_bytes(report: Report) -> Iterator[Goal]:
+    for size_bytes in grpc_bytes.RECEIVED_BYTES:
+        for system, how, wanted in (
+            (OURS, "", 2.5),
+            (grpc_bytes.COMPRESSED, " with zstd", 3.5),
+            (grpc_bytes.ENCRYPTED, " with TLS", 5.0),
+        ):
+            found = report.find(grpc_bytes.RECEIVED, system=system, size_bytes=size_bytes)
+            what = f"ns of the node's processor for a byte received over gRPC{how}, {size_bytes} bytes an item"
+            yield _of_rounds(what, wanted, [server_us(each) * 1e3 / size_bytes for each in found], at_most=True)
+    sent = report.find(grpc_bytes.SENT, system=OURS)
+    what = "µs of the node's processor for a KiB sent to a subscriber over gRPC"
+    yield _of_rounds(what, 1.5, [server_us(each) / (each.size_bytes / KIB) for each in sent], at_most=True)
     for what, found, most_mib in (
-        ("sends messages of 1 MB over gRPC", sent, 64.0),
-        ("gets one message of 100 MB over gRPC", large, 100_000_000 / MIB + 64.0),
+        ("sends messages of 1 MB over gRPC", report.find(grpc_bytes.SENT), 64.0),
+        ("gets one message of 100 MB over gRPC", report.find(grpc_bytes.LARGE), 100_000_000 / MIB + 64.0),
     ):
-        grown = typical(found, memory_bytes)
-        yield Goal(f"MiB that a node grows by that {what}", True, most_mib, None if grown is None else grown / MIB)
+        grown = [memory_bytes(each) / MIB for each in found]
+        yield _of_rounds(f"MiB that a node grows by that {what}", most_mib, grown, at_most=True)
 
 
 def _codec_ratio(report: Report, figure: Callable[[CodecSample], float]) -> float | None:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,7 @@ from bench.works import (
     export_start,
     flood,
     grpc,
+    grpc_bytes,
     postgres,
     scale,
     security,
@@ -110,7 +112,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "export-start": lambda bench: export_start.samples(bench.plan, bench.place),
     "block": lambda bench: block.samples(bench.plan),
     "backfill": lambda bench: backfill.samples(bench.plan),
-    "grpc": lambda bench: grpc.samples(bench.plan),
+    "grpc": lambda bench: chain(grpc.samples(bench.plan), grpc_bytes.samples(bench.plan)),
     "security": lambda bench: security.samples(bench.plan, bench.place),
     "flood": lambda bench: flood.samples(bench.plan, bench.place),
     "watching": lambda bench: watching.samples(bench.plan),

@@ -108,6 +108,7 @@ TITLES = {
     "grpc: published until verified and durable": "Blocks published over gRPC and routed (messages are items)",
     "grpc: from a block's end to its acknowledgement": "Thirty blocks a second over gRPC, with a subscriber",
     "grpc: status calls": "Status calls over gRPC, alone and beside a publisher",
+    "grpc: items received and dropped": "Items received over gRPC and dropped (bytes are of an item)",
     "grpc: sent to a subscriber with frames of 16 KiB": "Messages of 1 MB sent over gRPC (server MiB: its growth)",
     "grpc: one message of 100 MB": "One message of 100 MB over gRPC (server MiB: its growth)",
 }

@@ -1,14 +1,14 @@
-"""Measures a block node over gRPC: publishers beside the routed protocol, subscribers, status calls, large messages.
+"""Measures a block node over gRPC: publishers beside the routed protocol, subscribers, and status calls.
 
-The client is `AskingConnection`, whose own cost is no part of the figures of the server's processor time and memory.
+`bench.works.grpc_bytes` measures what single bytes cost. The client is `AskingConnection`, whose own cost is no part of
+the figures of the server's processor time and memory.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -16,7 +16,6 @@ import trio
 from bench.plan import Plan
 from bench.report import OURS, Sample, percentiles
 from bench.servers.bench_node import BenchNode
-from bench.works.block import memory_watched
 from bench.works.block_publishing import TimedSession, publish_all
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
@@ -28,6 +27,8 @@ from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import read_message, write_message
 from ockam.actors.address import split_host_port
+from ockam.identity.tls import Tls
+from ockam.identity.tls_stream import connect_tls
 from stream_client import connect
 
 PUBLISH: Final = b"/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
@@ -35,16 +36,12 @@ ITEMS_A_BLOCK: Final = 1_000
 ITEM_BYTES: Final = 220
 """The mean of a real network's items (hiero-consensus-node 26174)."""
 PACED_BLOCKS_PER_S: Final = 30
-LARGE_ITEM_BYTES: Final = 1_000_000
-LARGE_ITEMS, SENT_ITEMS = 100, 8
 SMALL_FRAME_BYTES: Final = 16 * 1024
 ROUTED, FOLLOWED, BUSY = "stream-node, routed", "stream-node, followed", "stream-node, publisher beside it"
-PUBLISHED, PACED, STATUS_ASKED, SENT, LARGE = (
+PUBLISHED, PACED, STATUS_ASKED = (
     "grpc: published until verified and durable",
     "grpc: from a block's end to its acknowledgement",
     "grpc: status calls",
-    "grpc: sent to a subscriber with frames of 16 KiB",
-    "grpc: one message of 100 MB",
 )
 
 
@@ -61,41 +58,40 @@ def samples(plan: Plan) -> Iterator[Sample]:
     keys = SigningKeys.generate(key_bits=2048)
     shape = BlockShape(item_count=ITEMS_A_BLOCK, item_bytes=ITEM_BYTES)
     blocks = list(ChainGenerator(keys, shape=shape).blocks(max(2, plan.messages // ITEMS_A_BLOCK)))
-    wire = [_wire(block) for block in blocks]
+    wire = [wire_of(block) for block in blocks]
     turns: dict[str, Callable[[BenchNode], Any]] = {
         ROUTED: lambda node: trio.run(publish_all, node.address, blocks),
-        OURS: lambda node: trio.run(_publish, node, wire),
-        FOLLOWED: lambda node: trio.run(_publish, node, wire, True),
+        OURS: lambda node: trio.run(publish, node, wire),
+        FOLLOWED: lambda node: trio.run(publish, node, wire, True),
     }
     for round_ in range(plan.rounds):
         for system in tuple(turns)[:: -1 if round_ % 2 else 1]:
-            with _node() as node:
+            with grpc_node() as node:
                 yield _measured(node, PUBLISHED, system, round_, len(blocks) * ITEMS_A_BLOCK, turns[system])
         paced = wire[: max(2, int(PACED_BLOCKS_PER_S * plan.delivered_seconds))]
-        with _node() as node:
-            times_us = trio.run(_publish, node, paced, True, 1 / PACED_BLOCKS_PER_S)
+        with grpc_node() as node:
+            times_us = trio.run(publish, node, paced, True, 1 / PACED_BLOCKS_PER_S)
             yield _timed(PACED, OURS, round_, times_us)
-        with _node() as node:
+        with grpc_node() as node:
             yield _timed(STATUS_ASKED, OURS, round_, trio.run(_ask_status, node, plan.single, ()))
             yield _timed(STATUS_ASKED, BUSY, round_, trio.run(_ask_status, node, plan.single, wire))
-    yield from _large(keys, plan)
 
 
-def _wire(block: GeneratedBlock) -> WireBlock:
+def wire_of(block: GeneratedBlock) -> WireBlock:
     items = write_message("PublishStreamRequest", {"block_items": {"block_items": block.items}})
     return WireBlock(items, write_message("PublishStreamRequest", {"end_of_block": {"block_number": block.number}}))
 
 
 @contextmanager
-def _node() -> Iterator[BenchNode]:
-    """A node that has read which blocks it has: before, it refuses calls."""
+def grpc_node(environment: Mapping[str, str] | None = None, tls: Tls | None = None) -> Iterator[BenchNode]:
+    """A node that has read which blocks it has: before, it refuses calls. tls: how to connect to it."""
 
     async def wait_open(address: str) -> None:
         # The routed protocol answers as soon as publishers are taken.
-        async with connect(address) as connection:
+        async with connect(address, tls=tls) as connection:
             await TimedSession(connection).open()
 
-    with BenchNode(environment={"STREAM_NODE_GRPC": "127.0.0.1:0"}) as node:
+    with BenchNode(environment={"STREAM_NODE_GRPC": "127.0.0.1:0", **(environment or {})}) as node:
         trio.run(wait_open, node.address)
         yield node
 
@@ -124,45 +120,6 @@ def _timed(work: str, system: str, round_: int, times_us: Sequence[float]) -> Sa
     return Sample(work=work, system=system, round=round_, messages=len(times_us), seconds=seconds, **figures)
 
 
-def _large(keys: SigningKeys, plan: Plan) -> Iterator[Sample]:
-    """Blocks of 8 MB that a subscriber reads in small frames, and one block of 100 MB that comes as one message.
-
-    The memory is what the server grows by at most."""
-    shape = BlockShape(item_count=SENT_ITEMS + 4, item_bytes=LARGE_ITEM_BYTES)
-    count = max(1, plan.volume_bytes // (SENT_ITEMS * LARGE_ITEM_BYTES))
-    sent = [_wire(block) for block in ChainGenerator(keys, shape=shape).blocks(count)]
-    with _node() as node:
-        trio.run(_publish, node, sent)
-        yield _grown(node, SENT, count * SENT_ITEMS, partial(_read, node, count))
-    generator = ChainGenerator(keys)
-    small = _wire(generator.next_block())
-    generator.shape = BlockShape(item_count=LARGE_ITEMS + 4, item_bytes=LARGE_ITEM_BYTES)
-    large = _wire(generator.next_block())
-    with _node() as node:
-        # What the node loads for its first block is not of the message.
-        trio.run(_publish, node, [small])
-        yield _grown(node, LARGE, 1, partial(_publish, node, [large], first=1))
-
-
-def _grown(node: BenchNode, work: str, messages: int, action: Callable[[], Awaitable[object]]) -> Sample:
-    async def watched() -> int:
-        async with memory_watched(node) as highest:
-            await action()
-        return highest[0]
-
-    before_bytes, cpu_s, started_s = node.memory_bytes(), node.cpu_seconds(), time.perf_counter()
-    highest_bytes = trio.run(watched)
-    return Sample(
-        work=work,
-        system=OURS,
-        size_bytes=LARGE_ITEM_BYTES,
-        messages=messages,
-        seconds=time.perf_counter() - started_s,
-        server_cpu_s=node.cpu_seconds() - cpu_s,
-        server_memory_bytes=highest_bytes - before_bytes,
-    )
-
-
 # The client.
 
 
@@ -183,6 +140,12 @@ class Answer:
     def done(self, status: GrpcStatus, text: str) -> None:
         self.status = status
         self._changed.set()
+
+    async def send(self, call: AskedCall, message: bytes, *, compressed: bool = False) -> None:
+        """Sends a message, and waits until there is room for another one."""
+        if not call.send(message, compressed=compressed):
+            self._changed = trio.Event()
+            await self._changed.wait()
 
     async def wait(self, is_there: Callable[[], bool]) -> None:
         while not is_there():
@@ -208,34 +171,33 @@ class Publishing(Answer):
         self.acknowledged_ns += [time.perf_counter_ns()] * new
         self._changed.set()
 
-    async def send(self, call: AskedCall, message: bytes) -> None:
-        """Sends a message, and waits until there is room for another one."""
-        if not call.send(message):
-            self._changed = trio.Event()
-            await self._changed.wait()
-
 
 @asynccontextmanager
-async def _asking(node: BenchNode, limits: Http2Limits | None = None) -> AsyncIterator[AskingConnection]:
+async def asking(
+    node: BenchNode, limits: Http2Limits | None = None, tls: Tls | None = None
+) -> AsyncIterator[AskingConnection]:
     address = node.grpc[0]
-    stream = SocketBytes(await trio.open_tcp_stream(*split_host_port(address)))
-    connection = AskingConnection(stream, address, limits or Http2Limits(), DoorCounts())
+    stream = await trio.open_tcp_stream(*split_host_port(address))
+    layer = None if tls is None else tls.layer(address)
+    if layer is not None:
+        await connect_tls(stream, layer)
+    connection = AskingConnection(SocketBytes(stream, layer), address, limits or Http2Limits(), DoorCounts())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         yield connection
         connection.close("shutdown")
 
 
-async def _publish(
+async def publish(
     node: BenchNode, blocks: Sequence[WireBlock], follows: bool = False, every_s: float = 0.0, first: int = 0
 ) -> list[float]:
     """Publishes blocks, one after the other or at a pace, while a subscriber may follow. Returns the microseconds from
     the end of each block to its acknowledgement."""
     answer = Publishing(first)
     ended_ns = []
-    async with _asking(node) as connection, trio.open_nursery() as nursery:
+    async with asking(node) as connection, trio.open_nursery() as nursery:
         if follows:
-            nursery.start_soon(_read, node, len(blocks))
+            nursery.start_soon(read_blocks, node, len(blocks))
         call = connection.ask(PUBLISH, answer)
         next_s = trio.current_time()
         for block in blocks:
@@ -248,10 +210,10 @@ async def _publish(
     return [(heard - ended) / 1e3 for heard, ended in zip(answer.acknowledged_ns, ended_ns, strict=True)]
 
 
-async def _read(node: BenchNode, count: int) -> None:
+async def read_blocks(node: BenchNode, count: int) -> None:
     """Subscribes to the first blocks, in frames of 16 KiB as most libraries ask for, and reads them to their end."""
     answer = Answer()
-    async with _asking(node, Http2Limits(frame_bytes_max=SMALL_FRAME_BYTES)) as connection:
+    async with asking(node, Http2Limits(frame_bytes_max=SMALL_FRAME_BYTES)) as connection:
         connection.ask(SUBSCRIBE, answer, write_message("SubscribeStreamRequest", {"end_block_number": count - 1}))
         await answer.wait(lambda: answer.status is GrpcStatus.OK)
 
@@ -259,14 +221,14 @@ async def _read(node: BenchNode, count: int) -> None:
 async def _ask_status(node: BenchNode, calls: int, blocks: Sequence[WireBlock]) -> list[float]:
     """Microseconds of status calls, one after the other. With blocks, only while they are published at full speed."""
     times_us: list[float] = []
-    async with _asking(node) as connection, trio.open_nursery() as nursery:
+    async with asking(node) as connection, trio.open_nursery() as nursery:
 
-        async def publish() -> None:
-            await _publish(node, blocks)
+        async def publish_all_blocks() -> None:
+            await publish(node, blocks)
             nursery.cancel_scope.cancel()
 
         if blocks:
-            nursery.start_soon(publish)
+            nursery.start_soon(publish_all_blocks)
         while blocks or len(times_us) < calls:
             answer = Answer()
             began_ns = time.perf_counter_ns()

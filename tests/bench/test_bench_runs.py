@@ -22,7 +22,7 @@ from bench.plan import QUICK
 from bench.report import OURS, Report
 from bench.run import PARTS, Options, run_bench
 from bench.servers.bench_node import BenchNode
-from bench.works import backfill, grpc, scale
+from bench.works import backfill, grpc, grpc_bytes, scale
 from bench.works.codec import compare
 from bench.works.scale import UNGROUPED, measure_alone, measure_node
 from stream_client import blocking
@@ -256,9 +256,20 @@ def test_the_grpc_door_is_measured_beside_the_routed_protocol() -> None:
     assert [(sample.work, sample.system) for sample in samples] == [
         *((grpc.PUBLISHED, system) for system in (grpc.ROUTED, OURS, grpc.FOLLOWED)),
         *((grpc.PACED, OURS), (grpc.STATUS_ASKED, OURS), (grpc.STATUS_ASKED, grpc.BUSY)),
-        *((grpc.SENT, OURS), (grpc.LARGE, OURS)),
     ]
     assert all(sample.p99_us for sample in samples if sample.work in (grpc.PACED, grpc.STATUS_ASKED))
+
+
+@pytest.mark.soak
+def test_the_bytes_of_the_grpc_door_are_measured() -> None:
+    samples = list(grpc_bytes.samples(TINY))
+    ways = (OURS, grpc_bytes.COMPRESSED, grpc_bytes.ENCRYPTED)
+    assert [(sample.work, sample.system, sample.size_bytes) for sample in samples] == [
+        *((grpc_bytes.RECEIVED, way, size) for way in ways for size in grpc_bytes.RECEIVED_BYTES),
+        *((grpc_bytes.SENT, system, 1_000_000) for system in (grpc_bytes.UNREAD, OURS)),
+        (grpc_bytes.LARGE, OURS, 1_000_000),
+    ]
+    assert all((sample.server_memory_bytes or 0) > 50_000_000 for sample in samples if sample.work == grpc_bytes.LARGE)
 
 
 def test_a_sample_says_what_the_server_spent() -> None:

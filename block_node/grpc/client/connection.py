@@ -47,9 +47,11 @@ class AskedCall:
         self.status: GrpcStatus | None = None
         self.text = ""
 
-    def send(self, message: bytes) -> bool:
-        """Sends a message. Returns whether there is room for more; see `GrpcCall.send`."""
-        return self._connection.send(self._machine.stream_id, [prefix_of_message(len(message)), message])
+    def send(self, message: bytes, *, compressed: bool = False) -> bool:
+        """Sends a message. Returns whether there is room for more; see `GrpcCall.send`. compressed: whether the asker
+        has compressed it, with the encoding that its metadata name."""
+        prefix = prefix_of_message(len(message), compressed=compressed)
+        return self._connection.send(self._machine.stream_id, [prefix, message])
 
     def end(self) -> None:
         """Sends no more messages."""
