@@ -126,7 +126,7 @@ def test_a_manager_that_is_gone_does_not_stop_a_node(tmp_path: Path) -> None:
     [
         ({"WATCHDOG_USEC": "30000000"}, None),
         ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "30000000"}, 30.0),
-        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 30.0),
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "own"}, 30.0),
         ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
         ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "soon"}, None),
         ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "0"}, None),
@@ -134,8 +134,10 @@ def test_a_manager_that_is_gone_does_not_stop_a_node(tmp_path: Path) -> None:
     ],
 )
 def test_the_variables_of_a_manager_count_for_one_process(given: dict[str, str], watchdog_s: float | None) -> None:
-    """Goal: the watchdog of another process is not fed, and child processes get none of the variables."""
-    environment = {**given, "HOME": "/home"}
+    """Goal: the watchdog of another process is not fed, and child processes get none of the variables. Method: `own`
+    stands for this process, whose number is not known yet when the module is imported."""
+    environment = {name: str(os.getpid()) if text == "own" else text for name, text in given.items()}
+    environment["HOME"] = "/home"
     notifier = Notifier(environment)
     assert (notifier.watchdog_s, notifier.is_active) == (watchdog_s, "NOTIFY_SOCKET" in given)
     assert environment == {"HOME": "/home"}

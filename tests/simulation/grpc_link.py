@@ -43,7 +43,7 @@ class Direction:
             with trio.move_on_after(self._chunks[0][0] - now_s if self._chunks else float("inf")):
                 await self._changed.wait()
 
-    async def send(self, pieces: Sequence[bytes]) -> int:
+    async def send(self, pieces: Sequence[bytes | memoryview]) -> int:
         await trio.lowlevel.checkpoint()
         while self.waiting_bytes >= BUFFER_BYTES and not self.is_broken:
             await self._changed.wait()
@@ -93,7 +93,7 @@ class LinkEnd(SocketBytes):
             raise trio.ClosedResourceError
         return await self._incoming.receive()
 
-    async def send_some(self, pieces: Sequence[bytes]) -> int:
+    async def send_some(self, pieces: Sequence[bytes | memoryview]) -> int:
         if self.is_closed:
             raise trio.ClosedResourceError
         return await self._outgoing.send(pieces)

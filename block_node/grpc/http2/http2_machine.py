@@ -1,8 +1,8 @@
 """Http2Machine: one HTTP/2 connection with its gRPC calls, as server or client. Bytes in, events out; no I/O.
 
-`h2` reads and writes frames, but for those of DATA, whose bytes it would copy several times. This module decides what h2
-leaves open: which call may send how much, when a window is given back, how a call and a connection end, and what a peer
-may do in how short a time.
+`h2` reads and writes frames, but for those of DATA, whose bytes it would copy several times. This module decides what
+h2 leaves open: which call may send how much, when a window is given back, how a call and a connection end, and what a
+peer may do in how short a time.
 
 Of the two windows that received bytes take from, the connection's is given back when they arrive, and that of their
 call when a message has absorbed them. So a call whose taker waits never stops its neighbours.
