@@ -111,3 +111,15 @@ class DamagedAnswer(ClientError):
 
     fault = "node"
     retriable = True
+
+
+class BlockTooLarge(ClientError):
+    """A node sends a block that is larger than the subscriber takes. bytes_max: the limit."""
+
+    fault = "node"
+
+    def __init__(self, address: str, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        super().__init__(
+            f"{address} sends a block of more than {bytes_max} bytes; if it can be so large, raise block_bytes_max"
+        )

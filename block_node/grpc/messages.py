@@ -109,16 +109,20 @@ def _write_value(file: ProtoFile, field: WireField, value: Any) -> bytes:
 # Publishing.
 
 
-def find_set(request: bytes) -> ItemSet | None:
-    """Returns the items of a `PublishStreamRequest` with nothing but a set of items, and None for any other. Raises
-    MessageFormatError."""
-    if not request or request[0] != 0x0A:
+PUBLISHED_SET, SUBSCRIBED_SET = 0x0A, 0x12
+"""The first byte of a `PublishStreamRequest`, and of a `SubscribeStreamResponse`, that begins with a set of items."""
+
+
+def find_set(message: bytes, tag: int) -> ItemSet | None:
+    """Returns the items of a message with nothing but a set of items, and None for any other. tag: PUBLISHED_SET or
+    SUBSCRIBED_SET. Raises MessageFormatError."""
+    if not message or message[0] != tag:
         return None
     try:
-        size_bytes, start = read_varint(request, 1)
+        size_bytes, start = read_varint(message, 1)
     except BlockFormatError as error:
-        raise MessageFormatError(f"PublishStreamRequest: {error}") from error
-    return ItemSet(request, start) if start + size_bytes == len(request) else None
+        raise MessageFormatError(f"a set of items: {error}") from error
+    return ItemSet(message, start) if start + size_bytes == len(message) else None
 
 
 class ItemSet:
@@ -200,7 +204,7 @@ def block_or_none(number: int | None) -> int:
 
 def items_prefix(size_bytes: int) -> bytes:
     """Returns what precedes `size_bytes` bytes of items in a `SubscribeStreamResponse`."""
-    return b"\x12" + varint(size_bytes)
+    return bytes((SUBSCRIBED_SET,)) + varint(size_bytes)
 
 
 def block_prefix(status: int, size_bytes: int) -> bytes:

@@ -26,6 +26,7 @@ from block_node.grpc.http2.handler import GrpcCall
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import (
+    PUBLISHED_SET,
     ItemSet,
     MessageFormatError,
     WireMessage,
@@ -219,7 +220,7 @@ class PublishCall:
 
     def _take(self, message: bytes) -> None:
         """Handles one message. Raises InvalidPublishRequest, MessageFormatError or ProtocolError for a wrong one."""
-        found = find_set(message)
+        found = find_set(message, PUBLISHED_SET)
         if found is not None:
             # `may_take` hands on the items before it lets the next request come.
             self._rest, self._rest_bytes = found, len(message)

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 import trio
 
+from block_node.blocks.settings import VerifierSettings
 from block_node.client.outgoing import OutgoingBlock
 from block_node.grpc.client.asking import GrpcPeer
 from block_node.grpc.client.channel import GrpcChannel
@@ -27,6 +29,9 @@ from ockam.identity.tls import Tls, TlsFilesError, new_client_context
 from ockam.identity.tls_layer import TlsLayer
 from ockam.identity.token import Token, is_this_machine
 from stream_client.errors import InvalidArgument
+
+BLOCK_BYTES_MAX: Final = VerifierSettings().block_bytes_max
+"""The largest block that a subscriber takes, as a node does that verifies it."""
 
 
 class GrpcBlockClient:
@@ -49,13 +54,16 @@ class GrpcBlockClient:
         await publisher.run()
         return publisher
 
-    def subscribe(self, start: int | None = None, end: int | None = None) -> GrpcSubscription:
+    def subscribe(
+        self, start: int | None = None, end: int | None = None, *, block_bytes_max: int = BLOCK_BYTES_MAX
+    ) -> GrpcSubscription:
         """Returns an iterator over the numbers and the items of whole blocks, in order and each once, over further
         connections if one fails.
 
-        start: the first block; None: the next new one. end: the last block; None: no end.
+        start: the first block; None: the next new one. end: the last block; None: no end. block_bytes_max: the largest
+        block that is taken, with some bytes more for each of its items.
         """
-        return GrpcSubscription(self._peer, start, end)
+        return GrpcSubscription(self._peer, start, end, block_bytes_max)
 
 
 @asynccontextmanager

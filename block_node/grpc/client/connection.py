@@ -67,6 +67,10 @@ class AskedCall:
             self._is_held = False
             self._connection.resume(self._machine.stream_id)
 
+    def watch(self, arriving: Callable[[int], None]) -> None:
+        """Has a function called with the bytes that have come of a message, each time while it is not complete."""
+        self._machine.reader.arriving = arriving
+
     def cancel(self) -> None:
         """Ends the call: its handler is not called any more. Safe to repeat."""
         if self._handler is not None:

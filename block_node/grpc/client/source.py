@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from block_node.backfill.source import FetchListener, RootDone, StatusDone
-from block_node.events import ITEM_OVERHEAD_BYTES
+from block_node.grpc.client.answer import SubscribeAnswer
 from block_node.grpc.client.channel import GrpcChannel
 from block_node.grpc.client.connection import AskedCall, AskingConnection
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
@@ -96,7 +96,7 @@ class OneAnswer:
         self._on_done(self._message if is_ok else None, status, text or "no answer came")
 
 
-class GrpcFetch:
+class GrpcFetch(SubscribeAnswer):
     """The blocks from `first` to `last` of a source, for one listener.
 
     Invariant: `_items` has the received items of block `_next`. `_listener` is None when all blocks have come, or the
@@ -104,13 +104,13 @@ class GrpcFetch:
     """
 
     def __init__(self, node: Node, first: int, last: int, listener: FetchListener, silence_s_max: float) -> None:
+        super().__init__()
         self._node = node
         self._next, self._last = first, last
         self._listener: FetchListener | None = listener
         self._silence_s_max = silence_s_max
         self._look_s = min(LOOK_S, silence_s_max / 4)
         self._silence_s = 0.0
-        self._items: list[bytes] = []
         self._call: AskedCall | None = None
 
     def begin(self, connection: AskingConnection) -> None:
@@ -123,6 +123,7 @@ class GrpcFetch:
         except CallRefused as refused:
             self.fail(refused.text)
         else:
+            self._call.watch(self.note_arriving)
             self._node.call_later(self._look_s, self._watch)
 
     def cancel(self) -> None:
@@ -146,29 +147,22 @@ class GrpcFetch:
             if not message.startswith(STATUS_TAG):
                 self.cancel()
             return
-        try:
-            part = read_message("SubscribeStreamResponse", message)
-        except MessageFormatError as error:
-            self.fail(str(error), lied=True)
-            return
-        if "block_items" in part:
-            self._take_items(part["block_items"].get("block_items", []), len(message))
-        elif "end_of_block" in part:
-            self._end_block(part["end_of_block"].get("block_number", 0))
-        elif "status" in part:
-            self._take_status(part["status"])
-
-    def room(self) -> None:
-        # The one message of such a call is sent at once.
-        pass
+        super().take(message)
 
     def done(self, status: GrpcStatus, text: str) -> None:
         self.fail(f"{status.name}: {text or 'the subscription ended too early'}", lied=status is GrpcStatus.OK)
 
-    def _take_items(self, items: list[bytes], size_bytes: int) -> None:
-        assert self._listener is not None, "nothing is taken after the last block"
-        self._items += items
-        self._listener.grew(size_bytes + ITEM_OVERHEAD_BYTES * len(items))
+    @property
+    def _wants_more(self) -> bool:
+        return self._listener is not None
+
+    def _grew(self, size_bytes: int) -> None:
+        self._silence_s = 0.0
+        if self._listener is not None:
+            self._listener.grew(size_bytes)
+
+    def _take_damaged(self, reason: str) -> None:
+        self.fail(reason, lied=True)
 
     def _end_block(self, number: int) -> None:
         if number != self._next or not self._items:

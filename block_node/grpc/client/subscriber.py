@@ -8,29 +8,33 @@ from typing import Self
 
 import trio
 
-from block_node.client.errors import DamagedAnswer, SubscriptionRefused
+from block_node.client.errors import BlockTooLarge, DamagedAnswer, SubscriptionRefused
+from block_node.grpc.client.answer import SubscribeAnswer
 from block_node.grpc.client.asking import GrpcPeer
 from block_node.grpc.client.connection import AskedCall
 from block_node.grpc.client.source import LACKING, SUBSCRIBE
 from block_node.grpc.http2.status import GrpcStatus
-from block_node.grpc.messages import MessageFormatError, block_or_none, read_message, write_message
+from block_node.grpc.messages import block_or_none, write_message
 from block_node.protocol_reading import SubscribeStatus
 from stream_client.errors import ClientError, NodeFailed, NodeUnreachable
 from stream_client.shell.backoff import Backoff, Reconnect
 
 
-class GrpcSubscription:
-    """The blocks from `start` to `end`, each as its number and its items (an `AnswerHandler`).
+class GrpcSubscription(SubscribeAnswer):
+    """The blocks from `start` to `end`, each as its number and its items (an `AnswerHandler`). block_bytes_max: of one
+    block, with the memory of its items: a node that lies could else fill the memory.
 
     Invariant: `_blocks` has at most one block. While it has one, no message of the call is taken.
     """
 
-    def __init__(self, peer: GrpcPeer, start: int | None, end: int | None) -> None:
+    def __init__(self, peer: GrpcPeer, start: int | None, end: int | None, block_bytes_max: int) -> None:
+        super().__init__()
         self._peer = peer
+        self._block_bytes_max = block_bytes_max
+        self._block_bytes = 0
         self._next = start
         self._last = end
         self._backoff = Backoff(Reconnect(), random.random)
-        self._items: list[bytes] = []
         self._blocks: deque[tuple[int, list[bytes]]] = deque()
         self._changed = trio.Event()
         self._call: AskedCall | None = None
@@ -42,7 +46,8 @@ class GrpcSubscription:
         return self
 
     async def __anext__(self) -> tuple[int, list[bytes]]:
-        """Returns the next block. Raises SubscriptionRefused if the node cannot provide it, and RequestRefused."""
+        """Returns the next block. Raises SubscriptionRefused if the node cannot provide it, BlockTooLarge,
+        DamagedAnswer and RequestRefused."""
         while not self._blocks:
             if self._failure is not None:
                 raise self._failure
@@ -72,7 +77,7 @@ class GrpcSubscription:
         """Subscribes from the next block on. A node that is not there is asked again, after a growing pause."""
         if self._is_again:
             await trio.sleep(self._backoff.next_delay_s())
-        self._items, self._is_again = [], True
+        self._items, self._block_bytes, self._counted_bytes, self._is_again = [], 0, 0, True
         request = {"start_block_number": block_or_none(self._next), "end_block_number": block_or_none(self._last)}
         try:
             connection = await self._peer.connection()
@@ -80,27 +85,12 @@ class GrpcSubscription:
                 return
             message = write_message("SubscribeStreamRequest", request)
             self._call = self._peer.ask(connection, SUBSCRIBE, self, message)
+            self._call.watch(self.note_arriving)
         except NodeUnreachable:
             # The next attempt follows.
             self._call = None
 
     # What the connection calls.
-
-    def take(self, message: bytes) -> None:
-        try:
-            part = read_message("SubscribeStreamResponse", message)
-        except MessageFormatError as error:
-            self._fail(DamagedAnswer(f"{self._peer.address}: {error}"))
-            return
-        if "block_items" in part:
-            self._items += part["block_items"].get("block_items", [])
-        elif "end_of_block" in part:
-            self._end_block(part["end_of_block"].get("block_number", 0))
-        elif "status" in part:
-            self._take_status(part["status"])
-
-    def room(self) -> None:
-        pass
 
     def done(self, status: GrpcStatus, text: str) -> None:
         self._call = None
@@ -117,7 +107,7 @@ class GrpcSubscription:
             self._fail(DamagedAnswer(f"{self._peer.address} ended block {number}, and block {self._next} had not come"))
             return
         self._blocks.append((number, self._items))
-        self._items = []
+        self._items, self._block_bytes = [], 0
         self._next = number + 1
         self._is_over, self._is_again = number == self._last, False
         self._backoff.succeeded()
@@ -128,6 +118,19 @@ class GrpcSubscription:
     def _take_status(self, code: int) -> None:
         if code in LACKING:
             self._refused = SubscribeStatus(code)
+
+    def _take_damaged(self, reason: str) -> None:
+        self._fail(DamagedAnswer(f"{self._peer.address}: {reason}"))
+
+    @property
+    def _wants_more(self) -> bool:
+        return self._failure is None
+
+    def _grew(self, size_bytes: int) -> None:
+        self._block_bytes += size_bytes
+        if self._block_bytes > self._block_bytes_max:
+            self._items = []
+            self._fail(BlockTooLarge(self._peer.address, self._block_bytes_max))
 
     def _fail(self, error: ClientError) -> None:
         self._failure = error

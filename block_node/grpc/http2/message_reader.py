@@ -108,6 +108,7 @@ class MessageReader:
 
     bytes_max: of a message, also when it is decompressed. begun: the number of messages whose prefix was taken.
     may_wait: asked whether the call may wait for the budget. when_room: called when the budget may have room again.
+    arriving: called with how many bytes of an unfinished message have come.
 
     Invariant: `_body` has the absorbed bytes of the present message, whose whole size is `_size_bytes`, or None while
     its prefix is not complete. `_chunks` has `waiting_bytes` bytes from `_offset` of the first chunk on.
@@ -119,6 +120,7 @@ class MessageReader:
         self.bytes_max = 0
         self.may_wait: Callable[[], bool] = lambda: True
         self.when_room: Callable[[], None] = lambda: None
+        self.arriving: Callable[[int], None] = lambda size_bytes: None
         self._chunks: deque[bytes] = deque()
         self._offset = 0
         self._body = BytesIO()
@@ -171,6 +173,7 @@ class MessageReader:
         if missing_bytes:
             if self._body_bytes > FREE_BYTES:
                 self._budget.hold(self, self._body_bytes)
+            self.arriving(self._body_bytes)
             return None
         if self._body_bytes:
             message = self._body.getvalue()

@@ -19,6 +19,7 @@ from block_node.grpc.messages import (
     BLOCK_NODE,
     HEALTH,
     NO_BLOCK,
+    PUBLISHED_SET,
     REFLECTION,
     REFLECTION_ALPHA,
     ItemSet,
@@ -177,13 +178,13 @@ def test_a_set_of_items_is_cut_at_its_lengths(items: list[bytes]) -> None:
     inner = b"".join(item_prefix(len(item)) + item for item in items)
     assert split_set(inner) == items
     request = write_message("PublishStreamRequest", {"block_items": {"block_items": items}})
-    whole = find_set(request)
+    whole = find_set(request, PUBLISHED_SET)
     assert whole is not None
     assert whole.take(len(request), len(request)) == (items, Piece.WHOLE)
     # Taken a part at a time, the items are the same ones.
     taken: list[bytes] = []
     pieces: list[bytes] = []
-    in_parts = find_set(request)
+    in_parts = find_set(request, PUBLISHED_SET)
     while in_parts is not None and in_parts.left_bytes:
         part, piece = in_parts.take(3, 400)
         assert 0 < len(part) <= 3
@@ -217,7 +218,7 @@ def test_what_is_no_set_of_items_is_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize("request_", [b"", b"\x1a\x00", b"\x0a\x00\x1a\x00", b"\x12\x02\x08\x01"])
 def test_other_requests_are_left_to_the_general_reader(request_: bytes) -> None:
-    assert find_set(request_) is None
+    assert find_set(request_, PUBLISHED_SET) is None
 
 
 @given(st.binary(max_size=60))
