@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 
@@ -24,5 +26,26 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
     behind_again_s: float = 40.0
 
 
+SERVICES = {
+    "publish": "BlockStreamPublishService",
+    "subscribe": "BlockStreamSubscribeService",
+    "access": "BlockAccessService",
+    "status": "BlockNodeService",
+}
+"""The services about blocks, by the names that an address of the door has them by (`read_services`)."""
 ASK_BYTES_MAX = 64 * 1024
 """The largest request of a reader. Those of real readers have some bytes."""
+
+
+def read_services(address: str) -> tuple[str, Collection[str]]:
+    """Splits `HOST:PORT` or `HOST:PORT/NAME+NAME`. Returns the address without the names, and the services that it
+    serves; without a name, all. Raises ValueError for a name that is not in SERVICES."""
+    plain, slash, names = address.partition("/")
+    if not slash:
+        return plain, SERVICES.values()
+    unknown = [name for name in names.split("+") if name not in SERVICES]
+    if unknown:
+        raise ValueError(
+            f"{address!r}: {unknown[0]!r} is no service; after the / write {', '.join(SERVICES)}, with + between"
+        )
+    return plain, [SERVICES[name] for name in names.split("+")]

@@ -49,7 +49,7 @@ def check_listen(config: Config) -> Finding:
         "http": ", ".join(config.http) or None,
         "grpc": ", ".join(config.grpc) or None,
     }
-    every = (config.listen, *config.http, *config.grpc)
+    every = (config.listen, *config.http, *config.grpc_addresses)
     addresses = ", ".join(every)
     if all(map(is_loopback, every)):
         return Finding("listen", "ok", f"{addresses}, this machine only", values)
@@ -66,7 +66,7 @@ def check_listen(config: Config) -> Finding:
 def check_rates(config: Config) -> Finding:
     """Checks that one identity cannot take a node that other machines can reach from all others."""
     rates = {name: getattr(config, name) for name in ("identity_requests_per_second", "identity_bytes_per_second")}
-    if any(rates.values()) or all(map(is_loopback, (config.listen, *config.http, *config.grpc))):
+    if any(rates.values()) or all(map(is_loopback, (config.listen, *config.http, *config.grpc_addresses))):
         return Finding("rates", "ok", "the limits fit", rates)
     text = (
         "one client that floods the node slows down all others; set identity_requests_per_second and "
@@ -79,7 +79,7 @@ def check_addresses(config: Config, *, is_running: bool) -> Finding:
     """Checks that the node can listen at its addresses, by listening there for a moment unless it runs."""
     if is_running:
         return Finding("addresses", "ok", "not tried, because the node runs")
-    doors = (("listen", (config.listen,)), ("http", config.http), ("grpc", config.grpc))
+    doors = (("listen", (config.listen,)), ("http", config.http), ("grpc", config.grpc_addresses))
     for setting, address in ((name, each) for name, addresses in doors for each in addresses):
         host, port = split_host_port(address)
         try:

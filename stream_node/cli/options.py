@@ -62,7 +62,11 @@ HttpOption = Annotated[
 ]
 GrpcOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="Listen for block nodes and their peers over gRPC, too. May be repeated."),
+    typer.Option(
+        metavar="HOST:PORT[/SERVICES]",
+        help="Listen for block nodes and their peers over gRPC, too. /publish serves publishers only, "
+        "/subscribe+status readers. May be repeated.",
+    ),
 ]
 ForwardOption = Annotated[
     list[str] | None,

@@ -87,8 +87,9 @@ def has_own_databases(config: Config) -> bool:
 
 
 def _door_of(address: str, number: int) -> str:
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + number}" if port.isdigit() and int(port) else address
+    plain, slash, services = address.partition("/")
+    host, _, port = plain.rpartition(":")
+    return f"{host}:{int(port) + number}{slash}{services}" if port.isdigit() and int(port) else address
 
 
 def database_folder(config: Config, place: WorkerPlace | None) -> Path:

@@ -186,7 +186,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Group "gRPC": whether and how the node answers peers of block nodes over gRPC. See [block-node.md](block-node.md).
     grpc: tuple[str, ...] = ()
     """The HOST:PORT at which the node listens for gRPC; real block nodes use port 40840. Several are allowed; port 0
-    picks a free port. It needs `block_node`. TLS, client certificates, tokens and rules are those of the node."""
+    picks a free port. HOST:PORT/publish serves publishers alone: the names are publish, subscribe, access and status,
+    several with + between them. It needs `block_node`. TLS, client certificates, tokens and rules are those of the
+    node."""
     grpc_connections_max: Count = 1_000
     """The maximum number of open gRPC connections. One host or certificate can have a quarter of them."""
     grpc_streams_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
@@ -439,6 +441,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backfill_processing_timeout_secs: Seconds = 10.0
     """The time within which a fetched block should be stored. A longer time is logged. After several such periods, the
     block waits for the next search."""
+
+    @property
+    def grpc_addresses(self) -> tuple[str, ...]:
+        """The addresses of `grpc` without the names of their services."""
+        return tuple(address.partition("/")[0] for address in self.grpc)
 
 
 def without_effect(config: Config) -> dict[str, str]:

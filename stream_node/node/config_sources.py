@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from block_node.grpc.limits import read_services
 from ockam.actors.address import split_host_port
 from ockam.errors import InvalidAddress
 from ockam.files.parsing import ParseError, parse_toml
@@ -168,7 +169,7 @@ def _address_mistakes(config: Config) -> list[str]:
         ("allow_forward", config.allow_forward),
         ("tls_forward_plaintext", config.tls_forward_plaintext),
         ("http", config.http),
-        ("grpc", config.grpc),
+        ("grpc", config.grpc_addresses),
         ("mirror_address", () if config.mirror_address is None else (config.mirror_address,)),
     ):
         for destination in destinations:
@@ -176,6 +177,11 @@ def _address_mistakes(config: Config) -> list[str]:
                 split_host_port(destination)
             except InvalidAddress as error:
                 mistakes.append(f"{name}: {error}")
+    for address in config.grpc:
+        try:
+            read_services(address)
+        except ValueError as error:
+            mistakes.append(f"grpc: {error}")
     return mistakes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from block_node.grpc.http2.handler import GrpcCall
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
@@ -59,10 +59,12 @@ class HealthCall:
 
 
 class ReflectionCall:
-    """Describes the files of the door, so that a tool needs none. own: the file of the reflection service itself."""
+    """Describes the files of the door, so that a tool needs none. own: the file of the reflection service itself.
+    services: the whole names of those that are served here."""
 
-    def __init__(self, call: GrpcCall, files: Sequence[ProtoFile], own: ProtoFile) -> None:
+    def __init__(self, call: GrpcCall, files: Sequence[ProtoFile], own: ProtoFile, services: Collection[str]) -> None:
         self._call = call
+        self._services = services
         self._files = files
         self._own = own
 
@@ -91,8 +93,7 @@ class ReflectionCall:
 
     def _answer(self, request: WireMessage) -> WireMessage:
         if "list_services" in request:
-            names = [f"{file.package}.{each.path}" for file in self._files for each in file.services()]
-            return {"list_services_response": {"service": [{"name": name} for name in sorted(names)]}}
+            return {"list_services_response": {"service": [{"name": name} for name in sorted(self._services)]}}
         symbol = request.get("file_containing_symbol")
         for file in self._files:
             if request.get("file_by_filename") == file.name or symbol in set(file.symbols()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import ClassVar, NamedTuple
 from weakref import WeakSet
@@ -20,7 +20,7 @@ from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.grpc.calls.status import write_detail, write_status
 from block_node.grpc.calls.subscribe import SubscribeCall
 from block_node.grpc.http2.handler import CallHandler, GrpcCall, UnaryHandler
-from block_node.grpc.limits import ASK_BYTES_MAX, GrpcLimits
+from block_node.grpc.limits import ASK_BYTES_MAX, SERVICES, GrpcLimits
 from block_node.grpc.messages import BLOCK_NODE, HEALTH, REFLECTION, REFLECTION_ALPHA
 from block_node.grpc.schema import ProtoFile
 from block_node.node import BlockNode
@@ -198,8 +198,8 @@ class BlockMethod(NamedTuple):
     uses_chain: bool = True
 
 
-def block_methods(limits: GrpcLimits) -> dict[bytes, BlockMethod]:
-    """Returns the methods of the block services by their paths."""
+def block_methods(limits: GrpcLimits, services: Collection[str] = SERVICES.values()) -> dict[bytes, BlockMethod]:
+    """Returns the methods of these services by their paths. services: values of SERVICES."""
     looks = Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE
     made = {
         "publishBlockStream": BlockMethod(GrpcServices.publish, limits.message_bytes_max, Right.BLOCK_PUBLISH),
@@ -208,14 +208,24 @@ def block_methods(limits: GrpcLimits) -> dict[bytes, BlockMethod]:
         "serverStatus": BlockMethod(GrpcServices.status, ASK_BYTES_MAX, looks),
         "serverStatusDetail": BlockMethod(GrpcServices.detail, ASK_BYTES_MAX, looks),
     }
-    return {method.path.encode(): made[method.path.rpartition("/")[2]] for method in BLOCK_NODE.methods()}
+    return {
+        method.path.encode(): made[method.path.rpartition("/")[2]]
+        for service in BLOCK_NODE.services()
+        for method in service.methods
+        if service.name in services
+    }
 
 
 class AboutCalls:
-    """The calls of health and reflection, which need no right. serves: see `HealthCall`."""
+    """The calls of health and reflection at one address of the door, which need no right."""
 
-    def __init__(self, serves: Callable[[str], bool | None]) -> None:
-        self._serves = serves
+    def __init__(self, is_serving: Callable[[], bool], paths: Iterable[bytes]) -> None:
+        """is_serving: whether calls about blocks are answered now. paths: of their methods at this address."""
+        self._is_serving = is_serving
+        own = (
+            f"{file.package}.{each.path}" for file in (HEALTH, REFLECTION, REFLECTION_ALPHA) for each in file.services()
+        )
+        self._services = {*own, *(path.decode().split("/")[1] for path in paths)}
         self._open: WeakSet[HealthCall | ReflectionCall] = WeakSet()
 
     def methods(self) -> dict[bytes, Callable[[GrpcCall], CallHandler]]:
@@ -233,7 +243,10 @@ class AboutCalls:
             each.end()
 
     def _reflection(self, own: ProtoFile) -> Callable[[GrpcCall], ReflectionCall]:
-        return lambda call: ReflectionCall(call, FILES, own)
+        return lambda call: ReflectionCall(call, FILES, own, self._services)
+
+    def _serves(self, service: str) -> bool | None:
+        return self._is_serving() if not service or service in self._services else None
 
     def _opened(self, make: Callable[[GrpcCall], HealthCall | ReflectionCall], call: GrpcCall) -> CallHandler:
         handler = make(call)

@@ -392,7 +392,7 @@ class ServerConnection(GrpcConnection):
         route = self._routes.get(path)
         if route is None:
             name = path[:200].decode("latin-1")
-            self._finish(machine, GrpcStatus.UNIMPLEMENTED, f"this node has no method {name}")
+            self._finish(machine, GrpcStatus.UNIMPLEMENTED, f"{name} is not served here")
             return
         stream_id = machine.stream_id
         machine.reader.bytes_max = route.message_bytes_max

@@ -6,14 +6,14 @@ anonymous, as at the node's other doors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import trio
 
 from block_node.grpc.calls.services import AboutCalls, BlockMethod, block_methods, demand_of, origin_of
-from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route
+from block_node.grpc.http2.handler import CallHandler, GrpcCall, Route, Routes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import ASK_BYTES_MAX, GrpcLimits
 from ockam.actors.message import Origin
@@ -47,20 +47,26 @@ class TokenCall:
 
 
 class CallGate:
-    """The routes of the door, and the callers of the open calls about blocks."""
+    """The routes of all addresses of the door, and the callers of the open calls about blocks."""
 
     def __init__(self, parts: NodeParts, limits: GrpcLimits, nursery: trio.Nursery) -> None:
         """nursery: runs the tasks that judge tokens."""
         self._parts = parts
         self._nursery = nursery
         self._callers: WeakKeyDictionary[GrpcCall, Identity] = WeakKeyDictionary()
-        self._about = AboutCalls(self._serves)
-        self.routes = {
-            path: Route(self._opener(path, method), method.message_bytes_max)
-            for path, method in block_methods(limits).items()
+        self._limits = limits
+        self._about: list[AboutCalls] = []
+
+    def routes(self, services: Collection[str]) -> Routes:
+        """Returns the routes of an address that serves these services about blocks, see `SERVICES`."""
+        methods = block_methods(self._limits, services)
+        about = AboutCalls(self._is_serving, methods)
+        self._about.append(about)
+        return {
+            **{path: Route(self._opener(path, each), each.message_bytes_max) for path, each in methods.items()},
+            # Health and reflection say nothing about blocks, and load balancers prove no identity.
+            **{path: Route(open_, ASK_BYTES_MAX) for path, open_ in about.methods().items()},
         }
-        # Health and reflection say nothing about blocks, and load balancers prove no identity.
-        self.routes |= {path: Route(open_, ASK_BYTES_MAX) for path, open_ in self._about.methods().items()}
 
     def end_calls(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
         """Ends the calls of the chosen identities, and their connections stay: the rules decide about each new call.
@@ -75,7 +81,8 @@ class CallGate:
 
     def end_about(self) -> None:
         """Ends the calls that stay open and are about no blocks, because the node stops."""
-        self._about.end()
+        for each in self._about:
+            each.end()
 
     def _opener(self, path: bytes, method: BlockMethod) -> Callable[[GrpcCall], CallHandler]:
         def opened(call: GrpcCall) -> CallHandler:
@@ -131,8 +138,5 @@ class CallGate:
         self._callers[call] = origin_of(call).identity
         return method.open(services, call)
 
-    def _serves(self, service: str) -> bool | None:
-        names = {path.decode().split("/")[1] for path in self.routes}
-        if service and service not in names:
-            return None
+    def _is_serving(self) -> bool:
         return not self._parts.condition.is_draining and self._parts.services.grpc is not None

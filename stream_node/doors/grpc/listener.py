@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 import trio
 
 from block_node.grpc.http2.connection import DoorCounts, ServerConnection
+from block_node.grpc.http2.handler import Routes
 from block_node.grpc.http2.message_reader import DoorBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes
+from block_node.grpc.limits import read_services
 from ockam.actors.message import Origin
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.errors import RemoteProtocolError
@@ -33,9 +36,11 @@ logger = structlog.get_logger(__name__)
 
 
 class GrpcGuest:
-    """A connection, from its beginning to its end. connection: None during its TLS handshake. usage: of its peer."""
+    """A connection, from its beginning to its end. connection: None during its TLS handshake. usage: of its peer.
+    routes: of the address at which it was accepted."""
 
-    def __init__(self, stream: trio.SocketStream, address: str, counts: DoorCounts) -> None:
+    def __init__(self, stream: trio.SocketStream, address: str, routes: Routes, counts: DoorCounts) -> None:
+        self.routes = routes
         self._socket = stream.socket
         self._counts = counts
         self.address = address
@@ -100,11 +105,22 @@ class GrpcListener:
         self.addresses: list[str] = []
 
     async def listen(self) -> list[str]:
-        """Starts to accept connections at the addresses of the setting `grpc`. Returns the `host:port` of each socket.
-        Raises OSError if a socket cannot be opened; then no socket stays open."""
-        listeners = await open_listeners(self._parts.config.grpc)
-        self.addresses = [socket_name(listener.socket.getsockname()) for listener in listeners]
-        self._nursery.start_soon(self._serve, listeners)
+        """Starts to accept connections at the addresses of the setting `grpc`. Returns the `host:port` of each socket,
+        with the names of its services as in the setting. Raises OSError if a socket cannot be opened; then no socket
+        stays open."""
+        opened: list[tuple[trio.SocketListener, Routes]] = []
+        try:
+            for address in self._parts.config.grpc:
+                plain, services = read_services(address)
+                routes = self._gate.routes(services)
+                for listener in await open_listeners([plain]):
+                    opened.append((listener, routes))
+                    self.addresses.append(socket_name(listener.socket.getsockname()) + address.removeprefix(plain))
+        except BaseException:
+            for listener, _ in opened:
+                listener.socket.close()
+            raise
+        self._nursery.start_soon(self._serve, opened)
         return self.addresses
 
     def end_refused(self) -> None:
@@ -145,13 +161,13 @@ class GrpcListener:
             unfinished_bytes=self._budget.held_bytes,
         )
 
-    async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
+    async def _serve(self, opened: Sequence[tuple[trio.SocketListener, Routes]]) -> None:
         with self._listening:
             async with trio.open_nursery() as nursery:
-                for listener in listeners:
-                    nursery.start_soon(accept_all, listener, self._accept, lambda: None)
+                for listener, routes in opened:
+                    nursery.start_soon(accept_all, listener, partial(self._accept, routes), lambda: None)
 
-    def _accept(self, stream: trio.SocketStream) -> None:
+    def _accept(self, routes: Routes, stream: trio.SocketStream) -> None:
         self._accepted += 1
         try:
             address = socket_name(stream.socket.getpeername())
@@ -159,7 +175,7 @@ class GrpcListener:
             self._counts.closed["closed_before_header"] += 1
             stream.socket.close()
             return
-        guest = GrpcGuest(stream, address, self._counts)
+        guest = GrpcGuest(stream, address, routes, self._counts)
         if self._enter(guest):
             self._nursery.start_soon(self._run, guest, stream)
         else:
@@ -221,7 +237,7 @@ class GrpcListener:
         guest.usage = usage
         return ServerConnection(
             SocketBytes(stream, tls),
-            self._gate.routes,
+            guest.routes,
             self._limits,
             self._budget.of(party),
             self._counts,

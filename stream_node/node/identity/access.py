@@ -53,7 +53,7 @@ def lacking(config: Config) -> str | None:
     none."""
     has_tls = config.tls_certificate is not None
     lacks = [text for text, there in (("TLS", has_tls), ("rules", config.access_rules is not None)) if not there]
-    exposed = [address for address in (config.listen, *config.http, *config.grpc) if not is_loopback(address)]
+    exposed = [address for address in (config.listen, *config.http, *config.grpc_addresses) if not is_loopback(address)]
     if not exposed or not lacks:
         return None
     reached = "is reached" if len(exposed) == 1 else "are reached"
@@ -67,7 +67,7 @@ def check_exposure(config: Config) -> None:
     if found is None:
         return
     if not config.insecure:
-        doors = {"listen": (config.listen,), "http": config.http, "grpc": config.grpc}
+        doors = {"listen": (config.listen,), "http": config.http, "grpc": config.grpc_addresses}
         setting = next(name for name, addresses in doors.items() if not all(map(is_loopback, addresses)))
         raise ConfigError(
             f"{setting}: {found}; set tls_certificate, tls_certificate_key and access_rules (docs/security.md), listen "

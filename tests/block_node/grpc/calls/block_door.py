@@ -87,7 +87,8 @@ async def block_door(
             path: Route(partial(opened, method.open), method.message_bytes_max)
             for path, method in block_methods(grpc or GrpcLimits()).items()
         }
-        routes |= {path: Route(open_, 65_536) for path, open_ in AboutCalls(lambda name: True).methods().items()}
+        about = AboutCalls(lambda: True, list(routes))
+        routes |= {path: Route(open_, 65_536) for path, open_ in about.methods().items()}
 
         def accept(stream: trio.SocketStream) -> None:
             address = socket_name(stream.socket.getpeername())

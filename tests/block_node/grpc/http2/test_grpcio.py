@@ -58,7 +58,7 @@ async def test_an_unknown_method_is_unimplemented() -> None:
 
     async with opened_door() as door:
         code, details = await with_channel(door, act)
-        assert (code, details) == (grpc.StatusCode.UNIMPLEMENTED, "this node has no method /test.Test/nothing")
+        assert (code, details) == (grpc.StatusCode.UNIMPLEMENTED, "/test.Test/nothing is not served here")
 
 
 async def test_a_message_above_the_limit_of_its_method_is_refused_and_the_connection_stays() -> None:

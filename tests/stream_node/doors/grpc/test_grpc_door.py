@@ -53,7 +53,7 @@ async def grpc_node(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Serv
     async with served(tmp_path / "data", **{**BLOCKS, **settings}) as running:
         # A node that is still starting says UNAVAILABLE to those who publish and read.
         await wait_until(lambda: is_ready(running))
-        yield running, split_host_port(running.server.grpc[0])[1]
+        yield running, split_host_port(running.server.grpc[0].partition("/")[0])[1]
 
 
 def rules(folder: Path, *given: Rule) -> dict[str, str]:
