@@ -95,57 +95,31 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ANONYMOUS": "identity.identity",
-    "Address": "actors.address",
-    "AddressInUse": "errors",
-    "BadFrame": "transport.frames",
-    "ConnectFailed": "errors",
-    "ConnectionLimits": "transport.connection_machine",
-    "ConnectionStatistics": "transport.connection_machine",
-    "Context": "actors.worker",
-    "DEFAULT_PORT": "actors.address",
-    "DENIED": "identity.gate",
-    "ERROR": "protocol",
-    "FrameReader": "transport.frames",
-    "FrameTooLarge": "errors",
-    "FrameWriter": "transport.frames",
-    "Framing": "transport.calling",
-    "Gate": "identity.gate",
-    "HEAD": "transport.wire_head",
-    "HERE": "actors.message",
-    "HandlingFailed": "actors.worker",
-    "Identity": "identity.identity",
-    "InvalidAddress": "errors",
-    "LEGACY": "transport.wire_legacy",
-    "LOCAL": "actors.address",
-    "Mailbox": "actors.mailbox",
-    "Message": "actors.message",
-    "NODE": "identity.identity",
-    "Node": "actors.node",
-    "NodeStatistics": "actors.node",
-    "OckamError": "errors",
-    "Origin": "actors.message",
-    "Protocol": "protocol",
-    "ProtocolError": "protocol",
-    "RemoteProtocolError": "errors",
-    "Route": "actors.address",
-    "TCP": "actors.address",
-    "TcpStatistics": "transport.tcp_statistics",
-    "TcpTransport": "transport.tcp",
-    "Wire": "transport.wire",
-    "Worker": "actors.worker",
-    "WorkerFactory": "actors.worker",
-    "format_route": "actors.address",
-    "local": "actors.address",
-    "parse_address": "actors.address",
-    "parse_route": "actors.address",
-    "reply_to": "actors.message",
+    "actors.address": "Address DEFAULT_PORT LOCAL Route TCP format_route local parse_address parse_route",
+    "actors.mailbox": "Mailbox",
+    "actors.message": "HERE Message Origin reply_to",
+    "actors.node": "Node NodeStatistics",
+    "actors.worker": "Context HandlingFailed Worker WorkerFactory",
+    "errors": "AddressInUse ConnectFailed FrameTooLarge InvalidAddress OckamError RemoteProtocolError",
+    "identity.gate": "DENIED Gate",
+    "identity.identity": "ANONYMOUS Identity NODE",
+    "protocol": "ERROR Protocol ProtocolError",
+    "transport.calling": "Framing",
+    "transport.connection_machine": "ConnectionLimits ConnectionStatistics",
+    "transport.frames": "BadFrame FrameReader FrameWriter",
+    "transport.tcp": "TcpTransport",
+    "transport.tcp_statistics": "TcpStatistics",
+    "transport.wire": "Wire",
+    "transport.wire_head": "HEAD",
+    "transport.wire_legacy": "LEGACY",
 }
+"""The names of each module. It is imported at the first use of one of them."""
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name not in _MODULES:
+    module = next((module for module, names in _MODULES.items() if name in names.split()), None)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{module}"), name)
