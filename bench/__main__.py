@@ -21,7 +21,7 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            help="push, pull, latency, deliver, loads, share, fanout, codec, cardinal, block, backfill, grpc, "
+            help="push, many, pull, latency, deliver, loads, share, fanout, codec, cardinal, block, backfill, grpc, "
             "security, flood, watching, postgres, cluster, export, export-ways, export-start or all; scale (how cost "
             "grows), or a part of it: sizes, streams, clients, memory, idle, slow, logs."
         ),

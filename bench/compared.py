@@ -21,6 +21,8 @@ from bench.servers.bench_node import BenchNode
 
 DELIVERED = "deliver"
 LOADED = "at rate"
+MANY = "push to many streams"
+MANY_WINDOW = 10_000
 LOADED_WINDOW = 1_000
 """The window of pushes by which the maximum of a system is found, for the loads that are parts of it."""
 BLOCKING = ", blocking client"
@@ -40,6 +42,23 @@ def pushes(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[S
             for peer in peers:
                 if peer.does(Work.PUSH, window):
                     yield peer.measure(Work.PUSH, round_, stream=peer.new_stream(), **load)
+
+
+def many_streams(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
+    """Durable pushes of one client to many streams in turn, with MANY_WINDOW unconfirmed in all, and the same of the
+    peers whose client can do that in one pipeline."""
+    for streams in plan.many_streams:
+        load = {**_load(plan, window=min(MANY_WINDOW, plan.messages)), "streams": streams}
+        for round_ in range(plan.rounds):
+            for own in owns:
+                with own.node() as node:
+                    sample = own.measure(node, "push_in_turn", work=MANY, round_=round_, stream="bench", **load)
+                    sample = msgspec.structs.replace(sample, fsyncs_per_second=node.finish())
+                yield msgspec.structs.replace(sample, streams=streams)
+            for peer in peers:
+                if peer.kind.work == "redis":
+                    sample = peer.measure(Work.PUSH, round_, stream=peer.new_stream(), named=MANY, **load)
+                    yield msgspec.structs.replace(sample, streams=streams)
 
 
 def latencies(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench.compared import BLOCKING, DELIVERED
+from bench.compared import BLOCKING, DELIVERED, MANY
 from bench.measure import PAGE_MESSAGES
 from bench.own import COMPILED
 from bench.peers.kinds import NATS_DEFAULT, NATS_SYNCED, VALKEY
@@ -115,6 +115,10 @@ def _to_peers(report: Report, system: str) -> Iterator[Goal]:
     for window, peer, wanted in PUSHED:
         ours, theirs = (report.find("push", system=each, window=window) for each in (system, peer))
         yield _of_rounds(f"{system}: pushes, window {window:,}, to those of {peer}", wanted, ratios(ours, theirs, rate))
+    for streams, wanted in ((1_000, 1.3), (10_000, 0.8)):
+        ours, theirs = (report.find(MANY, system=each, streams=streams) for each in (system, VALKEY))
+        what = f"{system}: pushes to {streams:,} streams, 10,000 unconfirmed, to those of {VALKEY}"
+        yield _of_rounds(what, wanted, ratios(ours, theirs, rate))
     singles = report.find("latency", system=VALKEY)
     for client in ("", BLOCKING):
         single = ratios(report.find("latency", system=system + client), singles, p50_us)

@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -45,6 +46,23 @@ async def push(address: str, load: Load) -> Done:
                     sent += 1
             await publisher.flush()
             return clock.done(sent)
+
+
+async def push_in_turn(address: str, load: Load) -> Done:
+    """The async client's publishers of many streams, of which each has its share of the window."""
+    data = os.urandom(load.size_bytes)
+    async with connect(address) as client, AsyncExitStack() as stack:
+        streams = [await client.create(f"{load.stream}.{number}") for number in range(load.streams)]
+        share = max(1, load.window // load.streams)
+        publishers = [await stack.enter_async_context(stream.publisher(share)) for stream in streams]
+        clock, sent = Clock(load), 0
+        while clock.goes_on(sent):
+            for publisher in publishers:
+                await publisher.push(data)
+            sent += len(publishers)
+        for publisher in publishers:
+            await publisher.flush()
+        return clock.done(sent)
 
 
 async def fill(address: str, load: Load) -> Done:
@@ -143,7 +161,7 @@ def _watch(added: Any, clock: Clock) -> None:
 
 
 ASYNC_WORKS: dict[str, Callable[[str, Load], Any]] = {
-    each.__name__: each for each in (push, fill, latency, pull, at_rate, deliver)
+    each.__name__: each for each in (push, push_in_turn, fill, latency, pull, at_rate, deliver)
 }
 
 

@@ -15,6 +15,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     delivered_rate, delivered_seconds: pushes a second to a consumer that waits, and for how long.
     load_percents: the loads under which pushes are timed, in percent of the most that a system can do.
     shared_messages: messages that two consumers share.
+    many_streams: the numbers of streams to which one client pushes, in turn with the peers.
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
@@ -40,6 +41,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sizes_bytes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, MIB)
     volume_bytes: int = 128 * MIB
     streams: tuple[int, ...] = (1, 10, 100, 1_000)
+    many_streams: tuple[int, ...] = (1_000, 10_000)
     clients: tuple[int, ...] = (1, 10, 100, 1_000)
     consumers: tuple[int, ...] = (1, 10, 100)
     fanout_messages: int = 20_000
@@ -73,6 +75,7 @@ QUICK = Plan(
     sizes_bytes=(10, 10_000),
     volume_bytes=MIB,
     streams=(1, 10),
+    many_streams=(10,),
     clients=(1, 10),
     consumers=(1, 10),
     fanout_messages=500,

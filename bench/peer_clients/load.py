@@ -12,13 +12,15 @@ TICK_S = 0.001
 
 class Load(NamedTuple):
     """messages, seconds: the load ends with whichever comes first. window: pushes that may be unconfirmed, or messages
-    a page. rate: pushes that become due in a second, for a load with a rate. timed_every: one push of so many is timed.
+    a page. streams: the number of streams to which pushes go in turn; the names of several begin with `stream`.
+    rate: pushes that become due in a second, for a load with a rate. timed_every: one push of so many is timed.
     """
 
     stream: str
     messages: int
     size_bytes: int
     window: int = 1
+    streams: int = 1
     seconds: float = 1e9
     rate: float = 0.0
     timed_every: int = 1

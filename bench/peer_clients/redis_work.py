@@ -26,12 +26,13 @@ class RedisWork:
     def push(self, load: Load) -> Done:
         """The times of single pushes are not known: a pipeline has one time for all of them."""
         fields = {"d": os.urandom(load.size_bytes)}
+        names = [f"{load.stream}.{number}" for number in range(load.streams)] if load.streams > 1 else [load.stream]
         clock, sent = Clock(load), 0
         while clock.goes_on(sent):
             count = min(load.window, load.messages - sent)
             pipeline = self._client.pipeline(transaction=False)
-            for _ in range(count):
-                pipeline.xadd(load.stream, fields)
+            for number in range(sent, sent + count):
+                pipeline.xadd(names[number % load.streams], fields)
             pipeline.execute()
             sent += count
         return clock.done(sent)
