@@ -19,5 +19,5 @@ def stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
         elif append.first_index != end[1]:
             raise IndexConflict(append.stream_id, end[1], append.first_index)
         end[1] += len(append.data)
-        end[2] += sum(map(len, append.data))
+        end[2] += append.size_bytes
     return ends

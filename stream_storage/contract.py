@@ -115,9 +115,10 @@ class Append(Operation):
     first_index: the index of the first message, chosen by the worker that owns the stream.
     time_us: the time of all the messages, in microseconds since 1970.
     keys, headers: one for each message; None if no message has any.
+    size_bytes: the size of the data, without keys and headers.
     commit: the transaction that stored the messages, if its runner times appends; None before, and after a failure."""
 
-    __slots__ = ("commit", "data", "first_index", "headers", "keys", "stream_id", "time_us")
+    __slots__ = ("commit", "data", "first_index", "headers", "keys", "size_bytes", "stream_id", "time_us")
 
     def __init__(
         self,
@@ -140,7 +141,12 @@ class Append(Operation):
         self.data = data
         self.keys = keys
         self.headers = headers
+        self.size_bytes = sum(map(len, data))
         self.commit: CommitTimes | None = None
+
+    @property
+    def next_index(self) -> int:
+        return self.first_index + len(self.data)
 
     def apply(self, session: Session) -> None:
         session.log.append((self,))
@@ -153,7 +159,7 @@ class Append(Operation):
         return len(self.data)
 
     def is_short(self) -> bool:
-        return len(self.data) <= SHORT_MESSAGES_MAX and sum(map(len, self.data)) <= SHORT_BYTES_MAX
+        return len(self.data) <= SHORT_MESSAGES_MAX and self.size_bytes <= SHORT_BYTES_MAX
 
 
 class Log(Protocol):

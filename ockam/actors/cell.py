@@ -153,10 +153,13 @@ class CellContext:
     """The context of one worker object (`ockam.actors.worker.Context`). After its end, `pause` and `resume` do nothing,
     and functions that wait in `call_later` are not called."""
 
-    __slots__ = ("_cell", "_dispatcher", "_ended")
+    __slots__ = ("_cell", "_dispatcher", "_ended", "send", "send_run")
 
     def __init__(self, dispatcher: Dispatcher, cell: Cell) -> None:
         self._dispatcher = dispatcher
+        # The node's own methods, because all answers pass here.
+        self.send = dispatcher.send
+        self.send_run = dispatcher.send_run
         self._cell = cell
         self._ended = False
 
@@ -166,12 +169,6 @@ class CellContext:
 
     def end(self) -> None:
         self._ended = True
-
-    def send(self, message: Message) -> bool:
-        return self._dispatcher.send(message)
-
-    def send_run(self, messages: Iterable[Message]) -> None:
-        self._dispatcher.send_run(messages)
 
     def pause(self) -> None:
         if not self._ended:

@@ -29,7 +29,7 @@ ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
 """The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.
 Answers come within milliseconds, or after a disk failure within the node's `error_delay_s`."""
-GATHER_S = 0.1
+GATHER_S = 0.25
 """The longest time, in seconds, for which pushes to many streams wait for further pushes that join their batches."""
 LAST_WORDS_S = 1.0
 """The longest time, in seconds, that the end of a client takes to send its last messages, such as a saved position."""

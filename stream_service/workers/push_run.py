@@ -35,6 +35,21 @@ class PushRun:
     each request, and the other two for each message in `data`.
     """
 
+    __slots__ = (
+        "_began_s",
+        "_pushes",
+        "_sequences",
+        "_traced",
+        "_traces",
+        "answers_behind",
+        "data",
+        "decisions",
+        "headers",
+        "keys",
+        "messages",
+        "requests",
+    )
+
     def __init__(self, sequences: PublisherSequences | None) -> None:
         self._sequences = sequences
         self._began_s = 0.0

@@ -23,6 +23,7 @@ from stream_service.mirror_operations import StreamChange
 from stream_service.operations import StoreCopy
 from stream_service.protocol import PUSH
 from stream_service.publisher_operations import KnownSequences, NotedAppend
+from stream_service.push_batch import PUSH_BATCH
 from stream_service.push_codec import decode_batch, decode_push
 from stream_service.stored import StoredStream
 from stream_service.workers.end_search import EndSearch
@@ -47,8 +48,9 @@ class StreamWorker(ReadableStream):
     """Serves every message of `served_messages` at the address of the stream.
 
     Invariant: `_gathered` contains the pushes that are decoded but not yet submitted to the writing thread. Whenever
-    the worker does not run, `_gathered` is empty, unless the machine is STAGING. The mailbox is paused while the
-    machine does not accept messages, or too many pulls wait.
+    the worker does not run, `_gathered` is empty, unless the machine is STAGING. `_submitted` contains the pushes of
+    the append that is under way. The mailbox is paused while the machine does not accept messages, or too many pulls
+    wait.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class StreamWorker(ReadableStream):
         super().__init__(name, partition, stream, services, on_removed)
         self._machine = StreamMachine(self._bounds)
         self._gathered = PushRun(None)
+        self._submitted: PushRun | None = None
         self._publishers = PublisherMemory(self._bounds, services)
         self._end_search = EndSearch(self._bounds, services)
         self._traces = None if services.tracing is None else PushTraces(services.tracing, name, partition)
@@ -71,6 +74,11 @@ class StreamWorker(ReadableStream):
     def last_time_us(self) -> int:
         """The time of the latest message, in microseconds since 1970; 0 without a message."""
         return self._machine.last_time_us
+
+    def started(self) -> None:
+        # One callback serves all appends, because only one of them is under way at a time.
+        self._on_appended = self.context.guard(self._appended)
+        super().started()
 
     def _open(self, stream: StoredStream) -> None:
         super()._open(stream)
@@ -107,16 +115,19 @@ class StreamWorker(ReadableStream):
         stages = machine.state is not SERVING
         staged_before, pushes_before = len(gathered.data), len(gathered)
         gathered.note_arrival()
-        push_tag, limits = PUSH.tag, self._services.limits
+        push_tag, batch_tag, limits = PUSH.tag, PUSH_BATCH.tag, self._services.limits
         unchecked_bytes = min(limits.message_bytes_max, UNCHECKED_BYTES)
         for position, message in enumerate(run):
             payload = message.payload
             try:
                 if len(payload) > unchecked_bytes:
                     check_payload(message, limits)
-                # Nearly all messages are plain pushes, so these take a short cut past the table.
+                # Nearly all messages are plain pushes or batches, so these take a short cut past the table.
                 if payload.startswith(push_tag):
-                    self.gather(message)
+                    gathered.add(message, decode_push(payload))
+                    continue
+                if payload.startswith(batch_tag) and len(gathered.data) < STAGED_MESSAGES_MAX:
+                    gathered.add_batch(message, decode_batch(payload))
                     continue
                 served = find_served(payload)
                 if stages and not (isinstance(served, Write) and served.stages):
@@ -239,7 +250,7 @@ class StreamWorker(ReadableStream):
         place = self._machine.begin_append(len(pushes.data), services.now_us())
         # Pulls that came after these pushes must see them, so no pull is answered before the append has ended.
         self.pulls.hold()
-        done = self.context.guard(partial(self._appended, pushes))
+        self._submitted, done = pushes, self._on_appended
         where = self._bounds.stream_id, place.first_index, place.time_us
         what, notes = (pushes.data, pushes.keys, pushes.headers), pushes.notes(place.first_index)
         falls = place.falls_from_us is not None
@@ -252,7 +263,9 @@ class StreamWorker(ReadableStream):
         else:
             services.storage.submit_write(Append(*where, *what, on_done=done))
 
-    def _appended(self, pushes: PushRun, operation: Append) -> None:
+    def _appended(self, operation: Append) -> None:
+        pushes, self._submitted = self._submitted, None
+        assert pushes is not None, "no append is under way"
         if operation.error is not None:
             self._append_failed(pushes, operation)
             return

@@ -7,30 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import NamedTuple
 
 from stream_storage.contract import Append, Record
 
 MESSAGE_OVERHEAD_BYTES = 56
 """The memory of a message beside its data, in bytes: the bytes object and its place in a list."""
-
-
-class TailRun(NamedTuple):
-    """The messages of one append. size_bytes: the memory that is counted for them."""
-
-    first_index: int
-    time_us: int
-    data: Sequence[bytes]
-    keys: Sequence[bytes | None] | None
-    headers: Sequence[bytes | None] | None
-    size_bytes: int
-
-    @property
-    def next_index(self) -> int:
-        return self.first_index + len(self.data)
 
 
 _first_index = attrgetter("first_index")
@@ -64,13 +47,13 @@ class Tails:
 class Tail:
     """The newest messages of one stream, in memory. It keeps or drops the messages of an append together.
 
-    Invariant: the indexes in `_runs` have no gap. `size_bytes` is the sum of their sizes, at most
+    Invariant: the indexes in `_runs` have no gap. `size_bytes` is the memory that they take, at most
     `Tails.stream_bytes_max`.
     """
 
     def __init__(self, tails: Tails) -> None:
         self._tails = tails
-        self._runs: deque[TailRun] = deque()
+        self._runs: deque[Append] = deque()
         self._closed = False
         self.size_bytes = 0
 
@@ -80,9 +63,7 @@ class Tail:
 
     def append(self, stored: Append) -> None:
         """Adds the messages of a stored append, whose lists must not change afterwards. Drops the oldest appends."""
-        size_bytes = sum(map(len, stored.data)) + MESSAGE_OVERHEAD_BYTES * len(stored.data)
-        for beside in (stored.keys, stored.headers):
-            size_bytes += sum(len(each) for each in beside or () if each is not None)
+        size_bytes = _size_in_memory(stored)
         # The append does not follow the tail: keeping both would leave a gap.
         if stored.first_index != self.next_index:
             self.clear()
@@ -90,11 +71,10 @@ class Tail:
         if size_bytes > self._tails.stream_bytes_max or self._closed:
             self.clear()
             return
-        run = TailRun(stored.first_index, stored.time_us, stored.data, stored.keys, stored.headers, size_bytes)
-        self._runs.append(run)
+        self._runs.append(stored)
         grown_bytes = size_bytes
         while self.size_bytes + grown_bytes > self._tails.stream_bytes_max:
-            grown_bytes -= self._runs.popleft().size_bytes
+            grown_bytes -= _size_in_memory(self._runs.popleft())
         self.size_bytes += grown_bytes
         self._tails.note(self, grown_bytes)
 
@@ -134,7 +114,15 @@ class Tail:
         return page
 
 
-def _records(run: TailRun, start: int, end: int) -> zip[Record]:
+def _size_in_memory(run: Append) -> int:
+    size_bytes = run.size_bytes + MESSAGE_OVERHEAD_BYTES * len(run.data)
+    for beside in (run.keys, run.headers):
+        if beside is not None:
+            size_bytes += sum(len(each) for each in beside if each is not None)
+    return size_bytes
+
+
+def _records(run: Append, start: int, end: int) -> zip[Record]:
     return zip(
         range(run.first_index + start, run.next_index),
         run.data[start:end],
