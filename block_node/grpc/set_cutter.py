@@ -58,21 +58,22 @@ class SetCutter:
         before, before_bytes = self._waiting, self._waiting_bytes
         self._waiting, self._waiting_bytes, self._missing_bytes = [], 0, 0
         missing_bytes = 0
+        full_at, whole_until = start - before_bytes + SET_BYTES, end - PREFIX_BYTES_MAX
         while at < end:
-            # The prefix of the last item may be cut itself.
             if data[at] != BLOCK_ITEM_TAG:
                 raise BlockFormatError("a block has only items", at)
-            if end - at < PREFIX_BYTES_MAX and all(byte >= 0x80 for byte in data[at + 1 : end]):
+            # The prefix of the last item may be cut itself.
+            if at > whole_until and all(byte >= 0x80 for byte in data[at + 1 : end]):
                 break
             size_bytes = data[at + 1]
             after = at + 2
             if size_bytes >= 0x80:
                 size_bytes, after = read_varint(data, at + 1)
             after += size_bytes
-            set_bytes = before_bytes + at - start
-            if set_bytes and set_bytes + after - at > SET_BYTES:
-                found.append(SetPart(set_bytes, [*before, view[start:at]]))
+            if after > full_at and before_bytes + at > start:
+                found.append(SetPart(before_bytes + at - start, [*before, view[start:at]]))
                 start, before, before_bytes = at, [], 0
+                full_at = start + SET_BYTES
             if after > end:
                 missing_bytes = after - end
                 break

@@ -136,13 +136,14 @@ class CallMachine:
         self.pending += pieces
         self.pending_bytes += sum(map(len, pieces))
 
-    def cut(self, bytes_max: int) -> bytes | memoryview:
-        """Removes up to `bytes_max` bytes from the front of what is pending, for one frame."""
-        first = self.pending[0]
-        if len(first) >= bytes_max:
-            return self._cut_first(bytes_max)
+    def cut(self, bytes_max: int, frame_bytes_max: int) -> bytes | memoryview:
+        """Removes up to `bytes_max` bytes from the front of what is pending, for one frame, or for several of one large
+        piece."""
+        room_bytes, first_bytes = min(bytes_max, frame_bytes_max), len(self.pending[0])
+        if first_bytes >= room_bytes:
+            return self._cut_first(min(bytes_max, first_bytes))
         # Small messages share a frame.
-        gathered, room_bytes = [], bytes_max
+        gathered = []
         while self.pending and room_bytes:
             piece = self._cut_first(min(room_bytes, len(self.pending[0])))
             gathered.append(piece)

@@ -456,12 +456,14 @@ class Http2Machine:
         """Removes bytes from the front of `out`, which the socket has taken."""
         self.unsent_bytes -= size_bytes
         self._sent_s = now_s if self.unsent_bytes else None
+        out = self.out
         while size_bytes:
-            first = self.out.popleft()
-            if len(first) > size_bytes:
-                self.out.appendleft(first[size_bytes:])
+            first_bytes = len(out[0])
+            if first_bytes > size_bytes:
+                out[0] = out[0][size_bytes:]
                 return
-            size_bytes -= len(first)
+            size_bytes -= first_bytes
+            out.popleft()
 
     def _frame(self, call: CallMachine, now_s: float) -> None:
         """Frames what one call may send in its turn, and its end."""
@@ -475,7 +477,7 @@ class Http2Machine:
                 return
             if self.unsent_bytes >= self._limits.unsent_bytes_max:
                 break
-            data = memoryview(call.cut(min(room_bytes, left_bytes)))
+            data = memoryview(call.cut(min(room_bytes, left_bytes), frame_bytes_max))
             size_bytes = len(data)
             call.moved_s = now_s
             # h2 would copy the data of each frame three times. So frames are written here, their data stay where they

@@ -14,11 +14,11 @@ from ockam.identity.tls_layer import TlsLayer
 from ockam.identity.tls_stream import receive_decrypted
 
 READ_BYTES: Final = 256 * 1024
-PIECES_MAX: Final = 64
+PIECES_MAX: Final = 128
 """The pieces of one call of the kernel. More cost more than they save."""
-KERNEL_BYTES: Final = 512 * 1024
-"""How many bytes the kernel takes that it has not sent. trio lets it take 16 KiB, which suits short messages; a large
-one would then leave in a dozen steps a mebibyte, each of which costs as much as it sends."""
+KERNEL_BYTES: Final = 1024 * 1024
+"""How many bytes the kernel takes that it has not sent. trio lets it take 16 KiB, which suits short messages. A
+mebibyte would then leave in a dozen steps, and each step costs as much as the sending of its bytes."""
 ENCRYPTED_BYTES: Final = 256 * 1024
 
 
