@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -130,7 +130,7 @@ class ReadBlocks(Operation):
         self.found = []
         room_bytes, part = self.bytes_max, self.part
         # A block that does not fit is left to the next read, which begins with it.
-        for place in self.log.places(session, self.number, self.blocks):
+        for place in self._places(session):
             if part >= place.parts:
                 self.found.append(StoredParts(place, part, ()))
                 return
@@ -150,3 +150,10 @@ class ReadBlocks(Operation):
             part = 0
         if not self.found:
             raise BlockNumberUnknown(self.number)
+
+    def _places(self, session: Session) -> Iterator[BlockPlace]:
+        first = self.log.places(session, self.number, 1)
+        yield from first
+        # A part of a large block fills the read, and the places of all others would be read in vain.
+        if first and self.blocks > 1:
+            yield from self.log.places(session, self.number + 1, self.blocks - 1)

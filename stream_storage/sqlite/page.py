@@ -177,6 +177,9 @@ def _by_blobs(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> lis
         if damage is not None:
             raise DatabaseCorrupt(corrupt_text(damage))
         records.append((index, data, time_us, key, headers))
+    # Nobody reads these pages again soon. If they stayed, each further message would be read into memory that is in no
+    # cache of the processor, which takes a sixth longer.
+    connection.execute("PRAGMA shrink_memory")
     return records
 
 
