@@ -1,6 +1,10 @@
-"""BARE (draft-devault-bare): encoders and decoders, compiled from annotated Python types or from BARE schemas."""
+"""BARE (draft-devault-bare): encoders and decoders, compiled from annotated Python types or from BARE schemas.
 
-from bare import schema
+The package imports `bare.schema`, which reads the schema language, only when a program uses it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
 from bare.codec import Buffer, Decoder, Encoder, decode, encode
 from bare.errors import BareError, DecodeError, EncodeError, SchemaError
 from bare.limits import Limits
@@ -26,6 +30,9 @@ from bare.types import (
     Union,
     Void,
 )
+
+if TYPE_CHECKING:
+    from bare import schema
 
 __all__ = [
     "F32",
@@ -60,3 +67,11 @@ __all__ = [
     "encode",
     "schema",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "schema":
+        from importlib import import_module
+
+        return import_module("bare.schema")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -37,7 +37,11 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-def build() -> typer.Typer:
+def build(first: str | None = None) -> typer.Typer:
+    """Returns the command with its subcommands; if `first` names a command or a group, with this one alone.
+
+    typer reads the signature of every command that it is given, which takes more time than most commands.
+    """
     from stream_node.cli.commands import COMMANDS, GROUPS
     from stream_node.cli.node.status import MonitoringCommand
     from stream_node.cli.request_options import with_options
@@ -50,10 +54,15 @@ def build() -> typer.Typer:
         no_args_is_help=True,
     )
     app.callback()(about)
-    for name, command in COMMANDS.items():
-        app.command(name, cls=MonitoringCommand if name == "status" else None)(with_options(command))
+    names = {*COMMANDS, *(group.name for group in GROUPS if not group.below)}
+    wanted = {first} if first in names else names
+    for name in (name for name in COMMANDS if name in wanted):
+        app.command(name, cls=MonitoringCommand if name == "status" else None)(with_options(COMMANDS[name]))
     made = {"": app}
     for group in GROUPS:
+        # The group of a group comes before it in the list.
+        if group.below not in made or (not group.below and group.name not in wanted):
+            continue
         made[group.name] = typer.Typer(help=group.text, no_args_is_help=True)
         for name, command in group.commands.items():
             made[group.name].command(name)(group.prepare(command))
@@ -82,7 +91,7 @@ def main() -> NoReturn:
     if CLIENT_ALONE.exists():
         tell_error(CLIENT_ALONE.read_text().strip(), FAILED)
         sys.exit(FAILED)
-    sys.exit(run(build()))
+    sys.exit(run(build(sys.argv[1] if len(sys.argv) > 1 else None)))
 
 
 def run(command: Callable[..., object]) -> int:
