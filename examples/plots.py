@@ -12,7 +12,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from spark_export import open_session
-from spark_export.exporter.job import ExportSettings, open_exporter
+from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.run import open_exporter
 from spark_export.pipeline import gold
 from spark_export.pipeline.bronze import BronzeTable, read_bronze
 from spark_export.pipeline.silver_messages import silver_messages

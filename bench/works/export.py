@@ -140,7 +140,7 @@ def _in_time(rounds: int, rounds_min: int, ends_s: float) -> Iterator[int]:
 def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path], None]]:
     """Each way to get all messages into files below a folder. Columns and codec are the same in all of them."""
     from spark_export.exporter.application import SparkChoice, open_spark_exporter
-    from spark_export.exporter.job import open_exporter
+    from spark_export.exporter.run import open_exporter
 
     spark.dataSource.register(_tuple_source())
     options = {"endpoint": node.address, "subscribe": STREAM, "columns": "stream"}
@@ -183,7 +183,7 @@ def _export(opened: Callable[..., Any], node: BenchNode, address: Path | str, **
 
 def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:
     """The small engine to a new address in the bucket of a server at each call."""
-    from spark_export.exporter.job import open_exporter
+    from spark_export.exporter.run import open_exporter
 
     def copy(target: Path) -> None:
         target.mkdir()

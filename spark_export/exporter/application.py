@@ -25,7 +25,7 @@ from typing import Any
 import structlog
 
 from spark_export.exporter.errors import SparkLost, StreamsLeftOut, TaskFailed
-from spark_export.exporter.job import ExportSettings, exporter_parts
+from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, ExportStep, take_step
 from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, add_up
 from spark_export.exporter.spark_files import write_files
@@ -73,9 +73,8 @@ class SparkExporter(Exporter):
     """Executes the exports of one table on Spark, one at a time. The first export with new messages starts the session,
     which later ones use; a session that has ended is replaced."""
 
-    def __init__(self, settings: ExportSettings, choice: SparkChoice, **parts: Any) -> None:
-        super().__init__(**parts)
-        self._settings = settings
+    def __init__(self, settings: ExportSettings, choice: SparkChoice) -> None:
+        super().__init__(settings)
         self._choice = choice
         self._session = choice.session
         self._stopping = threading.Event()
@@ -201,13 +200,7 @@ class SparkExporter(Exporter):
         for each in ranges:
             assigned.setdefault(each.of.stream, []).append(each.of.partition)
         starts = _offsets((each.of.place, each.begin) for each in ranges)
-        return self._settings.source() | {
-            "assign": json.dumps(assigned),
-            "startingOffsets": starts,
-            "columns": "stream",
-            "includeHeaders": "true",
-            "failOnDataLoss": "true",
-        }
+        return {**self._node.source, "assign": json.dumps(assigned), "startingOffsets": starts}
 
     def _take(
         self, rows: Any, planned: Mapping[tuple[str, int], IndexRange], loop: asyncio.AbstractEventLoop
@@ -244,7 +237,9 @@ class SparkExporter(Exporter):
         again before the commit: Spark plans a batch query after the first call, so its tasks can have read rows of a
         stream that was made anew in between.
         """
-        now = {(each.stream, each.partition): each.created_us for each in self._node.list_ends(self._selection)}
+        now = {
+            (each.stream, each.partition): each.created_us for each in self._node.list_ends(self._settings.selection)
+        }
         for each in planned:
             if now.get(each.of.place) != each.of.created_us:
                 raise PositionsMoved(f"{each.of.stream} was deleted or made anew during the export")
@@ -331,7 +326,7 @@ def task_error(text: str) -> TaskFailed:
 @asynccontextmanager
 async def open_spark_exporter(settings: ExportSettings, choice: SparkChoice) -> AsyncIterator[SparkExporter]:
     """Yields an exporter that works on Spark. Creates a missing table. Raises ExportError."""
-    exporter = SparkExporter(settings, choice, **await exporter_parts(settings))
+    exporter = SparkExporter(settings, choice)
     try:
         yield exporter
     finally:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from spark_export.exporter.node_side import ExportReader
+from spark_export.exporter.node_side import NodeSide
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, remove_files, write_ranges
 from spark_export.tables.model import IndexRange, Written
@@ -23,23 +23,22 @@ class _Stopped(Exception):
 
 
 class TaskThreads:
-    """The threads of one exporter. rows, data_bytes: what the tasks of the present run have written."""
+    """The threads that execute the tasks of one run."""
 
     def __init__(self, parallelism: int) -> None:
         self.parallelism = parallelism
         self._progress: dict[int, tuple[int, int]] = {}
 
     def progress(self) -> tuple[int, int]:
-        """Returns the rows and the bytes of message data that the tasks of the present run have written."""
+        """Returns the rows and the bytes of message data that the tasks have written so far."""
         found = list(self._progress.values())
         return sum(rows for rows, _ in found), sum(data_bytes for _, data_bytes in found)
 
-    async def run(self, tasks: Sequence[Sequence[IndexRange]], plan: FilesPlan, reader: ExportReader) -> Written:
+    async def run(self, tasks: Sequence[Sequence[IndexRange]], plan: FilesPlan, node: NodeSide) -> Written:
         """Executes the tasks, and returns what they have written. Raises the error of the first task that failed.
 
         After an error or a cancellation, the files of all tasks are removed.
         """
-        self._progress = progress = {}
         waiting, done, stop = deque(enumerate(tasks)), list[Written](), threading.Event()
 
         def work() -> None:
@@ -50,12 +49,12 @@ class TaskThreads:
                     return
 
                 def told(rows: int, data_bytes: int, number: int = number) -> None:
-                    progress[number] = rows, data_bytes
+                    self._progress[number] = rows, data_bytes
                     failpoint("writing")
                     if stop.is_set():
                         raise _Stopped
 
-                written = write_ranges(task, reader.read, plan, is_of_stream=reader.is_of_stream, on_rows=told)
+                written = write_ranges(task, node.read, plan, is_of_stream=node.is_of_stream, on_rows=told)
                 done.append(written)
                 if stop.is_set():
                     # `run` may have removed the files of the tasks that were done, and does not wait for this one.

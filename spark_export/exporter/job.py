@@ -1,36 +1,26 @@
-"""Opens an export: finds the format of its table, and connects the table, the node and the history."""
+"""The settings of an export, and the table at its address."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
-import structlog
 
 from spark_export.exporter.errors import full_disk_told
-from spark_export.exporter.inline import TaskThreads
-from spark_export.exporter.node_side import ExportReader, NodeSide, Selection, source_options
+from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
-from spark_export.exporter.run import Exporter, Progress
 from spark_export.tables.address import StoreLocation, parse_place
-from spark_export.tables.columns import DATE, ROWS
+from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableRefused
 from spark_export.tables.files import FilesPlan
 from spark_export.tables.log import TableLog
 from spark_export.tables.model import TableState
 from spark_export.tables.open import CatalogChoice, find_format, open_table
 from stream_client import Tls, Token
-
-if TYPE_CHECKING:
-    from spark_export.exporter.history import ExportHistory
-
-logger = structlog.get_logger(__name__)
 
 SUFFIX_CHARACTERS = 6
 OWN_NAMES = (
@@ -83,16 +73,11 @@ class ExportSettings:
         return self.folder if isinstance(self.folder, StoreLocation) else parse_place(self.folder)
 
     def node_side(self) -> NodeSide:
-        return NodeSide(self.node, self.tls, self.token)
+        checked = self.verify_checksums
+        return NodeSide(self.node, self.tls, self.token, data_dir=self.data_dir, verify_checksums=checked)
 
-    def source(self) -> dict[str, str]:
-        """Returns the options of the Spark format `stream_node` that read the node, without a choice of streams."""
-        options = source_options(self.node, self.tls, self.token)
-        if self.verify_checksums:
-            options["verifyChecksums"] = "true"
-        if self.data_dir is not None:
-            options["path"] = str(self.data_dir.absolute())
-        return options
+    def bounds(self) -> Bounds:
+        return Bounds(self.rows_max or STEP_ROWS_MAX, self.bytes_max or STEP_BYTES_MAX, self.seconds_max)
 
     def columns(self) -> pa.Schema:
         """Returns the columns of the rows: those of the messages, and those of the decoder."""
@@ -101,6 +86,9 @@ class ExportSettings:
 
     def open_log(self) -> TableLog:
         """Returns the table, which is created if it does not exist. Raises ExportError."""
+        # The history is written after the first commit. A missing extra is told here, before anything is made.
+        if find_spec("aiosqlite") is None:
+            raise ModuleNotFoundError("No module named 'aiosqlite'", name="aiosqlite")
         if self.place().is_local and find_format(self.place(), {}) is None:
             _refuse_strange(self.place().folder)
         log = open_log(self.place(), self.format, self.store_options, self.catalog)
@@ -172,51 +160,3 @@ def table_files(address: str | Path, store_options: Mapping[str, str] | None = N
 def plain_path(address: str) -> str:
     """Returns the path of a local file that a log names as file:///PATH, which not all readers open; others as is."""
     return "/" + address.removeprefix("file:").lstrip("/") if address.startswith("file:/") else address
-
-
-@asynccontextmanager
-async def open_exporter(
-    settings: ExportSettings, *, on_progress: Callable[[Progress], None] | None = None
-) -> AsyncIterator[Exporter]:
-    """Yields an exporter that works in threads of this process. Creates a missing table. Raises ExportError."""
-    yield Exporter(**await exporter_parts(settings), on_progress=on_progress)
-
-
-async def exporter_parts(settings: ExportSettings) -> dict[str, Any]:
-    """Opens what an exporter needs, and returns the arguments of `Exporter`. Creates a missing table.
-
-    Raises ExportError.
-    """
-    # The history is written after the commit. A missing extra is told here, before anything is made.
-    if find_spec("aiosqlite") is None:
-        raise ModuleNotFoundError("No module named 'aiosqlite'", name="aiosqlite")
-    log = settings.open_log()
-    node, table_id = settings.node_side(), log.table_id()
-    client_id = settings.consumer(table_id)
-    # Somebody else's table may have more columns than a message. Ours have more only if they were begun with a decoder.
-    known = {*ROWS.names, *settings.columns().names, DATE.name}
-    if (unfilled := [name for name in log.column_names() if name not in known]) and log.is_own():
-        logger.warning("decoded columns stay null, give --decode and --schema as in the first run", columns=unfilled)
-
-    async def open_history() -> ExportHistory:
-        # A run that finds nothing new does without SQLAlchemy, whose import is a third of its processor time.
-        from spark_export.exporter.history import history_of
-
-        history = history_of(settings.place(), settings.history)
-        await history.begin(table_id, str(settings.place()), log.format, client_id)
-        return history
-
-    return {
-        "log": log,
-        "node": node,
-        "reader": ExportReader(settings.source(), lambda: node.list_ends(settings.selection)),
-        "threads": TaskThreads(os.cpu_count() or 1),
-        "open_history": open_history,
-        "selection": settings.selection,
-        "client_id": client_id,
-        "plan_files": lambda state: settings.plan_files(log, state),
-        "accept_lost": settings.accept_lost,
-        "bounds": Bounds(
-            settings.rows_max or STEP_ROWS_MAX, settings.bytes_max or STEP_BYTES_MAX, settings.seconds_max
-        ),
-    }

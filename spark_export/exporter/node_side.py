@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
 from spark_export.errors import OptionError, SourceError, SourceUnreachable
-from spark_export.exporter.planning import PartitionEnd
-from spark_export.source.node import SYSTEM, TOKEN_OPTION
+from spark_export.source.node import SYSTEM, TOKEN_OPTION, list_streams
 from spark_export.source.option_values import compile_pattern
 from spark_export.source.options import read_options
-from spark_export.source.plan import ReadRange
-from spark_export.source.range_reader import RangeReader
+from spark_export.source.plan import ReadRange, StreamEnds
 from spark_export.tables.errors import RangeIncomplete
 from spark_export.tables.model import Incarnation, IndexRange, TablePosition, TableState
 from stream_client import StreamNotFound, Tls, Token, blocking
@@ -38,35 +37,75 @@ class Selection:
 
 
 class NodeSide:
-    """A node that the exporter reads. Every method opens its own connection, so none stays open between two runs."""
+    """A node that the exporter reads. Every method opens its own connection, so none stays open between two runs.
 
-    def __init__(self, address: str, tls: Tls | None = None, token: Token | None = None) -> None:
+    source: the options of the Spark format `stream_node` that read the node, or its database file, without a choice of
+        streams.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        tls: Tls | None = None,
+        token: Token | None = None,
+        *,
+        data_dir: Path | None = None,
+        verify_checksums: bool = False,
+    ) -> None:
+        """Raises OptionError for a token that is a text, since Spark would show it."""
         self.address = address
         self._tls = tls
         self._token = token
+        self.source = {"endpoint": address, "columns": "stream", "includeHeaders": "true", "failOnDataLoss": "true"}
+        if token is not None:
+            if token.file is None and token.variable is None:
+                raise OptionError("token: give a file or an environment variable; Spark would show the token itself")
+            self.source[TOKEN_OPTION] = f"env:{token.variable}" if token.file is None else f"file:{token.file}"
+        if tls is not None:
+            given = {"tlsCa": tls.ca or SYSTEM, "tlsCert": tls.certificate, "tlsKey": tls.key}
+            given["tlsServerName"] = tls.server_name
+            self.source |= {name: value for name, value in given.items() if value is not None}
+        if verify_checksums:
+            self.source["verifyChecksums"] = "true"
+        if data_dir is not None:
+            self.source["path"] = str(data_dir.absolute())
 
-    def list_ends(self, selection: Selection) -> list[PartitionEnd]:
+    def list_ends(self, selection: Selection) -> list[StreamEnds]:
         """Returns the partitions of the chosen streams.
 
         Raises StreamNotFound if a named stream does not exist, and other ClientErrors.
         """
         with self._connect() as client:
-            found = [
-                PartitionEnd(
-                    info.stream_name,
-                    info.partition,
-                    info.created_us,
-                    info.first_index,
-                    info.next_index,
-                    info.size_bytes,
-                )
-                for info in client.list_streams()
-                if selection.takes(info.stream_name)
-            ]
+            found = [each for each in list_streams(client) if selection.takes(each.stream)]
         missing = set(selection.streams) - {end.stream for end in found}
         if missing:
             raise StreamNotFound(f"{self.address} has no stream {sorted(missing)[0]!r}; see `stream-node stream list`")
         return found
+
+    def read(self, wanted: IndexRange) -> Iterator[pa.RecordBatch]:
+        """Yields the messages of a range, in order. Raises SourceError."""
+        # A run that finds nothing new does not load what reads messages.
+        from spark_export.source.range_reader import RangeReader
+
+        of = wanted.of
+        options = read_options({**self.source, "assign": json.dumps({of.stream: [of.partition]})})
+        part = ReadRange(of.stream, of.partition, wanted.begin, wanted.end, of.created_us)
+        yield from RangeReader(part, options).batches()
+
+    def is_of_stream(self, error: Exception) -> bool:
+        """Returns whether an error of `read` concerns only the stream that was being read, so that a task can go on.
+
+        The node also closes the connection at a damaged page of one stream. So this function asks the node something
+        else, and returns False if the node does not answer.
+        """
+        if not isinstance(error, (SourceError, RangeIncomplete)) or isinstance(error, OptionError):
+            return False
+        if "path" not in self.source and isinstance(error, SourceUnreachable):
+            try:
+                self.list_ends(Selection())
+            except Exception:
+                return False
+        return True
 
     def load_positions(self, client_id: str) -> dict[tuple[str, int], int]:
         """Returns the saved indexes of a client, by stream and partition. Raises ClientErrors."""
@@ -92,7 +131,7 @@ class NodeSide:
                 positions.save(stream, indexes)
 
     def find_put_back(
-        self, ends: Iterable[PartitionEnd], state: TableState, saved: Mapping[tuple[str, int], int]
+        self, ends: Iterable[StreamEnds], state: TableState, saved: Mapping[tuple[str, int], int]
     ) -> dict[str, str]:
         """Returns the streams whose node was restored to an earlier state and has grown again since, with the reason.
 
@@ -129,53 +168,3 @@ class NodeSide:
     def _connect(self) -> Iterator[blocking.StreamClient]:
         with blocking.connect(self.address, reconnect=None, tls=self._tls, token=self._token) as client:
             yield client
-
-
-class ExportReader:
-    """Reads ranges from a node, or from its database file.
-
-    source: the options of the Spark format that say where the node is. answers: asks the node something; raises if the
-        node does not answer.
-    """
-
-    def __init__(self, source: Mapping[str, str], answers: Callable[[], object]) -> None:
-        self._source = {"columns": "stream", **source}
-        self._answers = answers
-
-    def read(self, wanted: IndexRange) -> Iterator[pa.RecordBatch]:
-        """Yields the messages of a range, in order. Raises SourceError."""
-        of = wanted.of
-        chosen = {"assign": json.dumps({of.stream: [of.partition]}), "includeHeaders": "true", "failOnDataLoss": "true"}
-        options = read_options({**self._source, **chosen})
-        part = ReadRange(of.stream, of.partition, wanted.begin, wanted.end, of.created_us)
-        yield from RangeReader(part, options).batches()
-
-    def is_of_stream(self, error: Exception) -> bool:
-        """Returns whether an error concerns only the stream that was being read, so that a task can go on.
-
-        The node also closes the connection at a damaged page of one stream. So this function asks the node something
-        else, and returns False if the node does not answer.
-        """
-        if not isinstance(error, (SourceError, RangeIncomplete)) or isinstance(error, OptionError):
-            return False
-        if "path" not in self._source and isinstance(error, SourceUnreachable):
-            try:
-                self._answers()
-            except Exception:
-                return False
-        return True
-
-
-def source_options(node: str, tls: Tls | None, token: Token | None) -> dict[str, str]:
-    """Returns the options of the Spark data source for the same node. Raises OptionError for a token that is a text,
-    since Spark would show it."""
-    options = {"endpoint": node}
-    if token is not None:
-        if token.file is None and token.variable is None:
-            raise OptionError("token: give a file or an environment variable; Spark would show the token itself")
-        options[TOKEN_OPTION] = f"env:{token.variable}" if token.file is None else f"file:{token.file}"
-    if tls is not None:
-        given = {"tlsCa": tls.ca or SYSTEM, "tlsCert": tls.certificate, "tlsKey": tls.key}
-        given["tlsServerName"] = tls.server_name
-        options |= {name: value for name, value in given.items() if value is not None}
-    return options

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_export.source.plan import StreamEnds
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TablePosition, TableState
 
 STEP_ROWS_MAX = 5_000_000
@@ -26,18 +27,6 @@ TASK_ROWS_MIN = 100_000
 TASK_ROWS_MAX = 4_000_000
 TASK_BYTES_MAX = 1024 * 1024 * 1024
 """The largest estimated size of a task, in bytes of message data. A failed task is repeated as a whole."""
-
-
-@dataclass(frozen=True)
-class PartitionEnd:
-    """A partition of a stream, as the node describes it."""
-
-    stream: str
-    partition: int
-    created_us: int
-    first_index: int
-    next_index: int
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +59,7 @@ class ExportStep:
 
 
 def plan_ranges(
-    ends: Iterable[PartitionEnd], state: TableState, *, accept_lost: bool, put_back: Mapping[str, str] | None = None
+    ends: Iterable[StreamEnds], state: TableState, *, accept_lost: bool, put_back: Mapping[str, str] | None = None
 ) -> RangePlan:
     """Plans an index range for each partition with new or lost messages, ordered by stream and partition.
 
@@ -94,9 +83,7 @@ def plan_ranges(
     return RangePlan([each for each in ranges if each.of.stream not in left_out], list(left_out.values()))
 
 
-def _plan_one(
-    end: PartitionEnd, known: tuple[Incarnation, TablePosition] | None, accept_lost: bool
-) -> IndexRange | str:
+def _plan_one(end: StreamEnds, known: tuple[Incarnation, TablePosition] | None, accept_lost: bool) -> IndexRange | str:
     """Returns the range of one partition, or why its stream is left out."""
     of, begin = Incarnation(end.stream, end.partition, 0, end.created_us), end.first_index
     place = f"{end.stream}/{end.partition}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spark_export.exporter.run import ExportOutcome
-from spark_export.exporter.upkeep import Kept
-from spark_export.exporter.verify import VerificationResult
+if TYPE_CHECKING:
+    from spark_export.exporter.run import ExportOutcome
+    from spark_export.exporter.upkeep import Kept
+    from spark_export.exporter.verify import VerificationResult
 
 
 def outcome_row(outcome: ExportOutcome, address: str) -> dict[str, Any]:

@@ -11,32 +11,33 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from spark_export.exporter.errors import ExportDiskFull, StreamsLeftOut, full_disk_told, is_disk_full
-from spark_export.exporter.inline import TaskThreads
-from spark_export.exporter.node_side import ExportReader, NodeSide, Selection
-from spark_export.exporter.planning import Bounds, ExportStep, Pace, cut_at, plan_ranges, plan_tasks, take_step
+from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.planning import ExportStep, Pace, cut_at, plan_ranges, plan_tasks, take_step
+from spark_export.tables.columns import DATE, ROWS
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import FilesPlan, remove_files
-from spark_export.tables.log import TableLog
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TableState, Written
 from stream_client.errors import ClientError
 
 if TYPE_CHECKING:
     from spark_export.exporter.history import ExportHistory
+    from spark_export.exporter.inline import TaskThreads
 
 T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
-DEFAULT_BOUNDS = Bounds()
 PROGRESS_INTERVAL_S = 0.2
 OVERTAKEN_MAX = 5
 """How often in a row another exporter may be faster before an export gives up."""
@@ -108,42 +109,19 @@ def add_up(
 class Exporter:
     """Executes the exports of one table, one at a time.
 
-    selection: the streams to export.
-    client_id: the consumer under whose name the node is told the positions.
-    plan_files: returns how tasks write files, given the state of the table.
-    accept_lost: whether to go on if messages were removed before they could be exported. If False, the stream of these
-        messages is left out.
-    open_history: opens the history of the export. It is called when there is something to note.
     on_progress: called about every PROGRESS_INTERVAL_S seconds while tasks write files.
     """
 
-    def __init__(
-        self,
-        log: TableLog,
-        node: NodeSide,
-        reader: ExportReader,
-        threads: TaskThreads,
-        open_history: Callable[[], Awaitable[ExportHistory]],
-        *,
-        selection: Selection,
-        client_id: str,
-        plan_files: Callable[[TableState], FilesPlan],
-        accept_lost: bool = False,
-        bounds: Bounds = DEFAULT_BOUNDS,
-        on_progress: Callable[[Progress], None] | None = None,
-    ) -> None:
-        self._log = log
-        self._node = node
-        self._reader = reader
-        self._threads = threads
-        self._open_history = open_history
-        self._selection = selection
-        self._client_id = client_id
-        self._plan_files = plan_files
-        self._accept_lost = accept_lost
-        self._bounds = bounds
+    def __init__(self, settings: ExportSettings, on_progress: Callable[[Progress], None] | None = None) -> None:
+        """Creates a missing table. Raises ExportError."""
+        self._settings = settings
+        self._log = settings.open_log()
+        self._table_id = self._log.table_id()
+        self._client_id = settings.consumer(self._table_id)
+        self._node = settings.node_side()
         self._on_progress = on_progress
         self._is_ending = False
+        self._is_first_plan = True
 
     async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call, in steps that are committed separately.
@@ -154,7 +132,8 @@ class Exporter:
         """
         started_s = time.monotonic()
         self._is_ending = False
-        pace, steps, left_out = Pace(self._bounds, started_s), list[ExportStep](), dict[str, LeftOutStream]()
+        bounds = self._settings.bounds()
+        pace, steps, left_out = Pace(bounds, started_s), list[ExportStep](), dict[str, LeftOutStream]()
         state, left = await self._plan(None, left_out)
         # The first plan fixes the end of the export, which would otherwise never end while a producer pushes messages.
         until, overtaken = {each.of: each.end for each in left}, 0
@@ -163,7 +142,7 @@ class Exporter:
             rows_max = pace.next_rows(time.monotonic(), sum(each.rows for each in left))
             if rows_max is None:
                 break
-            part = take_step(left, rows_max, self._bounds.bytes_max)
+            part = take_step(left, rows_max, bounds.bytes_max)
             try:
                 with full_disk_told(self._log.place):
                     step = await self._step(state, part, left_out, self._progress_reporter(steps, left))
@@ -203,16 +182,17 @@ class Exporter:
         exported to `left_out`."""
         # The table is read first: a position that another exporter moves meanwhile is then behind the partition's end.
         state = await asyncio.to_thread(self._log.load)
-        ends = await asyncio.to_thread(self._node.list_ends, self._selection)
-        if not ends and self._selection.pattern is not None:
-            logger.warning("no stream of the node matches", pattern=self._selection.pattern)
+        selection = self._settings.selection
+        ends = await asyncio.to_thread(self._node.list_ends, selection)
+        if not ends and selection.pattern is not None:
+            logger.warning("no stream of the node matches", pattern=selection.pattern)
         # A stream that was left out stays so until the next export, so that each one is reported once.
         ends = [each for each in ends if each.stream not in left_out]
         # Compare the positions of the table with the node. Without the saved positions, a node that was put back to an
         # earlier state, and has grown again, could not be told from a healthy one.
         saved = await asyncio.to_thread(self._node.load_positions, self._client_id)
         put_back = await asyncio.to_thread(self._node.find_put_back, ends, state, saved)
-        plan = plan_ranges(ends, state, accept_lost=self._accept_lost, put_back=put_back)
+        plan = plan_ranges(ends, state, accept_lost=self._settings.accept_lost, put_back=put_back)
         # The table itself can refuse a stream, because of its name. Leave out each stream with a problem as a whole.
         refused = {each.of.stream: self._log.refusal_of(each.of.stream) for each in plan.ranges}
         for each in (*plan.left_out, *(LeftOutStream(stream, reason) for stream, reason in refused.items() if reason)):
@@ -244,16 +224,20 @@ class Exporter:
 
         Returns None, and commits nothing, if no stream could be read. Raises ExportError, ClientError.
         """
+        # A run that finds nothing new does not load what reads messages and writes files.
+        from spark_export.exporter.inline import TaskThreads
+
         started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
         failpoint("planned")
         # Decide where the files go. Nobody else uses their names, so they can be removed after a failure.
         plan = await asyncio.to_thread(self._plan_files, state)
         try:
             # Let the tasks write files, while another task reports how far they are.
-            tasks = plan_tasks(ranges, self._threads.parallelism)
-            watching = asyncio.create_task(self._watch(on_rows))
+            threads = TaskThreads(os.cpu_count() or 1)
+            tasks = plan_tasks(ranges, threads.parallelism)
+            watching = asyncio.create_task(_watch(threads, on_rows))
             try:
-                written = await self._threads.run(tasks, plan, self._reader)
+                written = await threads.run(tasks, plan, self._node)
             finally:
                 watching.cancel()
             failpoint("tasks_done")
@@ -325,10 +309,26 @@ class Exporter:
         logger.warning("run abandoned", error=text)
         await (await self._open_history()).add_failure(text, started_us)
 
-    async def _watch(self, on_rows: Callable[[int, int], None]) -> None:
-        while True:
-            await asyncio.sleep(PROGRESS_INTERVAL_S)
-            on_rows(*self._threads.progress())
+    def _plan_files(self, state: TableState) -> FilesPlan:
+        """Returns how the tasks of a run write files. Warns, once, of columns of our own table that stay null."""
+        if self._is_first_plan and self._log.is_own():
+            # Somebody else's table may have more columns than a message. Ours has more only if it was begun with a
+            # decoder.
+            known = {*ROWS.names, *self._settings.columns().names, DATE.name}
+            if unfilled := [name for name in self._log.column_names() if name not in known]:
+                event = "decoded columns stay null, give --decode and --schema as in the first run"
+                logger.warning(event, columns=unfilled)
+        self._is_first_plan = False
+        return self._settings.plan_files(self._log, state)
+
+    async def _open_history(self) -> ExportHistory:
+        # A run that finds nothing new does without SQLAlchemy, whose import is a third of its processor time.
+        from spark_export.exporter.history import history_of
+
+        place = self._settings.place()
+        history = history_of(place, self._settings.history)
+        await history.begin(self._table_id, str(place), self._log.format, self._client_id)
+        return history
 
     def _progress_reporter(self, steps: Sequence[ExportStep], left: Sequence[IndexRange]) -> Callable[[int, int], None]:
         """Returns a function that reports the progress of the whole export, given the progress of the current step."""
@@ -356,5 +356,19 @@ class Exporter:
             return await task
 
 
+async def _watch(threads: TaskThreads, on_rows: Callable[[int, int], None]) -> None:
+    while True:
+        await asyncio.sleep(PROGRESS_INTERVAL_S)
+        on_rows(*threads.progress())
+
+
 class _NothingRead(Exception):
     """No stream of a step could be read. The text of this error says why one of the streams could not be read."""
+
+
+@asynccontextmanager
+async def open_exporter(
+    settings: ExportSettings, *, on_progress: Callable[[Progress], None] | None = None
+) -> AsyncIterator[Exporter]:
+    """Yields an exporter that works in threads of this process. Creates a missing table. Raises ExportError."""
+    yield Exporter(settings, on_progress)

@@ -11,8 +11,8 @@ from typing import Any
 
 from spark_export.errors import SourceError, SourceUnreachable
 from spark_export.exporter.errors import ExportDiskFull, ExportNodeFailed, ExportStopped, TaskFailed, is_disk_full
-from spark_export.exporter.job import ExportSettings, open_exporter
-from spark_export.exporter.run import ExportOutcome, Progress
+from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.run import ExportOutcome, Progress, open_exporter
 from spark_export.tables.errors import ExportError, PositionsMoved
 from stream_client.errors import ClientError
 

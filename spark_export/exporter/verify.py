@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_export.exporter.intervals import Interval, merge, subtract, total
-from spark_export.exporter.planning import PartitionEnd
+from spark_export.source.plan import StreamEnds
 from spark_export.tables.files import Place, forget, split_places
 from spark_export.tables.filesystem import open_filesystem
 from spark_export.tables.log import UPKEEP, TableFile, TableLog
@@ -63,7 +63,7 @@ class VerificationResult:
 def verify(
     log: TableLog,
     *,
-    ends: Iterable[PartitionEnd] = (),
+    ends: Iterable[StreamEnds] = (),
     read: Callable[[IndexRange], Iterable[pa.RecordBatch]] | None = None,
     checksums: bool = True,
     on_file: Callable[[int, int], None] = lambda done, total: None,
@@ -152,7 +152,7 @@ class _Rows:
     ends: the partitions of the node whose contents are compared. A sum is kept for each piece of PIECE_ROWS indexes.
     """
 
-    def __init__(self, state: TableState, ends: Iterable[PartitionEnd]) -> None:
+    def __init__(self, state: TableState, ends: Iterable[StreamEnds]) -> None:
         self.there: dict[Place, list[Interval]] = defaultdict(list)
         self.count = 0
         self.unforgotten = 0

@@ -43,8 +43,9 @@ def fill(directory: Path, name: str, count: int, *, die: bool) -> None:
 def export(folder: Path, node: str, stream: str) -> None:
     import asyncio
 
-    from spark_export.exporter.job import ExportSettings, open_exporter
+    from spark_export.exporter.job import ExportSettings
     from spark_export.exporter.node_side import Selection
+    from spark_export.exporter.run import open_exporter
 
     async def run() -> None:
         settings = ExportSettings(folder, node, selection=Selection((stream,)))

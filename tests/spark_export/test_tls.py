@@ -23,8 +23,9 @@ import pyarrow.dataset as dataset
 
 from spark_export import register
 from spark_export.errors import OptionError, SourceError, SourceTlsFailed
-from spark_export.exporter.job import ExportSettings, open_exporter
+from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
+from spark_export.exporter.run import open_exporter
 from spark_export.source.node import asked, list_partitions
 from spark_export.source.options import read_options, write_options
 from spark_export.source.plan import ReadRange

@@ -27,8 +27,9 @@ from ockam.identity.rules.tokens import create_token
 from ockam.transport.wire_head import HEAD
 from spark_export import register
 from spark_export.errors import NodeRefused, OptionError, SourceUnreachable, TokenRefused
-from spark_export.exporter.job import ExportSettings, open_exporter
-from spark_export.exporter.node_side import Selection, source_options
+from spark_export.exporter.job import ExportSettings
+from spark_export.exporter.node_side import NodeSide, Selection
+from spark_export.exporter.run import open_exporter
 from spark_export.source.node import asked, list_partitions
 from spark_export.source.options import read_options, write_options
 from spark_export.source.plan import ReadRange, StreamEnds
@@ -127,7 +128,7 @@ def test_the_token_itself_is_refused_as_an_option(place: Place) -> None:
         assert options.token == Token(file=place.file)
         assert place.text[6:].encode() not in pickle.dumps(options)
     with pytest.raises(OptionError, match="Spark would show the token"):
-        source_options("127.0.0.1:4000", None, Token(place.text))
+        NodeSide("127.0.0.1:4000", None, Token(place.text))
 
 
 def test_a_token_stays_on_this_machine_without_tls(place: Place) -> None:

@@ -55,9 +55,8 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
     """
     with errors_told(), _progress() as on_progress:
         from spark_export.exporter.errors import StreamsLeftOut
-        from spark_export.exporter.job import open_exporter
         from spark_export.exporter.report import outcome_lines, outcome_row
-        from spark_export.exporter.run import ExportOutcome, log_step
+        from spark_export.exporter.run import ExportOutcome, log_step, open_exporter
 
         choose_log_level(log_level)
         os.nice(nice)
@@ -170,7 +169,7 @@ def verify(
         from dataclasses import asdict
 
         from spark_export.exporter.job import ExportSettings
-        from spark_export.exporter.node_side import ExportReader, Selection
+        from spark_export.exporter.node_side import Selection
         from spark_export.exporter.report import verdict_lines, verdict_row
         from spark_export.exporter.verify import verify as check
 
@@ -180,8 +179,7 @@ def verify(
             tls, token = proof_for(target)
             settings = ExportSettings(folder, target.address, tls=tls, token=token)
             side = settings.node_side()
-            reader = ExportReader(settings.source(), lambda: None)
-            ends, read = side.list_ends(Selection()), reader.read
+            ends, read = side.list_ends(Selection()), side.read
 
         def told(done: int, total: int) -> None:
             progress("verifying", done, total)

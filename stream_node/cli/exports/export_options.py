@@ -364,7 +364,7 @@ class SparkOptions(NamedTuple):
         auto = EMBEDDED if find_spec("pyspark") is not None else INLINE
         master = auto if self.master == AUTO else self.master
         if self.remote is None and master == INLINE:
-            from spark_export.exporter.job import open_exporter
+            from spark_export.exporter.run import open_exporter
 
             return open_exporter(settings)
         from spark_export.exporter.application import SparkChoice, open_spark_exporter

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from spark_export.exporter.job import ExportSettings, open_existing, open_exporter
-from spark_export.exporter.node_side import ExportReader, Selection
-from spark_export.exporter.run import Exporter, ExportOutcome, Progress
+from spark_export.exporter.job import ExportSettings, open_existing
+from spark_export.exporter.node_side import Selection
+from spark_export.exporter.run import Exporter, ExportOutcome, Progress, open_exporter
 from spark_export.exporter.upkeep import Kept, TableUpkeep
 from spark_export.exporter.verify import VerificationResult, verify
 from spark_export.tables.columns import ROWS
@@ -82,7 +82,7 @@ class World:
         """contents: also compares the rows with the node's messages."""
         if not contents:
             return verify(self.log())
-        reader = ExportReader(self.settings.source(), lambda: None)
+        reader = self.settings.node_side()
         return verify(self.log(), ends=self.settings.node_side().list_ends(Selection()), read=reader.read)
 
     def rows(self) -> list[Row]:

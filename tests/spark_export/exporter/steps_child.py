@@ -11,9 +11,10 @@ import os
 import sys
 from pathlib import Path
 
-from spark_export.exporter.job import ExportSettings, open_exporter
+from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.planning import ExportStep
+from spark_export.exporter.run import open_exporter
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -22,8 +22,8 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 import pyarrow as pa
 
 from spark_export.exporter.history import history_of
-from spark_export.exporter.job import open_exporter
 from spark_export.exporter.node_side import Selection
+from spark_export.exporter.run import open_exporter
 from spark_export.exporter.upkeep import forget
 from spark_export.tables.errors import ExportError, PositionsMoved, TableRefused
 from spark_export.tables.files import write_ranges
@@ -115,9 +115,7 @@ class Table:
         return plan_ranges(ends, state, accept_lost=False).ranges
 
     def _reader(self) -> Any:
-        from spark_export.exporter.node_side import ExportReader
-
-        return ExportReader(self.world.settings.source(), lambda: None)
+        return self.world.settings.node_side()
 
     def check(self, said: list[str]) -> None:
         found = [(row[1], row[2], row[3]) for row in self.world.rows()]
@@ -253,12 +251,8 @@ def test_interleavings_lose_double_and_bring_back_nothing(
 
 def written(world: World, log: Any, begin: int, end: int) -> tuple[Any, Any]:
     of = Incarnation(world.stream, 0, 0, world.settings.node_side().list_ends(world.settings.selection)[0].created_us)
-    from spark_export.exporter.node_side import ExportReader
-
     plan = world.settings.plan_files(log, log.load())
-    return plan, write_ranges(
-        [IndexRange(of, begin, end)], ExportReader(world.settings.source(), lambda: None).read, plan
-    )
+    return plan, write_ranges([IndexRange(of, begin, end)], world.settings.node_side().read, plan)
 
 
 def test_a_slower_exporter_changes_nothing(each_format: World) -> None:

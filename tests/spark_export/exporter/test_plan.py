@@ -22,36 +22,36 @@ from spark_export.exporter.planning import (
     TIME_SHARE,
     Bounds,
     Pace,
-    PartitionEnd,
     RangePlan,
     cut_at,
     plan_ranges,
     plan_tasks,
     take_step,
 )
+from spark_export.source.plan import StreamEnds
 from spark_export.tables.errors import RangeIncomplete
 from spark_export.tables.model import Incarnation, IndexRange, TablePosition, TableState, join
 
 KNOWN = Incarnation("orders", 0, 0, 1)
 
 
-def end(first: int = 0, following: int = 10, *, made_us: int = 1, partition: int = 0, size: int = 1000) -> PartitionEnd:
-    return PartitionEnd("orders", partition, made_us, first, following, size)
+def end(first: int = 0, following: int = 10, *, made_us: int = 1, partition: int = 0, size: int = 1000) -> StreamEnds:
+    return StreamEnds("orders", partition, first, following, size, made_us)
 
 
-def plan_whole(ends: PartitionEnd, exported: int | None, accept_lost: bool = False) -> RangePlan:
+def plan_whole(ends: StreamEnds, exported: int | None, accept_lost: bool = False) -> RangePlan:
     """exported: how far the first incarnation is in the table."""
     positions = {} if exported is None else {KNOWN: TablePosition(exported)}
     return plan_ranges([ends], TableState(1, 1, positions), accept_lost=accept_lost)
 
 
-def plan(ends: PartitionEnd, exported: int | None, accept_lost: bool = False) -> list[IndexRange]:
+def plan(ends: StreamEnds, exported: int | None, accept_lost: bool = False) -> list[IndexRange]:
     found = plan_whole(ends, exported, accept_lost)
     assert found.left_out == []
     return found.ranges
 
 
-def reason(ends: PartitionEnd, exported: int | None, accept_lost: bool = False) -> str:
+def reason(ends: StreamEnds, exported: int | None, accept_lost: bool = False) -> str:
     """Why the stream is left out."""
     found = plan_whole(ends, exported, accept_lost)
     assert found.ranges == []
@@ -101,7 +101,7 @@ def test_a_node_put_back_to_an_earlier_state_is_noticed() -> None:
 
 def test_a_stream_with_a_loss_is_left_out_whole_and_the_others_are_not() -> None:
     """Also its partitions without a loss, before and after the one with it."""
-    ends = [end(partition=number) for number in range(3)] + [PartitionEnd("other", 0, 1, 0, 5, 50)]
+    ends = [end(partition=number) for number in range(3)] + [StreamEnds("other", 0, 0, 5, 50, 1)]
     state = TableState(1, 1, {Incarnation("orders", 1, 0, 7): TablePosition(2)})
     found = plan_ranges(ends, state, accept_lost=False)
     assert [each.of.place for each in found.ranges] == [("other", 0)]

@@ -18,7 +18,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.errors import SourceUnreachable
 from spark_export.exporter.errors import StreamsLeftOut
-from spark_export.exporter.node_side import ExportReader, Selection
+from spark_export.exporter.node_side import Selection
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.tables.files import write_ranges
@@ -188,13 +188,13 @@ def test_a_node_that_ends_each_read_is_told_from_a_node_that_has_gone(world: Wor
     # A listing of the node's streams fits into the larger limit, and a page of messages does not.
     with door(world.node.address, [20_000 if answers_others else 64] * 1_000) as address:
         settings = replace(world.settings, node=address)
-        source = {**settings.source(), "requestTimeoutMs": "1000"}
-        reader = ExportReader(source, lambda: settings.node_side().list_ends(Selection()))
+        node = settings.node_side()
+        node.source["requestTimeoutMs"] = "1000"
         if answers_others:
-            written = write_ranges([wanted], reader.read, plan, is_of_stream=reader.is_of_stream)
+            written = write_ranges([wanted], node.read, plan, is_of_stream=node.is_of_stream)
             assert (written.files, [each.stream for each in written.left_out]) == ([], [world.stream])
         else:
             with pytest.raises(SourceUnreachable):
-                write_ranges([wanted], reader.read, plan, is_of_stream=reader.is_of_stream)
+                write_ranges([wanted], node.read, plan, is_of_stream=node.is_of_stream)
     assert list(Path(plan.root).rglob("*.parquet")) == []
     log.abandon(plan)

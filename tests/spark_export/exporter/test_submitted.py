@@ -24,7 +24,6 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 from spark_export.exporter.application import SparkChoice, SparkExporter
 from spark_export.exporter.daemon import run_daemon
 from spark_export.exporter.errors import SparkLost
-from spark_export.exporter.job import exporter_parts
 from tests.spark_export.exporter.export_process import wait_until
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_application import taken
@@ -105,7 +104,7 @@ def test_the_daemon_ends_with_its_spark(world: World, tmp_path: Path, spark_open
 def test_a_daemon_without_its_spark_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: the error tells what to do. Method: an exporter that was started by a process other than its parent."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    exporter = SparkExporter(world.settings, SparkChoice(), **asyncio.run(exporter_parts(world.settings)))
+    exporter = SparkExporter(world.settings, SparkChoice())
     exporter.check_alive()
     monkeypatch.setattr(os, "getppid", lambda: 1)
     with pytest.raises(SparkLost, match="submit the daemon again"):

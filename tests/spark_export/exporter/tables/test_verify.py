@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_export import table_files
-from spark_export.exporter.node_side import ExportReader, Selection
+from spark_export.exporter.node_side import Selection
 from spark_export.exporter.verify import verify
 from spark_export.tables.errors import TableDamaged
 from tests.spark_export.exporter.export_process import export_child
@@ -91,7 +91,7 @@ def test_rows_that_are_not_the_nodes_messages_are_found(world: World, table_form
     data = pa.array([b"x" + each[1:] for each in rows.column("data").to_pylist()], pa.binary())
     rows = rows.set_column(rows.schema.get_field_index("data"), rows.schema.field("data"), pa.chunked_array([data]))
     pq.write_table(rows, file)
-    reader = ExportReader(world.settings.source(), lambda: None)
+    reader = world.settings.node_side()
     ends = world.settings.node_side().list_ends(Selection())
     problems = verify(world.log(), ends=ends, read=reader.read, checksums=False).problems
     assert problems
@@ -172,7 +172,7 @@ def test_an_export_that_goes_on_meanwhile_is_no_damage(each_format: World) -> No
     """Goal: a table that an exporter adds to is sound. Method: a run between the ends of the node and the state, and
     one between the state and the rows."""
     world = exported(each_format)
-    reader = ExportReader(world.settings.source(), lambda: None)
+    reader = world.settings.node_side()
     ends = world.settings.node_side().list_ends(Selection())
 
     def add(*_: int) -> None:

@@ -196,10 +196,11 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
     """Two runs of a real exporter, and messages after them. The consumer of the export is behind by what waits."""
     dataset = pytest.importorskip("pyarrow.dataset", reason="the extra `export` is not installed")
     pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
-    from spark_export.exporter.job import ExportSettings, open_exporter
+    from spark_export.exporter.job import ExportSettings
     from spark_export.exporter.metrics import ExporterStatistics, to_prometheus
     from spark_export.exporter.node_side import Selection
     from spark_export.exporter.planning import ExportStep
+    from spark_export.exporter.run import open_exporter
 
     lake, statistics = tmp_path / "lake", ExporterStatistics()
 
