@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from spark_export.decode.options import DECODE_OPTIONS, decode_options
@@ -30,29 +31,44 @@ from spark_export.source.option_values import (
 P = TypeVar("P")
 D = TypeVar("D")
 
-READ_OPTIONS = (
-    *("endpoint", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
-    *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger"),
-    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeData", "decode"),
-    *("fetchBytes", "requestTimeoutMs", "verifyChecksums"),
-    *DECODE_OPTIONS,
-    *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *(*TLS_OPTIONS, TOKEN_OPTION),
-)
-WRITE_OPTIONS = (
-    *("endpoint", "stream", "topic", "partitions", "window", "requestTimeoutMs"),
-    *("nulls", "ifExists", "writeId", "writeVersion", "delivery", *TLS_OPTIONS, TOKEN_OPTION),
-)
-
 SPARKS_OWN = ("checkpointlocation", "queryname")
 """Options, in lower case, that Spark passes to every source and that the format `stream_node` ignores."""
 
 RECORDS_PER_PARTITION = 2_000_000
 """The default of `maxRecordsPerPartition`. A task costs about 0.15 s of a core, so it should read a million rows."""
-FETCH_BYTES = 4 * 1024 * 1024
-WINDOW = 1_000
-MAX_TRIGGER_DELAY_MS = 15 * 60_000
-"""The default of `maxTriggerDelay`, as in Spark's Kafka source."""
+
+
+def _option(name: str, parse: Callable[[str], Any] = str, default: Any = None) -> Any:
+    """Returns a field of options. parse: makes the field's value of a text, and raises ValueError for a wrong one."""
+    return field(default=default, metadata={"name": name, "parse": parse})
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        with suppress(ValueError):
+            if (number := int(value)) >= least:
+                return number
+        raise ValueError(f"it is a whole number of at least {least}")
+
+    return parse
+
+
+def _choice(**meanings: Any) -> Callable[[str], Any]:
+    """Returns a function that knows these words, in any case, and returns what each of them means."""
+
+    def parse(value: str) -> Any:
+        if value.lower() not in meanings:
+            raise ValueError(f"it is {' or '.join(meanings)}")
+        return meanings[value.lower()]
+
+    return parse
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+
+
+_FLAG = _choice(true=True, false=False)
 
 
 @dataclass(frozen=True)
@@ -67,28 +83,30 @@ class ReadOptions(Way):
     marks: whether to look for messages that stand for null data; `Projection` sets this.
     """
 
-    path: str | None = None
-    subscribe: tuple[str, ...] = ()
-    pattern: str | None = None
-    assign: dict[str, tuple[int, ...]] | None = None
-    starting: int | Offsets | None = None
-    ending: int | Offsets = LATEST
+    path: str | None = _option("path")
+    subscribe: tuple[str, ...] = _option("subscribe", _names, ())
+    pattern: str | None = _option("subscribePattern", lambda text: compile_pattern(text).pattern)
+    assign: dict[str, tuple[int, ...]] | None = _option("assign", parse_assign)
+    starting: int | Offsets | None = _option("startingOffsets", parse_offsets)
+    ending: int | Offsets = _option("endingOffsets", parse_offsets, LATEST)
     starting_time_us: int | Offsets | None = None
     ending_time_us: int | Offsets | None = None
-    late_start_is_error: bool = True
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_s: float = MAX_TRIGGER_DELAY_MS / 1000
-    kafka_columns: bool = True
-    min_partitions: int | None = None
-    max_records_per_partition: int = RECORDS_PER_PARTITION
-    fail_on_data_loss: bool = True
-    include_headers: bool = False
-    include_data: bool = True
-    decode: str | None = None
+    late_start_is_error: bool = _option(
+        "startingOffsetsByTimestampStrategy", _choice(error=True, latest=False), default=True
+    )
+    max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", _at_least(1))
+    min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", _at_least(1))
+    max_trigger_delay_s: float = _option("maxTriggerDelay", lambda text: parse_duration_ms(text) / 1000, 15 * 60.0)
+    kafka_columns: bool = _option("columns", _choice(kafka=True, stream=False), default=True)
+    min_partitions: int | None = _option("minPartitions", _at_least(1))
+    max_records_per_partition: int = _option("maxRecordsPerPartition", _at_least(1), RECORDS_PER_PARTITION)
+    fail_on_data_loss: bool = _option("failOnDataLoss", _FLAG, default=True)
+    include_headers: bool = _option("includeHeaders", _FLAG, default=False)
+    include_data: bool = _option("includeData", _FLAG, default=True)
+    decode: str | None = _option("decode")
     decode_options: Mapping[str, str] = field(default_factory=dict)
-    fetch_bytes: int = FETCH_BYTES
-    verify_checksums: bool = False
+    fetch_bytes: int = _option("fetchBytes", _at_least(4096), 4 * 1024 * 1024)
+    verify_checksums: bool = _option("verifyChecksums", _FLAG, default=False)
     marks: bool = False
 
 
@@ -108,16 +126,29 @@ class WriteOptions(Way):
     inserts: whether the rows come from an INSERT INTO a table of Spark's SQL.
     """
 
-    stream: str | None = None
+    stream: str | None = _option("stream")
     is_for_all: bool = False
-    partitions: int | None = None
-    window: int = WINDOW
-    nulls: str = "error"
-    if_exists: str = "append"
-    write_id: str | None = None
-    write_version: int = 0
-    exactly_once: bool = True
+    partitions: int | None = _option("partitions", _at_least(1))
+    window: int = _option("window", _at_least(1), 1_000)
+    nulls: str = _option("nulls", _choice(error="error", empty="empty", skip="skip", mark="mark"), "error")
+    if_exists: str = _option("ifExists", _choice(append="append", ignore="ignore", error="error"), "append")
+    write_id: str | None = _option("writeId")
+    write_version: int = _option("writeVersion", _at_least(0), 0)
+    exactly_once: bool = _option("delivery", _choice(exactlyonce=True, atleastonce=False), default=True)
     inserts: bool = False
+
+
+def _names_of(kind: type[Way]) -> Iterator[str]:
+    return (each.metadata["name"] for each in fields(kind) if each.metadata)
+
+
+WAY_OPTIONS = ("endpoint", "requestTimeoutMs", *TLS_OPTIONS, TOKEN_OPTION)
+TIME_OPTIONS = (
+    *("startingTimestamp", "startingOffsetsByTimestamp"),
+    *("endingTimestamp", "endingOffsetsByTimestamp"),
+)
+READ_OPTIONS = (*WAY_OPTIONS, *_names_of(ReadOptions), *TIME_OPTIONS, *DECODE_OPTIONS)
+WRITE_OPTIONS = (*WAY_OPTIONS, *_names_of(WriteOptions), "topic")
 
 
 def own_names(given: Mapping[str, str]) -> dict[str, str]:
@@ -138,32 +169,14 @@ def own_names(given: Mapping[str, str]) -> dict[str, str]:
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Checks the options of a read, given as text. Raises OptionError."""
     taken = _Taken(own_names(given), READ_OPTIONS, "reading")
+    starting_time_us = taken.time_us(*TIME_OPTIONS[:2])
     # As with Kafka, a time has precedence over an index.
-    starting_time_us = taken.time_us("startingTimestamp", "startingOffsetsByTimestamp")
+    values = taken.values(ReadOptions, without="startingOffsets" if starting_time_us is not None else None)
     options = ReadOptions(
-        **_way(taken),
-        path=taken.find("path"),
-        subscribe=_names(taken.find("subscribe")),
-        pattern=taken.parsed("subscribePattern", lambda text: compile_pattern(text).pattern, None),
-        assign=taken.parsed("assign", parse_assign, None),
-        starting=None if starting_time_us is not None else taken.parsed("startingOffsets", parse_offsets, None),
-        ending=taken.parsed("endingOffsets", parse_offsets, LATEST),
+        **values,
         starting_time_us=starting_time_us,
-        ending_time_us=taken.time_us("endingTimestamp", "endingOffsetsByTimestamp"),
-        late_start_is_error=taken.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "error",
-        max_offsets_per_trigger=taken.optional_number("maxOffsetsPerTrigger", 1),
-        min_offsets_per_trigger=taken.optional_number("minOffsetsPerTrigger", 1),
-        max_trigger_delay_s=taken.parsed("maxTriggerDelay", parse_duration_ms, MAX_TRIGGER_DELAY_MS) / 1000,
-        kafka_columns=taken.choice("columns", ("kafka", "stream"), "kafka") == "kafka",
-        min_partitions=taken.optional_number("minPartitions", 1),
-        max_records_per_partition=taken.number("maxRecordsPerPartition", 1, RECORDS_PER_PARTITION),
-        fail_on_data_loss=taken.flag("failOnDataLoss", True),
-        include_headers=taken.flag("includeHeaders", False),
-        include_data=taken.flag("includeData", True),
-        decode=taken.find("decode"),
+        ending_time_us=taken.time_us(*TIME_OPTIONS[2:]),
         decode_options={name: value for name in DECODE_OPTIONS if (value := taken.find(name)) is not None},
-        fetch_bytes=taken.number("fetchBytes", 4096, FETCH_BYTES),
-        verify_checksums=taken.flag("verifyChecksums", False),
     )
     _check_together(options)
     return options
@@ -191,18 +204,9 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
                 "df.write, not for a streaming query" if streaming else "a streaming query; for df.write give writeId"
             )
             raise OptionError(f"the option {name} is for {where}")
-    options = WriteOptions(
-        **_way(taken),
-        stream=taken.find("topic") or taken.find("stream"),
-        is_for_all=taken.find("topic") is not None,
-        partitions=taken.optional_number("partitions", 1),
-        window=taken.number("window", 1, WINDOW),
-        nulls=taken.choice("nulls", ("error", "empty", "skip", "mark"), "error"),
-        if_exists=taken.choice("ifExists", ("append", "ignore", "error"), "append"),
-        write_id=taken.find("writeId"),
-        write_version=taken.number("writeVersion", 0, 0),
-        exactly_once=taken.choice("delivery", ("exactlyonce", "atleastonce"), "exactlyOnce") == "exactlyonce",
-    )
+    options = WriteOptions(**taken.values(WriteOptions))
+    if (topic := taken.find("topic")) is not None:
+        options = replace(options, stream=topic, is_for_all=True)
     if options.write_id is None and taken.find("writeVersion") is not None:
         raise OptionError("writeVersion counts the writes of a writeId; give writeId too")
     if options.if_exists != "append" and options.stream is None:
@@ -210,15 +214,6 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
     if options.if_exists != "append" and options.write_id is not None:
         raise OptionError("a write with a writeId may be repeated, so ifExists cannot be given with it")
     return options
-
-
-def _way(taken: _Taken) -> dict[str, Any]:
-    return {
-        "endpoint": taken.find("endpoint") or Way.endpoint,
-        "tls": tls_of(taken.find),
-        "token": token_of(taken.find),
-        "request_timeout_s": taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
-    }
 
 
 def _check_together(options: ReadOptions) -> None:
@@ -259,36 +254,21 @@ class _Taken:
         except (ValueError, TypeError, AttributeError, re.error) as error:
             raise OptionError(f"{name}={value!r}: {error}") from error
 
-    def number(self, name: str, least: int, default: int) -> int:
-        value = self.find(name)
-        if value is None:
-            return default
-        try:
-            number = int(value)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            raise OptionError(f"{name}={value!r}: it is a whole number of at least {least}")
-        return number
-
-    def optional_number(self, name: str, least: int) -> int | None:
-        return None if self.find(name) is None else self.number(name, least, least)
+    def values(self, kind: type[Way], without: str | None = None) -> dict[str, Any]:
+        """Returns the values for the fields of `Way` and of `kind`, but for the option `without`."""
+        found: dict[str, Any] = {
+            "endpoint": self.find("endpoint") or Way.endpoint,
+            "tls": tls_of(self.find),
+            "token": token_of(self.find),
+            "request_timeout_s": self.parsed("requestTimeoutMs", _at_least(1), REQUEST_TIMEOUT_MS) / 1000,
+        }
+        for each in fields(kind):
+            if each.metadata and (name := each.metadata["name"]) != without:
+                found[each.name] = self.parsed(name, each.metadata["parse"], each.default)
+        return found
 
     def time_us(self, for_all: str, for_each: str) -> int | Offsets | None:
         """Returns the value of one of two options in milliseconds as microseconds since 1970; None without either."""
         if self.find(for_all) is not None:
-            return self.number(for_all, 0, 0) * 1000
+            return self.parsed(for_all, _at_least(0), 0) * 1000
         return self.parsed(for_each, parse_times, None)
-
-    def flag(self, name: str, default: bool) -> bool:
-        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
-
-    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        value = (self.find(name) or default).lower()
-        if value not in allowed:
-            raise OptionError(f"{name}={value!r}: it is {' or '.join(allowed)}")
-        return value
-
-
-def _names(value: str | None) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
