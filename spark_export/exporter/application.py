@@ -43,8 +43,7 @@ from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import FilesPlan
-from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TableState, Written
+from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, LeftOutStream, TableState, Written
 
 logger = structlog.get_logger(__name__)
 

@@ -10,8 +10,9 @@ from contextlib import suppress
 
 from spark_export.exporter.node_side import NodeSide
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import FilesPlan, remove_files, write_ranges
-from spark_export.tables.model import IndexRange, Written
+from spark_export.tables.files import write_ranges
+from spark_export.tables.filesystem import remove_files
+from spark_export.tables.model import FilesPlan, IndexRange, Written
 
 GIVE_UP_S = 1.0
 """How long `TaskThreads.run` waits for its threads after a failure, in seconds. A task that still waits for the node

@@ -16,9 +16,8 @@ from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
 from spark_export.tables.address import StoreLocation, parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableRefused
-from spark_export.tables.files import FilesPlan
 from spark_export.tables.log import TableLog
-from spark_export.tables.model import TableState
+from spark_export.tables.model import FilesPlan, TableState
 from spark_export.tables.open import CatalogChoice, find_format, open_table
 from stream_client import Tls, Token
 

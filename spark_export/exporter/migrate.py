@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 from sqlalchemy import URL, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -33,13 +31,12 @@ from spark_export.exporter.intervals import Interval, compare, merge, subtract, 
 from spark_export.exporter.verify import batch_intervals
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS
-from spark_export.tables.errors import TableDamaged, TableRefused
-from spark_export.tables.files import Place, split_places
-from spark_export.tables.filesystem import open_filesystem, store_errors
+from spark_export.tables.errors import TableRefused
+from spark_export.tables.files import Place, read_file, split_places
+from spark_export.tables.filesystem import locked, open_filesystem, store_errors
 from spark_export.tables.log import TableLog
 from spark_export.tables.model import DataFile, Incarnation, IndexRange, TablePosition
 from spark_export.tables.open import CatalogChoice, open_table
-from spark_export.tables.parquet_folder import take_lock
 
 LEDGER, STORED_LEDGER, LOCK = "ledger.sqlite", "_export/ledger.sqlite", "exporter.lock"
 OLD_CATALOG = "stream_node"
@@ -111,17 +108,9 @@ async def migrate(
     return done
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _alone(path: Path) -> AbstractContextManager[None]:
     """Holds the lock that an exporter of the earlier version holds while it is open. Raises TableRefused."""
-    try:
-        held = take_lock(path)
-    except BlockingIOError as error:
-        raise TableRefused(f"{path} is held: stop the exporter of the earlier version, and migrate again") from error
-    try:
-        yield
-    finally:
-        os.close(held)
+    return locked(path, f"{path} is held: stop the exporter of the earlier version, and migrate again")
 
 
 def _fetch(filesystem: fs.FileSystem, source: str, target: Path) -> None:
@@ -255,10 +244,6 @@ def _old_rows(log: TableLog, old: OldExport, place: StoreLocation) -> Iterable[p
     for path in {*files, *(each.path for each in there if each.path.endswith(".parquet"))}:
         if path not in files:
             raise TableRefused(f"{path} is in the table, and no run of the ledger wrote it: take it out")
-        try:
-            with filesystem.open_input_file(path) as opened:
-                rows = pq.ParquetFile(opened).read(columns=["partition", "index"])
-        except (OSError, pa.ArrowException) as error:
-            raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
-        rows = rows.append_column("stream", pa.repeat(pa.scalar(files[path].stream), rows.num_rows))
-        yield from rows.append_column("era", pa.repeat(pa.scalar(files[path].era), rows.num_rows)).to_batches()
+        for rows in read_file(filesystem, path, ["partition", "index"]):
+            rows = rows.append_column("stream", pa.repeat(pa.scalar(files[path].stream), rows.num_rows))
+            yield rows.append_column("era", pa.repeat(pa.scalar(files[path].era), rows.num_rows))

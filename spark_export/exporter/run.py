@@ -26,8 +26,8 @@ from spark_export.exporter.planning import ExportStep, Pace, cut_at, plan_ranges
 from spark_export.tables.columns import DATE, ROWS
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import FilesPlan, remove_files
-from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TableState, Written
+from spark_export.tables.filesystem import remove_files
+from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, LeftOutStream, TableState, Written
 from stream_client.errors import ClientError
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_export.registration import register_format
 from spark_export.shipping import Shipped
-from spark_export.tables.files import FilesPlan, FilesWriter, check_complete, remove_files
-from spark_export.tables.model import DataFile, Incarnation, IndexRange, Written
+from spark_export.tables.files import FilesWriter, check_complete
+from spark_export.tables.filesystem import remove_files
+from spark_export.tables.model import DataFile, FilesPlan, Incarnation, IndexRange, Written
 from spark_export.work_folder import work_folder
 
 FORMAT = "stream_node_files"
@@ -114,8 +115,8 @@ class FilesTaskWriter(DataSourceArrowWriter):
 
 def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Starts) -> Written:
     """Executes one task: writes the rows that the table does not have yet. Raises RangeIncomplete at a gap."""
-    writer, done = FilesWriter(plan), list[IndexRange]()
-    try:
+    done = list[IndexRange]()
+    with FilesWriter(plan) as writer:
         for batch in batches:
             for place, rows in _by_partition(batch):
                 wanted = starts[place]
@@ -135,9 +136,6 @@ def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Start
                 last_us = rows["timestamp"][-1].cast(pa.int64()).as_py()
                 done.append(IndexRange(wanted.of, begin, end, lost=lost, last_us=last_us))
         return Written(writer.close(), done)
-    except BaseException:
-        writer.abort()
-        raise
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int], pa.RecordBatch]]:

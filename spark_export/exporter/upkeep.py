@@ -7,12 +7,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
 from spark_export.tables.log import TableLog
+from spark_export.tables.model import key_digest
 
 if TYPE_CHECKING:
     from spark_export.exporter.history import ExportHistory
@@ -93,7 +93,7 @@ async def forget(
     still_in = await asyncio.to_thread(log.versions_with, stream, key)
     done: dict[str, Any] = {
         "stream": stream,
-        "key_sha256": None if key is None else sha256(key).hexdigest(),
+        "key_sha256": None if key is None else key_digest(key),
         "until_us": until_us,
     }
     done |= {"rows": rows, "expired": expired, "kept_by": rule.said if is_kept else "", "still_in": still_in}

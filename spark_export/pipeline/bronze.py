@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from spark_export.exporter.planning import take_step
@@ -25,7 +24,7 @@ from spark_export.shipping import Shipped
 from spark_export.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
-from spark_export.tables.errors import TableDamaged
+from spark_export.tables.files import read_file
 from spark_export.tables.filesystem import open_filesystem
 from spark_export.tables.log import TableFile, TableLog
 from spark_export.tables.model import Incarnation, IndexRange
@@ -191,12 +190,7 @@ def read_part(table: BronzeTable, part: Part) -> Iterator[pa.RecordBatch]:
         yield from _chosen(table.open().read(ROWS.names), {}, ranges)
     for each in files or ():
         filesystem, path = open_filesystem(each.address, table.store_options or {})
-        try:
-            with pq.ParquetFile(filesystem.open_input_file(path), page_checksum_verification=True) as file:
-                names = [name for name in ROWS.names if name in file.schema_arrow.names]
-                yield from _chosen(file.iter_batches(columns=names), each.partition, ranges)
-        except (pa.ArrowException, OSError) as error:
-            raise TableDamaged(f"{each.address} is missing or damaged: {' '.join(str(error).split())}") from error
+        yield from _chosen(read_file(filesystem, path, ROWS.names, each.address), each.partition, ranges)
 
 
 def _chosen(

@@ -6,12 +6,10 @@ with a new checkpoint, which only counts the micro-batches of this process.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from spark_export.queries import open_query
 from spark_export.registration import register_format
 from spark_export.session import WORKER_LATE, close_session, find_own_message, first_line, is_sparks
 from spark_export.tables.errors import ExportError, TableRefused
+from spark_export.tables.filesystem import locked
 
 STEP_ROWS = 1_000_000
 """The number of new messages that one step takes at most. A rebuild is one step."""
@@ -61,7 +60,7 @@ def run_pipeline(
     Raises TableRefused if another run is active in the output folder, or the tables were built from another export or
     with other settings, and other ExportErrors. A rebuild can have other settings.
     """
-    with _alone(out):
+    with alone(out):
         state, export = find_state(bronze, out, settings, rebuild=rebuild)
         rows = steps = 0
         if state is None:
@@ -116,7 +115,7 @@ def run_daemon(
         for note in first.notes:
             logger.warning("setting without effect", note=note)
         on_report(first)
-        with _alone(out):
+        with alone(out):
             while not stop.is_set():
                 try:
                     session = session or open_session()
@@ -219,15 +218,7 @@ def _taken(out: Path) -> Ends:
     return {(each["stream"], each["partition"], each["era"]): each["end"] for each in rows}
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
+def alone(out: Path) -> AbstractContextManager[None]:
     """Holds the lock of the output folder. Raises TableRefused if another run has it."""
     make_folder(out.absolute())
-    descriptor = os.open(out / "pipeline.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise TableRefused(f"another pipeline works in {out}") from error
-    finally:
-        os.close(descriptor)
+    return locked(out / "pipeline.lock", f"another pipeline works in {out}")

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -30,11 +29,14 @@ from spark_export.tables.address import FILE, StoreLocation, azure_names, comple
 from spark_export.tables.columns import DATE, fitting, without
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableDamaged, TableRefused
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import FilesPlan, PartitionField, count_only, statistics
+from spark_export.tables.files import count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
 from spark_export.tables.log import (
+    DESCRIPTION,
+    ORPHANS_S,
     PLAN_KEY,
     RUN_KEY,
+    SMALL_BYTES,
     UPKEEP_KEY,
     CommitConflict,
     OldRuns,
@@ -47,12 +49,15 @@ from spark_export.tables.log import (
 from spark_export.tables.model import (
     Commit,
     DataFile,
+    FilesPlan,
     Incarnation,
     IndexRange,
+    PartitionField,
     Positions,
     TablePosition,
     TableState,
     Written,
+    key_digest,
 )
 
 try:
@@ -74,17 +79,12 @@ REFUSED = {
     "delta.constraints": "an export does not check constraints of others; remove them, or export into another table",
 }
 """The beginnings of the names of table properties with which an export cannot write into a table, and why."""
-DESCRIPTION = "Messages of stream-node, one row each: stream, partition, era and index name one message."
-"""The description of a table that an exporter has made."""
 KEPT = "delta.deletedFileRetentionDuration"
 """The property with which the owner of a table says how long files of earlier versions are kept."""
 KEPT_DEFAULT = "interval 7 days"
 """What Delta's specification says for a table without the property."""
 UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 7 * 86_400}
-SMALL_BYTES = 64 * 1024 * 1024
 VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-ORPHANS_S = 24 * 3600
-"""The age in seconds from which files in no transaction are removed. A younger one can be of a run that goes on."""
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(?:(\d{10})\.(\d{10})|[0-9a-f-]{36}))?\.(parquet|json)")
 _COMMIT = re.compile(r"(\d{20})\.json")
 _INTERVAL = re.compile(r"(\d+)\s+([a-z]+?)s?\b")
@@ -281,8 +281,7 @@ class DeltaLog(TableLog):
         return OwnersRule(sum(count * UNITS_S[unit] for count, unit in parts), said=f"{KEPT} = {text}")
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        digest = "" if key is None else sha256(key).hexdigest()
-        application = f"{FORGOTTEN}/{quote(stream, safe='')}/{digest}"
+        application = f"{FORGOTTEN}/{quote(stream, safe='')}/{key_digest(key)}"
 
         def note() -> None:
             # The record comes first. It sets the number of the latest run, too, so that the commit of a run that does
@@ -324,8 +323,7 @@ class DeltaLog(TableLog):
 
     def _sync(self, folder: str, since_s: float) -> None:
         if self.place.scheme == FILE:
-            # A file system may have coarse times.
-            sync_new(Path(folder), since_s - 2)
+            sync_new(Path(folder), since_s)
             self._give()
 
     def _open(self) -> DeltaTable:

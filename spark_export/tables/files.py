@@ -12,12 +12,11 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,9 +24,18 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ockam.files.durable_files import sync
-from spark_export.tables.errors import RangeIncomplete
-from spark_export.tables.filesystem import open_filesystem, store_errors
-from spark_export.tables.model import DataFile, IndexRange, LeftOutStream, Written
+from spark_export.tables.errors import RangeIncomplete, TableDamaged
+from spark_export.tables.filesystem import one_line, open_filesystem, remove_files, store_errors
+from spark_export.tables.model import (
+    UNITS,
+    DataFile,
+    FilesPlan,
+    IndexRange,
+    LeftOutStream,
+    PartitionField,
+    Written,
+    hive_folder,
+)
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
 """The size in bytes at which a Parquet file is closed. Spark reads this size in one task
@@ -43,60 +51,15 @@ ENCODINGS = {"index": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 BOUNDED = ("partition", "index", "timestamp", "era")
 """The columns with minimum and maximum in the statistics of a file. For `data` they would help no query."""
 COUNTED = frozenset({*BOUNDED, "key", "stream"})
-UNITS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
-"""The parts of a time by which a table can be partitioned, the longest first, and the texts of their values."""
 MILLISECOND = timedelta(milliseconds=1)
-NO_NAME = "__HIVE_DEFAULT_PARTITION__"
-"""The value that Hive writes in a folder's name for a value that is null or empty."""
 
 Place = tuple[str, int, int]
 """A stream, a partition and an era."""
 
 
-@dataclass(frozen=True)
-class PartitionField:
-    """A column or transform by which a table is partitioned.
-
-    name: its name in the table's log and in the names of folders.
-    source: one of `stream`, `partition`, `era` and `timestamp`.
-    unit: for `timestamp`, one of UNITS; otherwise empty.
-    """
-
-    name: str
-    source: str
-    unit: str = ""
-
-
-@dataclass(frozen=True)
-class FilesPlan:
-    """How the tasks of a run write files. Spark sends it to executors.
-
-    root: the folder of the files: a path that each executor has, or an address on a store.
-    options: the options of the store, without secrets; see `spark_export.tables.filesystem`.
-    schema: the columns in the files.
-    partition_by: how the table is partitioned. folders: whether a file is in folders `NAME=VALUE/…` of these.
-    convert: a function that adds columns to a batch of rows, such as decoded ones, or None.
-    forgotten: the messages that must not be written; see `TableState`.
-    version: the version of the table at the time of the plan.
-    plan_id: no other plan has it. The table's log has it with the run, so that a run whose commit was not answered can
-        be told from one of another exporter with the same messages.
-    """
-
-    root: str
-    schema: pa.Schema
-    partition_by: Sequence[PartitionField]
-    options: Mapping[str, str] = field(default_factory=dict)
-    codec: str = "zstd"
-    convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
-    forgotten: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    folders: bool = True
-    version: int = 0
-    plan_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-
 class FilesWriter:
     """Writes the rows of one attempt at a task. The caller writes the rows of each partition in the order of their
-    indexes, and then calls `close`; `abort` removes everything that `close` has not returned."""
+    indexes, and then calls `close`. After an exception, the context removes everything that was written."""
 
     def __init__(self, plan: FilesPlan) -> None:
         self.plan = plan
@@ -107,6 +70,15 @@ class FilesWriter:
         self._attempt = uuid.uuid4().hex
         self._count = 0
         self._open: dict[tuple[str, int, tuple[str, ...]], _OpenFile] = {}
+
+    def __enter__(self) -> FilesWriter:
+        return self
+
+    def __exit__(self, kind: object, *raised: object) -> None:
+        if kind is not None:
+            for file in self._open.values():
+                file.abort()
+            remove_files(self.plan, self.done)
 
     def write(self, stream: str, partition: int, era: int, batch: pa.RecordBatch) -> None:
         """Writes rows of one partition of a stream. Adds the columns `stream`, `partition` and `era`."""
@@ -142,14 +114,6 @@ class FilesWriter:
             self._open.pop(place).abort()
         remove_files(self.plan, [each for each in self.done if each.stream == stream])
         self.done = [each for each in self.done if each.stream != stream]
-
-    def abort(self) -> None:
-        """Removes all files that this attempt has written."""
-        for file in self._open.values():
-            file.abort()
-        self._open.clear()
-        remove_files(self.plan, self.done)
-        self.done = []
 
     def _new_file(self, place: tuple[str, int, tuple[str, ...]]) -> _OpenFile:
         while len(self._open) >= OPEN_FILES_MAX:
@@ -280,8 +244,8 @@ def write_ranges(
         stream out and goes on with the others.
     on_rows: called after each batch with the number of rows, and of bytes of message data, written so far.
     """
-    writer, done, left_out = FilesWriter(plan), list[IndexRange](), dict[str, LeftOutStream]()
-    try:
+    done, left_out = list[IndexRange](), dict[str, LeftOutStream]()
+    with FilesWriter(plan) as writer:
         for each in ranges:
             of = each.of
             if of.stream in left_out:
@@ -301,23 +265,32 @@ def write_ranges(
             else:
                 done.append(replace(each, last_us=last_us))
         return Written(writer.close(), [each for each in done if each.of.stream not in left_out], [*left_out.values()])
-    except BaseException:
-        writer.abort()
-        raise
 
 
-def rewrite_rows(writer: FilesWriter, batches: Iterable[pa.RecordBatch]) -> tuple[int, list[DataFile]]:
+def rewrite_rows(plan: FilesPlan, batches: Iterable[pa.RecordBatch]) -> tuple[int, list[DataFile]]:
     """Writes rows of a table again, except forgotten ones. Returns the number of rows read, and the new files."""
     rows = 0
-    try:
+    with FilesWriter(plan) as writer:
         for batch in batches:
             rows += batch.num_rows
             for (stream, partition, era), part in split_places(batch):
                 writer.write(stream, partition, era, part)
         return rows, writer.close()
-    except BaseException:
-        writer.abort()
-        raise
+
+
+def read_file(
+    filesystem: fs.FileSystem, path: str, columns: Sequence[str], address: str = ""
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a file, without columns that it lacks. address: the name of the file for errors.
+
+    Raises TableDamaged, also for a wrong checksum of a page.
+    """
+    try:
+        with filesystem.open_input_file(path) as opened:
+            file = pq.ParquetFile(opened, page_checksum_verification=True)
+            yield from file.iter_batches(columns=[name for name in columns if name in file.schema_arrow.names])
+    except (pa.ArrowException, OSError) as error:
+        raise TableDamaged(f"{address or path} is missing or damaged: {one_line(error)}") from error
 
 
 def split_places(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
@@ -384,14 +357,6 @@ def split_times(batch: pa.RecordBatch, unit: str) -> Iterator[tuple[datetime | N
         yield start.as_py(), batch.filter(pc.equal(starts, start))
 
 
-def remove_files(plan: FilesPlan, files: Iterable[DataFile]) -> None:
-    """Removes files that are in no table. What cannot be removed now is removed with the table's old files."""
-    filesystem, root = open_filesystem(plan.root, plan.options)
-    for each in files:
-        with suppress(OSError):
-            filesystem.delete_file(f"{root}/{each.path}")
-
-
 def _in_order(rows: pa.Table) -> pa.Table:
     """Returns the rows of a row group by partition and index. Files with several partitions, and files that another
     program has written, are merged into one file as they are."""
@@ -409,16 +374,6 @@ def _in_order(rows: pa.Table) -> pa.Table:
 
 def _data_bytes(rows: pa.RecordBatch | pa.Table) -> int:
     return int(pc.sum(pc.binary_length(rows.column("data"))).as_py() or 0) if "data" in rows.schema.names else 0
-
-
-def hive_folder(partition: Mapping[str, str]) -> str:
-    """Returns the folders `stream=…/date=…/`, escaped as in Hive and Spark. Only ASCII is escaped, because Spark
-    decodes each escaped byte as one character."""
-    return "".join(f"{name}={_escaped(value)}/" for name, value in partition.items())
-
-
-def _escaped(value: str) -> str:
-    return "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in value) or NO_NAME
 
 
 def _value(each: PartitionField, fixed: Mapping[str, Any], time: datetime | None) -> str:

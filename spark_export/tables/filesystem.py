@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -11,9 +12,10 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs
 
-from ockam.files.durable_files import sync
+from ockam.files.durable_files import give_to_folder, sync
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set, parse_place
-from spark_export.tables.errors import ExportError
+from spark_export.tables.errors import ExportError, TableRefused
+from spark_export.tables.model import DataFile, FilesPlan
 
 CONNECT_S = 5.0
 """The longest time to open a connection, in seconds."""
@@ -85,11 +87,21 @@ def store_errors(what: str) -> Iterator[None]:
         raise ExportError(f"{what} cannot be read or written: {one_line(error)}") from error
 
 
+def remove_files(plan: FilesPlan, files: Iterable[DataFile]) -> None:
+    """Removes files that are in no table. What cannot be removed now is removed with the table's old files."""
+    filesystem, root = open_filesystem(plan.root, plan.options)
+    for each in files:
+        with suppress(OSError):
+            filesystem.delete_file(f"{root}/{each.path}")
+
+
 def sync_new(folder: Path, since_s: float) -> None:
     """Makes the files below a folder that were written since a time durable, and the names in all its folders.
 
     The libraries of tables sync nothing, so that a power cut could lose a commit that was reported.
     """
+    # A file system may have coarse times.
+    since_s -= 2
     for root, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):
@@ -101,3 +113,28 @@ def sync_new(folder: Path, since_s: float) -> None:
 def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:299]}…"
+
+
+def take_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = False) -> int:
+    """Takes a lock until the descriptor is closed or the process ends. Raises BlockingIOError if it is taken."""
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        give_to_folder(descriptor, path.parent)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def locked(path: Path, refusal: str = "") -> Iterator[None]:
+    """Holds a lock. If another process has it, raises TableRefused with the text `refusal`, or waits without one."""
+    try:
+        held = take_lock(path, wait=not refusal)
+    except BlockingIOError as error:
+        raise TableRefused(refusal) from error
+    try:
+        yield
+    finally:
+        os.close(held)

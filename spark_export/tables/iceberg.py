@@ -13,9 +13,8 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
-from hashlib import sha256
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from itertools import islice, pairwise
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,11 +28,14 @@ from spark_export.tables.address import FILE, StoreLocation, complete_options, p
 from spark_export.tables.columns import fitting
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableRefused
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import FILE_BYTES_MAX, FilesPlan, FilesWriter, PartitionField, rewrite_rows
+from spark_export.tables.files import rewrite_rows
 from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
 from spark_export.tables.log import (
+    DESCRIPTION,
+    ORPHANS_S,
     PLAN_KEY,
     RUN_KEY,
+    SMALL_BYTES,
     UPKEEP_KEY,
     CommitConflict,
     OldRuns,
@@ -45,7 +47,7 @@ from spark_export.tables.log import (
     positions_to_json,
     said_of,
 )
-from spark_export.tables.model import Commit, IndexRange, Positions, TableState, Written
+from spark_export.tables.model import Commit, FilesPlan, IndexRange, PartitionField, Positions, TableState, Written
 from spark_export.tables.open import CATALOG_FILE, CatalogChoice
 
 try:
@@ -83,16 +85,14 @@ SECRETS = ("token", "credential", "secret", "password", "access-key")
 TRANSFORMS = {"identity": "", "year": "year", "month": "month", "day": "day", "hour": "hour"}
 SNAPSHOTS_MAX = 500
 """How many snapshots `expire` keeps at most. Each commit writes all of them again: 7 kB each at 100 partitions."""
-ORPHANS_S = 24 * 3600
-"""The age in seconds from which files that no snapshot ever had are removed."""
-SMALL_BYTES = FILE_BYTES_MAX // 2
-"""Compaction merges files smaller than this size, in bytes."""
-COMMENT = "Messages of stream-node, one row each: stream, partition, era and index name one message."
-"""The comment of a table that an exporter has made."""
 KEPT, KEPT_MIN, GC = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep", "gc.enabled"
 """The properties with which the owner of a table says how long snapshots are kept, and whether files are removed."""
+CONFLICTS = (
+    *(CommitFailedException, CommitStateUnknownException, ValidationException, RESTError, SQLAlchemyError, OSError),
+)
+"""The errors after which nobody knows whether a commit is in the table, or another one came first."""
 PROPERTIES = {
-    "comment": COMMENT,
+    "comment": DESCRIPTION,
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -106,18 +106,16 @@ class IcebergLog(TableLog):
 
     def __init__(self, place: StoreLocation, options: Mapping[str, str], chosen: CatalogChoice | None = None) -> None:
         super().__init__(place, options)
-        options_of = chosen.options.items() if chosen is not None else ()
-        name = chosen.name if chosen is not None else ""
-        for option, value in options_of:
+        for option, value in chosen.options.items() if chosen is not None else ():
+            variable = f"PYICEBERG_CATALOG__{chosen.name}__{option.replace('-', '_')}".upper() if chosen else ""
             if any(part in option.lower() for part in SECRETS):
                 raise TableRefused(
-                    f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set "
-                    f"PYICEBERG_CATALOG__{name.upper()}__{option.upper().replace('-', '_')}"
+                    f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set {variable}"
                 )
             if _has_password(value):
                 raise TableRefused(
                     f"--catalog-option {option}: its address has a password, which `ps` and the file {CHOICE} would "
-                    f"show; set PYICEBERG_CATALOG__{name.upper()}__{option.upper().replace('-', '_')} to the address"
+                    f"show; set {variable} to the address"
                 )
         self._chosen = chosen
         self._choice = chosen or self._read_choice()
@@ -132,7 +130,7 @@ class IcebergLog(TableLog):
     def exists(self) -> bool:
         with iceberg_errors("the catalog cannot be read"):
             try:
-                self._open()
+                self._catalog.load_table(self._name)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return False
         return True
@@ -141,11 +139,10 @@ class IcebergLog(TableLog):
         with iceberg_errors(f"the table {self.address} cannot be made"):
             self._catalog.create_namespace_if_not_exists(self._name[:-1])
             if not self.exists():
-                try:
+                # Another exporter may make the table meanwhile.
+                with suppress(TableAlreadyExistsError, CommitFailedException):
                     self._create(columns)
-                except (TableAlreadyExistsError, CommitFailedException):
-                    # Another exporter has made the table meanwhile.
-                    self._open()
+                self._open()
         if self._chosen is not None:
             filesystem, root = open_filesystem(str(self.place), self.options)
             if isinstance(filesystem, fs.LocalFileSystem):
@@ -170,16 +167,14 @@ class IcebergLog(TableLog):
             sync_new(self.place.folder / "messages" / "metadata", 0)
 
     def table_id(self) -> str:
-        with iceberg_errors(f"the table {self.address} cannot be read"):
-            return str(self._open().metadata.table_uuid)
+        return str(self._open().metadata.table_uuid)
 
     def column_names(self) -> Sequence[str]:
         with iceberg_errors(f"the table {self.address} cannot be read"):
             return [each.name for each in self._open().schema().fields]
 
     def load(self) -> TableState:
-        with iceberg_errors(f"the table {self.address} cannot be read"):
-            self._table = self._open()
+        self._table = self._open()
         properties = self._table.properties
         if RUN_KEY not in properties and any(_is_earlier(each) for each in self._table.snapshots()):
             raise EarlierVersion(self.address)
@@ -218,32 +213,28 @@ class IcebergLog(TableLog):
         return next((int(each[RUN_KEY]) for each in said if each.get(PLAN_KEY) == plan.plan_id), None)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
-        with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
-            found = [each.summary for each in self._open().snapshots() if each.summary is not None]
+        found = [each.summary for each in self._open().snapshots() if each.summary is not None]
         return any(each.additional_properties.get(RUN_KEY) == f"{old_id}/{run}" for each in found)
 
     def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
-        with iceberg_errors(f"the table {self.address} cannot be read"):
-            table = self._open()
+        table = self._open()
         if RUN_KEY in table.properties:
             return
         with self._changing(table) as change:
             # Earlier versions set no comment, and wrote only into tables that they had made.
             numbers = {POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))}
-            change.set_properties({**numbers, "comment": COMMENT})
+            change.set_properties({**numbers, "comment": DESCRIPTION})
             with change.update_snapshot(snapshot_properties={UPKEEP_KEY: "migrate"}).fast_append():
                 pass
 
     def commits(self) -> list[Commit | str]:
-        with iceberg_errors(f"the snapshots of {self.address} cannot be read"):
-            snapshots = sorted(self._open().snapshots(), key=lambda each: (each.sequence_number, each.timestamp_ms))
+        snapshots = sorted(self._open().snapshots(), key=lambda each: (each.sequence_number, each.timestamp_ms))
         said = [each.summary for each in reversed(snapshots)]
         return ["?" if each is None else commit_of(each.additional_properties, each.operation.value) for each in said]
 
     def list_files(self) -> list[TableFile]:
-        with iceberg_errors(f"the manifests of {self.address} cannot be read"):
-            tasks = [*self._open().scan().plan_files()]
-            index = self._open().schema().find_field("index")
+        table = self._open()
+        tasks, index = self._plan_files(table.scan()), table.schema().find_field("index")
         found = []
         for task in tasks:
             file = task.file
@@ -261,20 +252,19 @@ class IcebergLog(TableLog):
         return found
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        table = self._open()
+        there = set(table.schema().column_names)
+        chosen = tuple(name for name in columns if name in there)
         with iceberg_errors(f"the table {self.address} cannot be read"):
-            table = self._open()
-            there = set(table.schema().column_names)
-            chosen = tuple(name for name in columns if name in there)
             yield from table.scan(selected_fields=chosen).to_arrow_batch_reader()
 
     def compact(self, *, files_min: int = 2) -> int:
         def work() -> int:
             groups: dict[Any, list[Any]] = defaultdict(list)
             state = self.load()
-            with iceberg_errors(f"the manifests of {self.address} cannot be read"):
-                for task in self._table.scan().plan_files():
-                    if task.file.file_size_in_bytes < SMALL_BYTES:
-                        groups[str(task.file.partition)].append(task)
+            for task in self._plan_files(self._table.scan()):
+                if task.file.file_size_in_bytes < SMALL_BYTES:
+                    groups[str(task.file.partition)].append(task)
             small = [task for tasks in groups.values() if len(tasks) >= files_min for task in tasks]
             return self._rewrite(state, small, {})[0] if small else 0
 
@@ -282,12 +272,9 @@ class IcebergLog(TableLog):
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
         def work() -> int:
-            state = self.load()
-            forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
-            forgotten.setdefault(stream, {})["" if key is None else sha256(key).hexdigest()] = until_us
-            with iceberg_errors(f"the manifests of {self.address} cannot be read"):
-                tasks = [*self._table.scan(row_filter=EqualTo("stream", stream)).plan_files()]
-            return self._rewrite(replace(state, forgotten=forgotten), tasks, forgotten)[1]
+            state = self.load().forget(stream, key, until_us)
+            tasks = self._plan_files(self._table.scan(row_filter=EqualTo("stream", stream)))
+            return self._rewrite(state, tasks, state.forgotten)[1]
 
         return self._repeat("nothing is forgotten", work)
 
@@ -300,7 +287,7 @@ class IcebergLog(TableLog):
         tasks = sorted(tasks, key=lambda task: (str(task.file.partition), *_least(task.file, columns)))
         with iceberg_errors(f"files of {self.address} cannot be read"):
             rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_record_batches(tasks)
-            before, made = rewrite_rows(FilesWriter(plan), rows)
+            before, made = rewrite_rows(plan, rows)
         failpoint("rewrite_written")
         # If this fails, the new files stay, because nobody knows whether the catalog has the commit.
         with self._changing(table) as change:
@@ -366,12 +353,11 @@ class IcebergLog(TableLog):
         return len(expired) + len(removed)
 
     def is_own(self) -> bool:
-        with iceberg_errors(f"the table {self.address} cannot be read"):
-            return bool(self._open().properties.get("comment") == COMMENT)
+        return bool(self._open().properties.get("comment") == DESCRIPTION)
 
     def owners_rule(self) -> OwnersRule:
+        metadata = self._open().metadata
         with iceberg_errors(f"the table {self.address} cannot be read"):
-            metadata = self._open().metadata
             said = {name: metadata.properties[name] for name in (KEPT, KEPT_MIN, GC) if name in metadata.properties}
             ages_ms = [each.max_snapshot_age_ms for each in metadata.refs.values()]
             counts = [each.min_snapshots_to_keep for each in metadata.refs.values()]
@@ -410,20 +396,23 @@ class IcebergLog(TableLog):
             with table.transaction() as change:
                 yield change
             self._sync(table, started_s)
-        except (CommitFailedException, CommitStateUnknownException, ValidationException, RESTError, OSError) as error:
-            raise CommitConflict(one_line(error)) from error
-        except SQLAlchemyError as error:
+        except CONFLICTS as error:
             raise CommitConflict(one_line(error)) from error
 
     def _sync(self, table: Any, since_s: float) -> None:
         """Makes the metadata of a commit durable. The data files are durable already."""
         if (place := parse_place(_address_of(table))).is_local:
-            # A file system may have coarse times.
-            sync_new(place.folder / "metadata", since_s - 2)
+            sync_new(place.folder / "metadata", since_s)
         self._give()
 
     def _open(self) -> Any:
-        return self._catalog.load_table(self._name)
+        with iceberg_errors(f"the table {self.address} cannot be read"):
+            return self._catalog.load_table(self._name)
+
+    def _plan_files(self, scan: Any) -> list[Any]:
+        """Returns the data files that a scan reads, with what says which rows of them were removed."""
+        with iceberg_errors(f"the manifests of {self.address} cannot be read"):
+            return [*scan.plan_files()]
 
     def _open_catalog(self) -> Any:
         if self._choice is not None:

@@ -20,12 +20,14 @@ import pyarrow as pa
 from ockam.files.durable_files import give_tree
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.errors import ExportError, PositionsMoved
-from spark_export.tables.files import FilesPlan, PartitionField, remove_files
+from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import (
     Commit,
     DataFile,
+    FilesPlan,
     Incarnation,
     IndexRange,
+    PartitionField,
     Positions,
     TablePosition,
     TableState,
@@ -42,10 +44,14 @@ COMMIT_ATTEMPTS_MAX = 10
 """How often a commit is tried when other programs change the table at the same time."""
 RUN_KEY, RANGES_KEY, PLAN_KEY = "stream-node.run", "stream-node.ranges", "stream-node.plan"
 """The keys of what a commit of an export says in the log: the run's number, index ranges and `FilesPlan.plan_id`."""
-
-
 UPKEEP_KEY, UPKEEP = "stream-node.upkeep", "UPKEEP"
 """The key of what a compaction or another commit of the exporter without ranges says in the log, and its operation."""
+DESCRIPTION = "Messages of stream-node, one row each: stream, partition, era and index name one message."
+"""The description of a table that an exporter has made."""
+SMALL_BYTES = 64 * 1024 * 1024
+"""Compaction merges files smaller than this size, in bytes: half of a full file."""
+ORPHANS_S = 24 * 3600
+"""The age in seconds from which files in no version are removed. A younger one can be of a run that goes on."""
 
 
 class CommitConflict(Exception):

@@ -5,11 +5,22 @@ The data classes need only the standard library, because Spark sends them to exe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
 from spark_export.tables.errors import PositionsMoved, RangeIncomplete
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+UNITS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
+"""The parts of a time by which a table can be partitioned, the longest first, and the texts of their values."""
+NO_NAME = "__HIVE_DEFAULT_PARTITION__"
+"""The value that Hive writes in a folder's name for a value that is null or empty."""
 
 
 class Incarnation(NamedTuple):
@@ -92,6 +103,47 @@ class DataFile:
 
 
 @dataclass(frozen=True)
+class PartitionField:
+    """A column or transform by which a table is partitioned.
+
+    name: its name in the table's log and in the names of folders.
+    source: one of `stream`, `partition`, `era` and `timestamp`.
+    unit: for `timestamp`, one of UNITS; otherwise empty.
+    """
+
+    name: str
+    source: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class FilesPlan:
+    """How the tasks of a run write files. Spark sends it to executors.
+
+    root: the folder of the files: a path that each executor has, or an address on a store.
+    options: the options of the store, without secrets; see `spark_export.tables.filesystem`.
+    schema: the columns in the files.
+    partition_by: how the table is partitioned. folders: whether a file is in folders `NAME=VALUE/…` of these.
+    convert: a function that adds columns to a batch of rows, such as decoded ones, or None.
+    forgotten: the messages that must not be written; see `TableState`.
+    version: the version of the table at the time of the plan.
+    plan_id: no other plan has it. The table's log has it with the run, so that a run whose commit was not answered can
+        be told from one of another exporter with the same messages.
+    """
+
+    root: str
+    schema: pa.Schema
+    partition_by: Sequence[PartitionField]
+    options: Mapping[str, str] = field(default_factory=dict)
+    codec: str = "zstd"
+    convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    forgotten: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    folders: bool = True
+    version: int = 0
+    plan_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(frozen=True)
 class LeftOutStream:
     """A stream that an export leaves out. `reason` says what happened and what the user can do."""
 
@@ -147,10 +199,20 @@ class TableState:
             found[of.place] = of, position
         return found
 
+    def forget(self, stream: str, key: bytes | None, until_us: int) -> TableState:
+        """Returns the state after the messages of a stream, or those with one key, were forgotten until a time."""
+        keys = {**self.forgotten.get(stream, {}), key_digest(key): until_us}
+        return replace(self, forgotten={**self.forgotten, stream: keys})
+
     def after(self, ranges: Iterable[IndexRange]) -> TableState:
         """Returns the state after a run that has exported these ranges."""
         moved = {each.of: TablePosition(each.end, each.last_us) for each in ranges}
         return replace(self, version=self.version + 1, run=self.run + 1, positions={**self.positions, **moved})
+
+
+def key_digest(key: bytes | None) -> str:
+    """Returns the name of a key in `TableState.forgotten`; None stands for every message."""
+    return "" if key is None else sha256(key).hexdigest()
 
 
 def join(ranges: Iterable[IndexRange]) -> list[IndexRange]:
@@ -184,3 +246,13 @@ def check_next(state: TableState, ranges: Iterable[IndexRange]) -> None:
                 f"table has them up to {position.end}; nothing of this run ({each.begin} to {each.end}) is in the "
                 "table, and the next run continues behind the table's position"
             )
+
+
+def hive_folder(partition: Mapping[str, str]) -> str:
+    """Returns the folders `stream=…/date=…/`, escaped as in Hive and Spark. Only ASCII is escaped, because Spark
+    decodes each escaped byte as one character."""
+    return "".join(f"{name}={_escaped(value)}/" for name, value in partition.items())
+
+
+def _escaped(value: str) -> str:
+    return "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in value) or NO_NAME

@@ -12,7 +12,6 @@ that begin with `_` are no data for readers of Parquet. An object store has no s
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -20,32 +19,25 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
-from ockam.files.durable_files import give_to_folder, make_folder, rename_durably, sync, write_durably
+from ockam.files.durable_files import make_folder, rename_durably, sync, write_durably
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS, without
 from spark_export.tables.errors import TableDamaged, TableRefused
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import (
-    FILE_BYTES_MAX,
-    NO_NAME,
-    FilesPlan,
-    FilesWriter,
-    PartitionField,
-    hive_folder,
-    rewrite_rows,
-    statistics,
-)
+from spark_export.tables.files import read_file, rewrite_rows, statistics
+from spark_export.tables.filesystem import locked, one_line, take_lock
 from spark_export.tables.log import (
+    SMALL_BYTES,
     CommitConflict,
     OldRuns,
     TableFile,
@@ -55,12 +47,22 @@ from spark_export.tables.log import (
     ranges_from_json,
     ranges_to_json,
 )
-from spark_export.tables.model import Commit, DataFile, IndexRange, Positions, TableState, Written, join
+from spark_export.tables.model import (
+    NO_NAME,
+    Commit,
+    DataFile,
+    FilesPlan,
+    IndexRange,
+    PartitionField,
+    Positions,
+    TableState,
+    Written,
+    hive_folder,
+    join,
+)
 
 TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
 PARTITION_BY = (PartitionField("stream", "stream"), PartitionField("date", "timestamp", "day"))
-SMALL_BYTES = FILE_BYTES_MAX // 2
-"""Compaction merges files smaller than this size, in bytes."""
 NAME_BYTES_MAX = 255
 
 
@@ -202,7 +204,7 @@ class ParquetFolderLog(TableLog):
             there = {str(each.relative_to(folder)) for each in folder.glob("stream=*/**/*.parquet")}
             for name in sorted(there | known.keys()):
                 stream = known.get(name, unquote(name.partition("/")[0].removeprefix("stream=")))
-                yield from read_file(folder / name, {"stream": stream}, columns)
+                yield from _read(folder / name, stream, columns)
 
     def compact(self, *, files_min: int = 2) -> int:
         def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
@@ -212,12 +214,10 @@ class ParquetFolderLog(TableLog):
         return self._repeat("nothing is merged", lambda: self._rewrite(chosen, None)[0])
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        digest = "" if key is None else sha256(key).hexdigest()
-
         def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
             return [each for each in files if each[1].stream == stream]
 
-        return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, digest, until_us))[1])
+        return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, key, until_us))[1])
 
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Removes generations that the link has left `keep_s` seconds ago, and what killed runs have left."""
@@ -235,19 +235,16 @@ class ParquetFolderLog(TableLog):
     def _rewrite(
         self,
         chosen: Callable[[Sequence[tuple[Path, DataFile]]], Sequence[tuple[Path, DataFile]]],
-        record: tuple[str, str, int] | None,
+        record: tuple[str, bytes | None, int] | None,
     ) -> tuple[int, int]:
         """Makes another generation, in which the chosen files of each stream, era and date are merged.
 
-        record: what is forgotten (a stream, the SHA-256 of a key, and a time), or None. Returns the number of rewritten
+        record: what is forgotten (a stream, a key or None, and a time), or None. Returns the number of rewritten
         files and of rows that are gone.
         """
         generation = self._generation()
         folders = self._runs(generation)
-        state = _state_of(folders)
-        forgotten = {name: dict(keys) for name, keys in state.forgotten.items()}
-        if record is not None:
-            forgotten.setdefault(record[0], {})[record[1]] = record[2]
+        state = _state_of(folders) if record is None else _state_of(folders).forget(*record)
         groups: dict[tuple[str, int, str], list[tuple[Path, DataFile]]] = defaultdict(list)
         for folder in folders:
             for each in _files_of(folder):
@@ -255,7 +252,7 @@ class ParquetFolderLog(TableLog):
         merges = {place: found for place, files in groups.items() if (found := chosen(files))}
         if not merges and record is None:
             return 0, 0
-        plan = self.files_plan(TableState(0, forgotten=forgotten), _columns_of(merges.values()))
+        plan = self.files_plan(state, _columns_of(merges.values()))
         tree = Path(plan.root) / "generation" / f"run={state.run:06d}"
         try:
             made = self._merge(plan, tree, merges)
@@ -271,7 +268,7 @@ class ParquetFolderLog(TableLog):
                         os.link(folder / each.path, target)
                         made.append(replace(each, path=str(target.relative_to(tree))))
             ranges = join(part for folder in folders for part in _ranges_of(_run_file(folder)))
-            self._write_run(tree, made, ranges, replace(state, forgotten=forgotten))
+            self._write_run(tree, made, ranges, state)
             with self._locked():
                 if self._generation() != generation:
                     raise CommitConflict("another program has compacted the table meanwhile")
@@ -298,11 +295,11 @@ class ParquetFolderLog(TableLog):
     ) -> list[DataFile]:
         made: list[DataFile] = []
         for files in merges.values():
-            names = ["stream", *plan.schema.names]
             # The tasks of a run report their files in any order.
             ordered = sorted(files, key=lambda one: _least(one[0] / one[1].path))
-            rows = (part for folder, each in ordered for part in read_file(folder / each.path, each.partition, names))
-            for done in rewrite_rows(FilesWriter(plan), rows)[1]:
+            names = plan.schema.names
+            rows = (part for folder, each in ordered for part in _read(folder / each.path, each.stream, names))
+            for done in rewrite_rows(plan, rows)[1]:
                 (tree / done.path).parent.mkdir(parents=True, exist_ok=True)
                 os.rename(Path(plan.root) / done.path, tree / done.path)
                 made.append(done)
@@ -383,26 +380,15 @@ class ParquetFolderLog(TableLog):
                     os.close(held)
         return removed
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Only one process at a time publishes in the folder."""
-        held = take_lock(self.folder / "exporter.lock", wait=True)
-        try:
-            yield
-        finally:
-            os.close(held)
+        return locked(self.folder / "exporter.lock")
 
 
-def read_file(path: Path, partition: Mapping[str, str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a file, with the column `stream`. Raises TableDamaged, also for a wrong checksum of a page."""
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for batch in file.iter_batches(columns=[name for name in columns if name in file.schema_arrow.names]):
-                if "stream" in columns:
-                    batch = batch.append_column("stream", pa.repeat(pa.scalar(partition["stream"]), batch.num_rows))
-                yield batch
-    except (pa.ArrowException, OSError) as error:
-        raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
+def _read(path: Path, stream: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a file, with the column `stream`. Raises TableDamaged."""
+    for batch in read_file(fs.LocalFileSystem(), str(path), columns):
+        yield batch.append_column("stream", pa.repeat(pa.scalar(stream), batch.num_rows))
 
 
 def _columns_of(merges: Iterable[Sequence[tuple[Path, DataFile]]]) -> pa.Schema:
@@ -412,7 +398,7 @@ def _columns_of(merges: Iterable[Sequence[tuple[Path, DataFile]]]) -> pa.Schema:
         try:
             found.append(pq.read_schema(path))
         except (pa.ArrowException, OSError) as error:
-            raise TableDamaged(f"{path} is missing or damaged: {' '.join(str(error).split())}") from error
+            raise TableDamaged(f"{path} is missing or damaged: {one_line(error)}") from error
     return pa.unify_schemas([*(each.remove_metadata() for each in found), pa.schema([ROWS.field("era")])])
 
 
@@ -447,15 +433,3 @@ def _run_file(folder: Path) -> Any:
         ) from error
     except ValueError as error:
         raise TableDamaged(f"{folder / RUN_FILE} cannot be read: {error}") from error
-
-
-def take_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = False) -> int:
-    """Takes a lock until the descriptor is closed or the process ends. Raises BlockingIOError if it is taken."""
-    descriptor = os.open(path, flags, 0o644)
-    try:
-        give_to_folder(descriptor, path.parent)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor

@@ -27,8 +27,7 @@ from spark_export.exporter.history import history_of
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
 from spark_export.tables.errors import ExportError, TableRefused
-from spark_export.tables.files import NO_NAME, hive_folder
-from spark_export.tables.model import Commit
+from spark_export.tables.model import NO_NAME, Commit, hive_folder
 from spark_export.tables.parquet_folder import ParquetFolderLog
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_process import export_child

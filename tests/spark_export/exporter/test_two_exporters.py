@@ -24,9 +24,9 @@ from spark_export.exporter.history import ExportHistory, history_of
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import PositionsMoved
-from spark_export.tables.files import FilesPlan, write_ranges
+from spark_export.tables.files import write_ranges
 from spark_export.tables.log import CommitConflict, TableLog
-from spark_export.tables.model import Incarnation, IndexRange, Written
+from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, Written
 from spark_export.tables.open import open_table
 from tests.spark_export.exporter.export_world import LIBRARIES, World
 

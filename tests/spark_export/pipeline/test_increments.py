@@ -31,7 +31,7 @@ from cardinal_streams.produce.simulation_machine import SimulationOptions, simul
 from cardinal_streams.transports.transport import is_reorg_topic
 from spark_export.pipeline import canon, outputs
 from spark_export.pipeline.bronze import BronzeTable
-from spark_export.pipeline.run import _alone, run_pipeline
+from spark_export.pipeline.run import alone, run_pipeline
 from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
 from spark_export.tables.errors import ExportError, TableRefused
@@ -247,7 +247,7 @@ def test_other_settings_and_exports_are_refused_until_a_rebuild(session: Any, tm
         run_pipeline(session, other.table, out, CARDINAL)
     with pytest.raises(TableRefused, match="holds no table"):
         run_pipeline(session, BronzeTable(str(tmp_path / "none")), out, CARDINAL)
-    with _alone(out), pytest.raises(TableRefused, match="another pipeline works"):
+    with alone(out), pytest.raises(TableRefused, match="another pipeline works"):
         run_pipeline(session, lake.table, out, CARDINAL)
 
 

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 
 from spark_export.tables.columns import ROWS as SCHEMA
 from spark_export.tables.columns import without
-from spark_export.tables.files import FilesPlan, FilesWriter
+from spark_export.tables.files import FilesWriter
+from spark_export.tables.model import FilesPlan
 from tests.spark_export.exporter.export_world import World
 
 RUNS, ROWS = 4, 50
