@@ -16,24 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
 import structlog
-from sqlalchemy import (
-    URL,
-    BigInteger,
-    Column,
-    Connection,
-    ForeignKey,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    create_engine,
-    delete,
-    func,
-    insert,
-    select,
-    text,
-)
 from sqlalchemy.dialects.sqlite import insert as insert_or_update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -61,60 +45,60 @@ AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
 """What each run has of an amount, as fields of `ExportStep` and as columns."""
 
 logger = structlog.get_logger(__name__)
-metadata = MetaData()
-exports = Table(
+metadata = sa.MetaData()
+exports = sa.Table(
     "exports",
     metadata,
-    Column("table_id", Text, primary_key=True),
-    Column("address", Text, nullable=False),
-    Column("format", Text, nullable=False),
-    Column("client_id", Text, nullable=False),
-    Column("created_us", BigInteger, nullable=False),
+    sa.Column("table_id", sa.Text, primary_key=True),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("format", sa.Text, nullable=False),
+    sa.Column("client_id", sa.Text, nullable=False),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
 )
-runs = Table(
+runs = sa.Table(
     "runs",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("run", BigInteger),
-    Column("state", Text, nullable=False),
-    Column("started_us", BigInteger, nullable=False),
-    Column("finished_us", BigInteger, nullable=False),
-    *(Column(name, BigInteger, nullable=False, default=0) for name in AMOUNTS),
-    Column("error", Text),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("run", sa.BigInteger),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("started_us", sa.BigInteger, nullable=False),
+    sa.Column("finished_us", sa.BigInteger, nullable=False),
+    *(sa.Column(name, sa.BigInteger, nullable=False, default=0) for name in AMOUNTS),
+    sa.Column("error", sa.Text),
 )
-ranges = Table(
+ranges = sa.Table(
     "ranges",
     metadata,
-    Column("run_id", ForeignKey("runs.id"), nullable=False, index=True),
-    Column("stream", Text, nullable=False),
-    Column("partition", Integer, nullable=False),
-    Column("era", Integer, nullable=False),
-    Column("created_us", BigInteger, nullable=False),
-    *(Column(name, BigInteger, nullable=False) for name in ("begin_index", "end_index", "lost")),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
+    sa.Column("stream", sa.Text, nullable=False),
+    sa.Column("partition", sa.Integer, nullable=False),
+    sa.Column("era", sa.Integer, nullable=False),
+    sa.Column("created_us", sa.BigInteger, nullable=False),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("begin_index", "end_index", "lost")),
 )
-partitions = Table(
+partitions = sa.Table(
     "partitions",
     metadata,
-    Column("stream", Text, primary_key=True),
-    *(Column(name, BigInteger, primary_key=True) for name in ("partition", "era", "created_us")),
-    *(Column(name, BigInteger, nullable=False) for name in ("begin_index", "end_index", "rows", "lost", "runs")),
+    sa.Column("stream", sa.Text, primary_key=True),
+    *(sa.Column(name, sa.BigInteger, primary_key=True) for name in ("partition", "era", "created_us")),
+    *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("begin_index", "end_index", "rows", "lost", "runs")),
 )
 """The sums of all runs for each incarnation of a partition."""
-records = Table(
+records = sa.Table(
     "records",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("time_us", BigInteger, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("content", Text, nullable=False),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("time_us", sa.BigInteger, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
 )
 
 _new = insert_or_update(partitions)
 _ADD = _new.on_conflict_do_update(
     index_elements=list(partitions.primary_key.columns),
     set_={
-        "begin_index": func.min(partitions.c.begin_index, _new.excluded.begin_index),
-        "end_index": func.max(partitions.c.end_index, _new.excluded.end_index),
+        "begin_index": sa.func.min(partitions.c.begin_index, _new.excluded.begin_index),
+        "end_index": sa.func.max(partitions.c.end_index, _new.excluded.end_index),
         **{name: partitions.c[name] + _new.excluded[name] for name in ("rows", "lost", "runs")},
     },
 )
@@ -185,9 +169,9 @@ class ExportHistory:
         said = {"address": address, "format": table_format, "client_id": client_id}
 
         async def work(connection: AsyncConnection) -> None:
-            known = (await connection.execute(select(exports).where(exports.c.table_id == table_id))).one_or_none()
+            known = (await connection.execute(sa.select(exports).where(exports.c.table_id == table_id))).one_or_none()
             if known is None:
-                await connection.execute(insert(exports).values(table_id=table_id, created_us=_now_us(), **said))
+                await connection.execute(sa.insert(exports).values(table_id=table_id, created_us=_now_us(), **said))
             elif {name: getattr(known, name) for name in said} != said:
                 await connection.execute(exports.update().where(exports.c.table_id == table_id).values(**said))
 
@@ -198,50 +182,50 @@ class ExportHistory:
         values |= {"state": "done", "started_us": started_us, "finished_us": _now_us()}
 
         async def work(connection: AsyncConnection) -> None:
-            added = await connection.execute(insert(runs).values(**values))
+            added = await connection.execute(sa.insert(runs).values(**values))
             names = ("run_id", *Incarnation._fields, "begin_index", "end_index", "lost")
             rows = [(added.lastrowid, *each.of, each.begin, each.end, each.lost) for each in step.ranges]
-            await connection.execute(insert(ranges), [dict(zip(names, row, strict=True)) for row in rows])
+            await connection.execute(sa.insert(ranges), [dict(zip(names, row, strict=True)) for row in rows])
             # A row for each partition and run would grow without end, in a file that people read at once.
             summed = (*Incarnation._fields, "begin_index", "end_index", "rows", "lost", "runs")
             sums = [(*each.of, each.begin, each.end, each.rows, each.lost, 1) for each in step.ranges]
             await connection.execute(_ADD, [dict(zip(summed, row, strict=True)) for row in sums])
-            await connection.execute(delete(ranges).where(ranges.c.run_id <= added.lastrowid - RANGES_RUNS))
+            await connection.execute(sa.delete(ranges).where(ranges.c.run_id <= added.lastrowid - RANGES_RUNS))
 
         await self._write(work)
 
     async def add_failure(self, error: str, started_us: int) -> None:
         values = {"state": "failed", "started_us": started_us, "finished_us": _now_us(), "error": error}
-        await self._write(lambda connection: connection.execute(insert(runs).values(**values)))
+        await self._write(lambda connection: connection.execute(sa.insert(runs).values(**values)))
 
     async def add_record(self, kind: str, content: Mapping[str, Any]) -> None:
         """Adds a record of a verification, of forgotten messages or of a migration."""
         values = {"time_us": _now_us(), "kind": kind, "content": json.dumps(content, ensure_ascii=False)}
-        await self._write(lambda connection: connection.execute(insert(records).values(**values)))
+        await self._write(lambda connection: connection.execute(sa.insert(records).values(**values)))
 
     def load_runs(self, last: int) -> list[Run]:
         """Returns the latest runs, newest first; none without a history. Raises ExportError."""
         if not self.path.exists():
             return []
         with self._reading() as connection:
-            found = connection.execute(select(runs).order_by(runs.c.id.desc()).limit(last))
+            found = connection.execute(sa.select(runs).order_by(runs.c.id.desc()).limit(last))
             return [Run(*row) for row in found]
 
     def load_view(self, first: int, count: int) -> ExportView:
         """Returns the export with `count` of its runs, after the `first` latest. Raises ExportError."""
         with self._reading() as connection:
-            export = connection.execute(select(exports).order_by(exports.c.created_us.desc()).limit(1)).first()
+            export = connection.execute(sa.select(exports).order_by(exports.c.created_us.desc()).limit(1)).first()
             if export is None:
                 raise ExportError(f"{self.path} is empty: no export has run yet")
-            chosen = select(runs).order_by(runs.c.id.desc()).limit(count).offset(first)
+            chosen = sa.select(runs).order_by(runs.c.id.desc()).limit(count).offset(first)
             names = (runs.c.rows, runs.c.data_bytes, runs.c.file_bytes, runs.c.lost)
-            sums = [func.coalesce(func.sum(each), 0) for each in names]
-            totals = connection.execute(select(func.count(), *sums).select_from(runs)).one()
+            sums = [sa.func.coalesce(sa.func.sum(each), 0) for each in names]
+            totals = connection.execute(sa.select(sa.func.count(), *sums).select_from(runs)).one()
             found = [Run(*row) for row in connection.execute(chosen)]
             return ExportView(export.format, export.client_id, export.created_us, found, *totals)
 
     def load_partitions(self) -> list[PartitionView]:
-        statement = select(partitions).order_by(*partitions.primary_key.columns)
+        statement = sa.select(partitions).order_by(*partitions.primary_key.columns)
         with self._reading() as connection:
             return [PartitionView(Incarnation(*row[:4]), *row[4:]) for row in connection.execute(statement)]
 
@@ -251,10 +235,10 @@ class ExportHistory:
         Only the latest RANGES_RUNS runs have ranges.
         """
         with self._reading() as connection:
-            run = connection.execute(select(runs).where(runs.c.id == number)).one_or_none()
+            run = connection.execute(sa.select(runs).where(runs.c.id == number)).one_or_none()
             if run is None:
                 return None
-            chosen = select(ranges).where(ranges.c.run_id == number).order_by(ranges.c.stream, ranges.c.partition)
+            chosen = sa.select(ranges).where(ranges.c.run_id == number).order_by(ranges.c.stream, ranges.c.partition)
             found = connection.execute(chosen.limit(count))
             return Run(*run), [IndexRange(Incarnation(*row[1:5]), row[5], row[6], lost=row[7]) for row in found]
 
@@ -264,12 +248,12 @@ class ExportHistory:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # In an address that is a text, a question mark of the path would end it.
-            engine = create_async_engine(URL.create("sqlite+aiosqlite", database=str(self.path)), poolclass=NullPool)
+            engine = create_async_engine(sa.URL.create("sqlite+aiosqlite", database=str(self.path)), poolclass=NullPool)
             try:
                 async with engine.begin() as connection:
-                    await connection.execute(text(f"PRAGMA busy_timeout = {BUSY_MS}"))
+                    await connection.execute(sa.text(f"PRAGMA busy_timeout = {BUSY_MS}"))
                     # Of two processes that make the file at once, one waits, and finds the tables of the other.
-                    await connection.execute(text("BEGIN IMMEDIATE"))
+                    await connection.execute(sa.text("BEGIN IMMEDIATE"))
                     await connection.run_sync(metadata.create_all)
                     await work(connection)
             finally:
@@ -279,11 +263,11 @@ class ExportHistory:
             logger.warning("history not written", file=str(self.path), error=" ".join(str(error).split()))
 
     @contextmanager
-    def _reading(self) -> Iterator[Connection]:
+    def _reading(self) -> Iterator[sa.Connection]:
         # A node reads the history for its dashboard in a thread, and has no aiosqlite.
         if not self.path.is_file():
             raise ExportError(f"there is no history of exports at {self.path}, or this user may not see it")
-        engine = create_engine("sqlite://", creator=self._open, poolclass=NullPool)
+        engine = sa.create_engine("sqlite://", creator=self._open, poolclass=NullPool)
         try:
             with engine.connect() as connection:
                 yield connection

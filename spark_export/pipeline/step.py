@@ -16,16 +16,7 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
-from spark_export.pipeline import gold, silver_blocks, silver_cardinal
-from spark_export.pipeline.canon import (
-    CANONICAL,
-    REORGED,
-    BlockLink,
-    CanonState,
-    find_settled,
-    mark_chain,
-    mark_descendants,
-)
+from spark_export.pipeline import canon, gold, silver_blocks, silver_cardinal
 from spark_export.pipeline.outputs import Manifest, Outputs, Touched
 from spark_export.pipeline.silver_cardinal import BLOCK, Topics, block_link
 from spark_export.pipeline.silver_messages import silver_messages
@@ -86,8 +77,8 @@ class Settings:
 class _Chain:
     """The blocks of a chain that a step knows, with their states before the step, and the blocks that it changed."""
 
-    links: dict[bytes, BlockLink] = field(default_factory=dict)
-    known: dict[bytes, CanonState] = field(default_factory=dict)
+    links: dict[bytes, canon.BlockLink] = field(default_factory=dict)
+    known: dict[bytes, canon.CanonState] = field(default_factory=dict)
     changed: set[bytes] = field(default_factory=set)
 
 
@@ -215,7 +206,7 @@ class Step:
             changes[row["chain"]].changed.add(bytes(row["hash"]))
         times = {(row["chain"], bytes(row["hash"])): row["stored_us"] for row in moved}
         settled = {name: each for name, each in self._state.chains.items() if each is not None and name in changes}
-        rows, all_marks, reorgs_change = [], dict[str, dict[bytes, CanonState]](), False
+        rows, all_marks, reorgs_change = [], dict[str, dict[bytes, canon.CanonState]](), False
         for chosen in (settled, {name: None for name in changes}):
             left = [name for name in chosen if name not in all_marks]
             self._load(stored, {name: chosen[name] for name in left}, changes, times)
@@ -223,22 +214,24 @@ class Step:
                 chain, place = changes[name], chosen[name]
                 links = chain.links.values()
                 if place is None:
-                    all_marks[name] = mark_chain(links, self._settings.starts.get(name))
+                    all_marks[name] = canon.mark_chain(links, self._settings.starts.get(name))
                 else:
-                    marks = mark_descendants(links, chain.known, chain.changed, bytes.fromhex(place[1]))
+                    marks = canon.mark_descendants(links, chain.known, chain.changed, bytes.fromhex(place[1]))
                     if marks is not None:
                         all_marks[name] = marks
         chains, rooted = {**dict.fromkeys(names), **self._state.chains}, set(self._state.rooted)
         for name, marks in all_marks.items():
             chain = changes[name]
-            block = find_settled(chain.links.values(), marks)
+            block = canon.find_settled(chain.links.values(), marks)
             chains[name] = None if block is None else [block.number, block.hash.hex()]
-            rooted = rooted | {name} if any(mark.state == CANONICAL for mark in marks.values()) else rooted - {name}
+            rooted = (
+                rooted | {name} if any(mark.state == canon.CANONICAL for mark in marks.values()) else rooted - {name}
+            )
             for hash_, mark in marks.items():
                 known = chain.known.get(hash_)
                 if known != mark:
                     rows.append((name, hash_, mark.state, mark.fork_number, chain.links[hash_].number))
-                if (known != mark or (name, hash_) in times) and REORGED in (mark.state, known and known.state):
+                if (known != mark or (name, hash_) in times) and canon.REORGED in (mark.state, known and known.state):
                     reorgs_change = True
         self._state = replace(self._state, chains=chains, rooted=sorted(rooted))
         return rows, reorgs_change
@@ -257,7 +250,7 @@ class Step:
                 hash_ = bytes(row["hash"])
                 link = block_link(row)
                 changes[name].links[hash_] = replace(link, stored_us=times.get((name, hash_), link.stored_us))
-                changes[name].known[hash_] = CanonState(row["state"], row["fork_number"])
+                changes[name].known[hash_] = canon.CanonState(row["state"], row["fork_number"])
 
     def _summarise(self, minutes: set[int] | None) -> None:
         """Computes the rows of gold/rates and gold/latency for these minutes, or all."""

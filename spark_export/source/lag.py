@@ -11,19 +11,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark.sql.streaming.listener import (
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    SourceProgress,
-    StreamingQueryListener,
-    StreamingQueryProgress,
-)
+from pyspark.sql.streaming import listener
 
 from spark_export.source.plan import count_between, from_offsets
 
 
-def offsets_behind_latest(*sources: SourceProgress) -> dict[str, float]:
+def offsets_behind_latest(*sources: listener.SourceProgress) -> dict[str, float]:
     """Returns `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `minOffsetsBehindLatest` of a query.
 
     sources: elements of `sources` in the progress of the query, one or several. The values are the average, the largest
@@ -40,7 +33,7 @@ def offsets_behind_latest(*sources: SourceProgress) -> dict[str, float]:
     }
 
 
-class LagListener(StreamingQueryListener):
+class LagListener(listener.StreamingQueryListener):
     """A listener that computes the lag of every streaming query of a session after each micro-batch.
 
     Add the listener to `spark.streams`. The lag is that of all sources of a query together. For the lag of one source,
@@ -50,26 +43,28 @@ class LagListener(StreamingQueryListener):
     report: a function that is called with the progress and the lag after each micro-batch; None: no function is called.
     """
 
-    def __init__(self, report: Callable[[StreamingQueryProgress, dict[str, float]], None] | None = None) -> None:
+    def __init__(
+        self, report: Callable[[listener.StreamingQueryProgress, dict[str, float]], None] | None = None
+    ) -> None:
         self.lags: dict[str, dict[str, float]] = {}
         self._report = report
         self._names: dict[str, str] = {}
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+    def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:
         self._names[str(event.id)] = event.name or str(event.id)
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+    def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:
         progress = event.progress
         if lag := offsets_behind_latest(*progress.sources):
             self.lags[progress.name or str(progress.id)] = lag
             if self._report is not None:
                 self._report(progress, lag)
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+    def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:
         self.lags.pop(self._names.pop(str(event.id), str(event.id)), None)
 
 
-def _lags(source: SourceProgress) -> list[int]:
+def _lags(source: listener.SourceProgress) -> list[int]:
     end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
     if not end or not latest:
         return []

@@ -18,17 +18,7 @@ from typing import TypeVar
 import stream_client
 from ockam.identity.tls import Tls
 from ockam.identity.token import Token
-from spark_export.errors import (
-    BadAnswer,
-    NodeRefused,
-    OptionError,
-    SinkPushFailed,
-    SourceError,
-    SourceTlsFailed,
-    SourceUnreachable,
-    StreamMissing,
-    TokenRefused,
-)
+from spark_export import errors
 from spark_export.source.plan import Place, StreamEnds
 from stream_client import ClientError, Reconnect, blocking
 
@@ -77,10 +67,10 @@ class RetryBound:
         self._pause_s = PAUSE_S
         self._is_first = True
 
-    def wait(self, error: SourceError) -> None:
+    def wait(self, error: errors.SourceError) -> None:
         """Pauses before the next attempt. Raises `error` if no repetition can help, or if the time is over."""
         left_s = self._end_s - time.monotonic()
-        if not isinstance(error, SourceUnreachable) or isinstance(error, SourceTlsFailed) or left_s <= 0:
+        if not isinstance(error, errors.SourceUnreachable) or isinstance(error, errors.SourceTlsFailed) or left_s <= 0:
             raise error
         if self._is_first:
             logger.warning("%s; trying again for %.0f s", error, left_s)
@@ -105,7 +95,7 @@ def asked(way: Way, ask: Callable[[blocking.StreamClient], T]) -> T:
         try:
             with connected(way, bound) as client:
                 return ask(client)
-        except SourceUnreachable as error:
+        except errors.SourceUnreachable as error:
             bound.wait(error)
 
 
@@ -139,24 +129,24 @@ def mapped_errors() -> Iterator[None]:
         raise source_error(error) from error
 
 
-def source_error(error: ClientError) -> SourceError:
+def source_error(error: ClientError) -> errors.SourceError:
     """Returns the SourceError for a ClientError. All errors after which a repetition can help are SourceUnreachable."""
     text = str(error)
     if isinstance(error, stream_client.TlsFailed | stream_client.TlsRequired):
-        return SourceTlsFailed(f"{text} (here by the options {', '.join(TLS_OPTIONS)})")
+        return errors.SourceTlsFailed(f"{text} (here by the options {', '.join(TLS_OPTIONS)})")
     if isinstance(error, stream_client.AuthenticationFailed):
-        return TokenRefused(f"{text} (here by the options {TOKEN_OPTION} and {TLS_OPTIONS[0]})")
+        return errors.TokenRefused(f"{text} (here by the options {TOKEN_OPTION} and {TLS_OPTIONS[0]})")
     if isinstance(error, stream_client.InvalidArgument):
-        return OptionError(f"endpoint, {TOKEN_OPTION} or {', '.join(TLS_OPTIONS)}: {text}")
+        return errors.OptionError(f"endpoint, {TOKEN_OPTION} or {', '.join(TLS_OPTIONS)}: {text}")
     if isinstance(error, stream_client.PushFailed):
-        return SinkPushFailed(text)
+        return errors.SinkPushFailed(text)
     if isinstance(error, stream_client.StreamNotFound):
-        return StreamMissing(text)
+        return errors.StreamMissing(text)
     if isinstance(error, stream_client.RequestRefused) and not error.retriable:
-        return NodeRefused(text)
+        return errors.NodeRefused(text)
     if isinstance(error, stream_client.NodeUnreachable):
-        return SourceUnreachable(f"{text}; see the option endpoint, and whether the node runs")
-    return SourceUnreachable(text) if error.retriable else BadAnswer(text)
+        return errors.SourceUnreachable(f"{text}; see the option endpoint, and whether the node runs")
+    return errors.SourceUnreachable(text) if error.retriable else errors.BadAnswer(text)
 
 
 def find_endpoint(endpoint: str) -> str:
@@ -169,13 +159,13 @@ def find_endpoint(endpoint: str) -> str:
     if kind == "env" and separator:
         value = os.environ.get(place)
         if not value:
-            raise OptionError(f"endpoint env:{place}: this process has no environment variable {place}")
+            raise errors.OptionError(f"endpoint env:{place}: this process has no environment variable {place}")
         return value.strip()
     if kind == "file" and separator:
         try:
             return Path(place).read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise OptionError(f"endpoint file:{place}: {error}") from error
+            raise errors.OptionError(f"endpoint file:{place}: {error}") from error
     return endpoint
 
 
@@ -184,7 +174,9 @@ def tls_of(find: Callable[[str], str | None]) -> Tls | None:
     ca, certificate, key, server_name = map(find, TLS_OPTIONS)
     if ca is None and certificate is None:
         if key is not None or server_name is not None:
-            raise OptionError("tlsKey and tlsServerName have no effect without tlsCa or tlsCert; give one of these")
+            raise errors.OptionError(
+                "tlsKey and tlsServerName have no effect without tlsCa or tlsCert; give one of these"
+            )
         return None
     return Tls(None if ca == SYSTEM else ca, certificate, key, server_name)
 
@@ -197,7 +189,7 @@ def token_of(find: Callable[[str], str | None]) -> Token | None:
         return None
     kind, colon, where = place.partition(":")
     if not colon or kind not in ("env", "file") or not where:
-        raise OptionError(
+        raise errors.OptionError(
             "token: say env:NAME or file:PATH, where each process finds the token; Spark would show the token itself "
             "in its plans"
         )
@@ -214,7 +206,9 @@ def _open(way: Way, opened: ExitStack, bound: RetryBound) -> blocking.StreamClie
     first = bound.opened % max(1, len(addresses))
     bound.opened += 1
     while True:
-        failed: SourceError = OptionError(f"endpoint {way.endpoint!r}: write it as host:port, such as 127.0.0.1:4000")
+        failed: errors.SourceError = errors.OptionError(
+            f"endpoint {way.endpoint!r}: write it as host:port, such as 127.0.0.1:4000"
+        )
         for address in addresses[first:] + addresses[:first]:
             client = blocking.connect(
                 address,
@@ -226,6 +220,6 @@ def _open(way: Way, opened: ExitStack, bound: RetryBound) -> blocking.StreamClie
             try:
                 with mapped_errors():
                     return opened.enter_context(client)
-            except SourceError as error:
+            except errors.SourceError as error:
                 failed = error
         bound.wait(failed)

@@ -14,19 +14,9 @@ from typing import Any, TypeVar
 
 from spark_export.decode.options import DECODE_OPTIONS, decode_options
 from spark_export.errors import OptionError
+from spark_export.source import option_values
 from spark_export.source.kafka_options import OTHER_NAMES, without_kafkas_names
 from spark_export.source.node import REQUEST_TIMEOUT_MS, TLS_OPTIONS, TOKEN_OPTION, Way, tls_of, token_of
-from spark_export.source.option_values import (
-    EARLIEST,
-    LATEST,
-    Offsets,
-    compile_pattern,
-    has_mark,
-    parse_assign,
-    parse_duration_ms,
-    parse_offsets,
-    parse_times,
-)
 
 P = TypeVar("P")
 D = TypeVar("D")
@@ -85,18 +75,20 @@ class ReadOptions(Way):
 
     path: str | None = _option("path")
     subscribe: tuple[str, ...] = _option("subscribe", _names, ())
-    pattern: str | None = _option("subscribePattern", lambda text: compile_pattern(text).pattern)
-    assign: dict[str, tuple[int, ...]] | None = _option("assign", parse_assign)
-    starting: int | Offsets | None = _option("startingOffsets", parse_offsets)
-    ending: int | Offsets = _option("endingOffsets", parse_offsets, LATEST)
-    starting_time_us: int | Offsets | None = None
-    ending_time_us: int | Offsets | None = None
+    pattern: str | None = _option("subscribePattern", lambda text: option_values.compile_pattern(text).pattern)
+    assign: dict[str, tuple[int, ...]] | None = _option("assign", option_values.parse_assign)
+    starting: int | option_values.Offsets | None = _option("startingOffsets", option_values.parse_offsets)
+    ending: int | option_values.Offsets = _option("endingOffsets", option_values.parse_offsets, option_values.LATEST)
+    starting_time_us: int | option_values.Offsets | None = None
+    ending_time_us: int | option_values.Offsets | None = None
     late_start_is_error: bool = _option(
         "startingOffsetsByTimestampStrategy", _choice(error=True, latest=False), default=True
     )
     max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", _at_least(1))
     min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", _at_least(1))
-    max_trigger_delay_s: float = _option("maxTriggerDelay", lambda text: parse_duration_ms(text) / 1000, 15 * 60.0)
+    max_trigger_delay_s: float = _option(
+        "maxTriggerDelay", lambda text: option_values.parse_duration_ms(text) / 1000, 15 * 60.0
+    )
     kafka_columns: bool = _option("columns", _choice(kafka=True, stream=False), default=True)
     min_partitions: int | None = _option("minPartitions", _at_least(1))
     max_records_per_partition: int = _option("maxRecordsPerPartition", _at_least(1), RECORDS_PER_PARTITION)
@@ -224,7 +216,7 @@ def _check_together(options: ReadOptions) -> None:
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise OptionError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
-    if has_mark(options.ending, EARLIEST):
+    if option_values.has_mark(options.ending, option_values.EARLIEST):
         raise OptionError("endingOffsets cannot be earliest (-2): nothing would be read")
     if not options.include_data and options.verify_checksums:
         raise OptionError("verifyChecksums needs the data that includeData=false leaves out")
@@ -267,8 +259,8 @@ class _Taken:
                 found[each.name] = self.parsed(name, each.metadata["parse"], each.default)
         return found
 
-    def time_us(self, for_all: str, for_each: str) -> int | Offsets | None:
+    def time_us(self, for_all: str, for_each: str) -> int | option_values.Offsets | None:
         """Returns the value of one of two options in milliseconds as microseconds since 1970; None without either."""
         if self.find(for_all) is not None:
             return self.parsed(for_all, _at_least(0), 0) * 1000
-        return self.parsed(for_each, parse_times, None)
+        return self.parsed(for_each, option_values.parse_times, None)

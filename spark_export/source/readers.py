@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from spark_export.errors import OptionError
+from spark_export.source import plan, spark_versions
 from spark_export.source.catalog import (
     Catalog,
     ending_indexes,
@@ -27,31 +28,8 @@ from spark_export.source.catalog import (
 )
 from spark_export.source.option_values import EARLIEST, LATEST, has_mark
 from spark_export.source.options import ReadOptions
-from spark_export.source.plan import (
-    Place,
-    QueryPosition,
-    StreamEnds,
-    count_between,
-    from_offsets,
-    is_loss,
-    limited,
-    nearest_existing,
-    positions,
-    ranges_between,
-    reached_positions,
-    split,
-    to_offsets,
-)
 from spark_export.source.projection import Projection, full_schema
 from spark_export.source.range_reader import RangeReader, report_losses
-from spark_export.source.spark_versions import (
-    HAS_LIMITS,
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 
 
 class PlannedReader:
@@ -68,12 +46,15 @@ class PlannedReader:
                 yield self._projection.apply(batch)
 
     def _tasks(
-        self, start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition], ends: Mapping[Place, StreamEnds]
+        self,
+        start: Mapping[plan.Place, plan.QueryPosition],
+        end: Mapping[plan.Place, plan.QueryPosition],
+        ends: Mapping[plan.Place, plan.StreamEnds],
     ) -> list[InputPartition]:
         options = self._options
-        ranges, losses = ranges_between(start, end, ends)
+        ranges, losses = plan.ranges_between(start, end, ends)
         report_losses(losses, options.fail_on_data_loss)
-        pieces = split(ranges, options.max_records_per_partition, options.min_partitions)
+        pieces = plan.split(ranges, options.max_records_per_partition, options.min_partitions)
         return [InputPartition(each) for each in pieces]
 
 
@@ -87,10 +68,10 @@ class BatchReader(PlannedReader, DataSourceReader):
         catalog = find_catalog(options)
         ends = selected(options, catalog)
         start = starting_positions(options, catalog, ends, EARLIEST)
-        return self._tasks(start, positions(ending_indexes(options, catalog, ends), ends), ends)
+        return self._tasks(start, plan.positions(ending_indexes(options, catalog, ends), ends), ends)
 
 
-class StreamReader(PlannedReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.SupportsTriggerAvailableNow):
     """The reader of streaming queries, used in one process on the driver.
 
     `_target`: the positions where an AvailableNow query ends, fixed when the query starts; None for other queries.
@@ -101,11 +82,11 @@ class StreamReader(PlannedReader, DataSourceStreamReader, SupportsTriggerAvailab
         if options.ending != LATEST or options.ending_time_us is not None:
             raise OptionError("endingOffsets and endingTimestamp are for batch reads; a streaming read has no end")
         limits = options.max_offsets_per_trigger, options.min_offsets_per_trigger
-        if limits != (None, None) and not HAS_LIMITS:
+        if limits != (None, None) and not spark_versions.HAS_LIMITS:
             raise OptionError("maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2 or later; leave them out")
         super().__init__(options, schema)
         self._catalog = find_catalog(options)
-        self._target: dict[Place, QueryPosition] | None = None
+        self._target: dict[plan.Place, plan.QueryPosition] | None = None
         self._ended_wait_s = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
@@ -121,57 +102,59 @@ class StreamReader(PlannedReader, DataSourceStreamReader, SupportsTriggerAvailab
                 fixed = self._target.get(place)
                 if fixed is None or fixed.is_of_another(begin) or fixed.index < begin.index:
                     self._target[place] = begin
-        return to_offsets(start)
+        return plan.to_offsets(start)
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> spark_versions.ReadLimit:
         """Returns the limit for `latestOffset`. A query that is triggered once gets ReadAllAvailable from Spark."""
         least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
         if most is not None:
-            return ReadMaxRows(most)
-        return ReadAllAvailable() if least is None else ReadMinRows(least)
+            return spark_versions.ReadMaxRows(most)
+        return spark_versions.ReadAllAvailable() if least is None else spark_versions.ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._latest()
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: spark_versions.ReadLimit | None = None
+    ) -> dict[str, Any]:
         """Returns the offsets where the next micro-batch ends; ReadAllAvailable sets no minimum and maximum size.
 
         They also differ from `start` after a deletion, so that Spark plans a micro-batch, which finds the loss. Spark
         before 4.2 gives no arguments.
         """
         if start is None:
-            return to_offsets(self._latest())
-        begin = from_offsets(start)
+            return plan.to_offsets(self._latest())
+        begin = plan.from_offsets(start)
         now = self._latest() if self._target is None else self._target
-        end = reached_positions(begin, now, lambda place: is_chosen(self._options, place))
-        if not isinstance(limit, ReadAllAvailable) and self._waits(begin, end):
+        end = plan.reached_positions(begin, now, lambda place: is_chosen(self._options, place))
+        if not isinstance(limit, spark_versions.ReadAllAvailable) and self._waits(begin, end):
             return start
-        if isinstance(limit, ReadMaxRows):
-            end = limited(begin, end, limit.max_rows)
-        return to_offsets(end)
+        if isinstance(limit, spark_versions.ReadMaxRows):
+            end = plan.limited(begin, end, limit.max_rows)
+        return plan.to_offsets(end)
 
-    def _waits(self, begin: dict[Place, QueryPosition], end: dict[Place, QueryPosition]) -> bool:
+    def _waits(self, begin: dict[plan.Place, plan.QueryPosition], end: dict[plan.Place, plan.QueryPosition]) -> bool:
         """Returns whether the query waits for more messages, by `minOffsetsPerTrigger` and `maxTriggerDelay`.
 
         As with Spark's Kafka source, the first micro-batch does not wait. Neither do AvailableNow queries and losses.
         """
         least = self._options.min_offsets_per_trigger
-        if least is None or self._target is not None or is_loss(begin, end):
+        if least is None or self._target is not None or plan.is_loss(begin, end):
             return False
         now_s = monotonic()
-        if count_between(begin, end) >= least or now_s - self._ended_wait_s >= self._options.max_trigger_delay_s:
+        if plan.count_between(begin, end) >= least or now_s - self._ended_wait_s >= self._options.max_trigger_delay_s:
             self._ended_wait_s = now_s
             return False
         return True
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return to_offsets(self._latest())
+        return plan.to_offsets(self._latest())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         ends = selected(self._options, self._catalog, must_exist=False)
-        begin = from_offsets(start)
+        begin = plan.from_offsets(start)
         # Spark before 4.2 asks for an end without saying where the micro-batch begins, so partitions can be missing.
-        stop = reached_positions(begin, from_offsets(end), lambda place: is_chosen(self._options, place))
+        stop = plan.reached_positions(begin, plan.from_offsets(end), lambda place: is_chosen(self._options, place))
         return self._tasks(begin, stop, ends)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -181,19 +164,19 @@ class StreamReader(PlannedReader, DataSourceStreamReader, SupportsTriggerAvailab
         call.
         """
 
-    def _latest(self) -> dict[Place, QueryPosition]:
+    def _latest(self) -> dict[plan.Place, plan.QueryPosition]:
         ends = selected(self._options, self._catalog, must_exist=False)
-        return {place: QueryPosition(end.next_index, end.created_us) for place, end in ends.items()}
+        return {place: plan.QueryPosition(end.next_index, end.created_us) for place, end in ends.items()}
 
 
 def starting_positions(
-    options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
-) -> dict[Place, QueryPosition]:
+    options: ReadOptions, catalog: Catalog, ends: dict[plan.Place, plan.StreamEnds], default: int
+) -> dict[plan.Place, plan.QueryPosition]:
     """Returns where a new query begins in each partition; `default` is EARLIEST or LATEST.
 
     A missing index raises DataLoss, or is logged and replaced by the nearest, as `failOnDataLoss` says.
     """
-    wanted = positions(starting_indexes(options, catalog, ends, default), ends)
-    start, losses = nearest_existing(wanted, ends)
+    wanted = plan.positions(starting_indexes(options, catalog, ends, default), ends)
+    start, losses = plan.nearest_existing(wanted, ends)
     report_losses(losses, options.fail_on_data_loss)
     return start

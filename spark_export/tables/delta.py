@@ -25,40 +25,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ockam.files.durable_files import make_folder
+from spark_export.tables import log, model
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
 from spark_export.tables.columns import DATE, fitting, without
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableDamaged, TableRefused
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
-from spark_export.tables.log import (
-    DESCRIPTION,
-    ORPHANS_S,
-    PLAN_KEY,
-    RUN_KEY,
-    SMALL_BYTES,
-    UPKEEP_KEY,
-    CommitConflict,
-    OldRuns,
-    OwnersRule,
-    TableFile,
-    TableLog,
-    commit_of,
-    said_of,
-)
-from spark_export.tables.model import (
-    Commit,
-    DataFile,
-    FilesPlan,
-    Incarnation,
-    IndexRange,
-    PartitionField,
-    Positions,
-    TablePosition,
-    TableState,
-    Written,
-    key_digest,
-)
 
 try:
     from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
@@ -90,7 +63,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _INTERVAL = re.compile(r"(\d+)\s+([a-z]+?)s?\b")
 
 
-class DeltaLog(TableLog):
+class DeltaLog(log.TableLog):
     """The Delta table of an export: its own one at PLACE/messages, or PLACE itself if a Delta table is there."""
 
     format = "delta"
@@ -124,7 +97,7 @@ class DeltaLog(TableLog):
                 mode="ignore",
                 partition_by=list(PARTITIONS),
                 name="messages",
-                description=DESCRIPTION,
+                description=log.DESCRIPTION,
                 storage_options=self._storage,
             )
         self._sync(self._log, 0)
@@ -135,11 +108,11 @@ class DeltaLog(TableLog):
     def column_names(self) -> Sequence[str]:
         return [each.name for each in self._open().schema().fields]
 
-    def load(self) -> TableState:
+    def load(self) -> model.TableState:
         self._table = self._open()
         return self._state_of(self._table)
 
-    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[model.PartitionField]]:
         table = self._table or self._open()
         names = list(table.metadata().partition_columns)
         if unknown := [name for name in names if name not in SOURCES]:
@@ -148,9 +121,11 @@ class DeltaLog(TableLog):
                 f"export writes into tables that are partitioned by {', '.join(SOURCES)}, or not at all"
             )
         schema = fitting(pa.schema(table.schema().to_arrow()), columns.append(DATE), self.address)
-        return self.address, without(schema, names), [PartitionField(name, *SOURCES[name]) for name in names]
+        return self.address, without(schema, names), [model.PartitionField(name, *SOURCES[name]) for name in names]
 
-    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
+    def _commit(
+        self, plan: model.FilesPlan, state: model.TableState, written: model.Written, ranges: Sequence[model.IndexRange]
+    ) -> None:
         # Delta compares the application ids with those of the commits after the version that `load` has read.
         table = self._table
         assert table is not None
@@ -163,9 +138,9 @@ class DeltaLog(TableLog):
         lacks = any(field.name not in known for field in table.schema().fields)
         files = [replace(each, stats=count_only(each.rows)) if lacks else each for each in written.files]
         actions = [_add(each, now_ms) for each in files]
-        self._transact(table, actions, applications, said_of(run, ranges, plan))
+        self._transact(table, actions, applications, log.said_of(run, ranges, plan))
 
-    def find_run(self, plan: FilesPlan) -> int | None:
+    def find_run(self, plan: model.FilesPlan) -> int | None:
         table = self._table
         assert table is not None
         # Each entry is a file to read, so only those since the plan are.
@@ -173,13 +148,14 @@ class DeltaLog(TableLog):
             return None
         with _delta_errors(f"the log of {self.address} cannot be read"):
             return next(
-                (int(each[RUN_KEY]) for each in table.history(later) if each.get(PLAN_KEY) == plan.plan_id), None
+                (int(each[log.RUN_KEY]) for each in table.history(later) if each.get(log.PLAN_KEY) == plan.plan_id),
+                None,
             )
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run
 
-    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
+    def adopt(self, old_id: str, runs: log.OldRuns, positions: model.Positions) -> None:
         table, actions = self._open(), []
         if RUN in self._load_applications(table.version()):
             return
@@ -192,13 +168,15 @@ class DeltaLog(TableLog):
                         stats = statistics(pq.ParquetFile(opened).metadata)
                     actions.append(_add(replace(each, path=path, stats=stats), time.time_ns() // 1_000_000))
         applications = [Transaction(_application(of), position.end) for of, position in positions.items()]
-        self._transact(table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {UPKEEP_KEY: "migrate"})
+        self._transact(
+            table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {log.UPKEEP_KEY: "migrate"}
+        )
 
-    def commits(self) -> list[Commit | str]:
+    def commits(self) -> list[model.Commit | str]:
         with _delta_errors(f"the log of {self.address} cannot be read"):
-            return [commit_of(each, str(each.get("operation", "?"))) for each in self._open().history()]
+            return [log.commit_of(each, str(each.get("operation", "?"))) for each in self._open().history()]
 
-    def list_files(self) -> list[TableFile]:
+    def list_files(self) -> list[log.TableFile]:
         table = self._open()
         has_removed_rows = "deletionVectors" in (table.protocol().reader_features or ())
         found = []
@@ -206,7 +184,7 @@ class DeltaLog(TableLog):
             least, greatest = each.get("min.index"), each.get("max.index")
             marked = ((name.partition("."), value) for name, value in each.items())
             found.append(
-                TableFile(
+                log.TableFile(
                     f"{self.address}/{unquote(each['path'])}",
                     each["size_bytes"],
                     each["num_records"],
@@ -235,7 +213,7 @@ class DeltaLog(TableLog):
         table = self._open()
         actions = pa.table(table.get_add_actions(flatten=True))
         names = [name for name in actions.column_names if name.startswith("partition.")]
-        small = actions.filter(pc.less(actions.column("size_bytes"), SMALL_BYTES))
+        small = actions.filter(pc.less(actions.column("size_bytes"), log.SMALL_BYTES))
         counts = small.group_by(names).aggregate([("path", "count")]).column("path_count").to_pylist()
         if max(counts, default=0) < files_min:
             return 0
@@ -257,7 +235,7 @@ class DeltaLog(TableLog):
                 retention_hours=math.ceil(keep_s / 3600),
                 dry_run=False,
                 enforce_retention_duration=False,
-                full=keep_s >= ORPHANS_S,
+                full=keep_s >= log.ORPHANS_S,
                 commit_properties=_upkeep("expire"),
             )
         self._sync(self._log, started_s)
@@ -266,29 +244,29 @@ class DeltaLog(TableLog):
     def is_own(self) -> bool:
         table = self._open()
         # Tables of earlier versions have no description, but their runs in the log.
-        return table.metadata().description == DESCRIPTION or any(
+        return table.metadata().description == log.DESCRIPTION or any(
             name.startswith(EARLIER) for name in self._load_applications(table.version())
         )
 
-    def owners_rule(self) -> OwnersRule:
+    def owners_rule(self) -> log.OwnersRule:
         said = self._open().metadata().configuration.get(KEPT)
         if said is None and self.is_own():
-            return OwnersRule()
+            return log.OwnersRule()
         text = said or KEPT_DEFAULT
         parts = [(float(count), unit) for count, unit in _INTERVAL.findall(text.lower())]
         if not parts or any(unit not in UNITS_S for _, unit in parts):
             raise ExportError(f"the table {self.address} has {KEPT} = {text}, which is no interval; nothing is removed")
-        return OwnersRule(sum(count * UNITS_S[unit] for count, unit in parts), said=f"{KEPT} = {text}")
+        return log.OwnersRule(sum(count * UNITS_S[unit] for count, unit in parts), said=f"{KEPT} = {text}")
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        application = f"{FORGOTTEN}/{quote(stream, safe='')}/{key_digest(key)}"
+        application = f"{FORGOTTEN}/{quote(stream, safe='')}/{model.key_digest(key)}"
 
         def note() -> None:
             # The record comes first. It sets the number of the latest run, too, so that the commit of a run that does
             # not know the record fails.
             table = self._open()
             numbers = [Transaction(RUN, self._state_of(table).run), Transaction(application, until_us)]
-            self._transact(table, [], numbers, {UPKEEP_KEY: application})
+            self._transact(table, [], numbers, {log.UPKEEP_KEY: application})
 
         self._repeat("nothing is forgotten", note)
         table, text = self._open(), stream.replace("'", "''")
@@ -318,7 +296,7 @@ class DeltaLog(TableLog):
                 commit_properties=CommitProperties(app_transactions=applications, custom_metadata=dict(said)),
             )
         except (DeltaError, OSError) as error:
-            raise CommitConflict(one_line(error)) from error
+            raise log.CommitConflict(one_line(error)) from error
         self._sync(self._log, started_s)
 
     def _sync(self, folder: str, since_s: float) -> None:
@@ -330,7 +308,7 @@ class DeltaLog(TableLog):
         with _delta_errors(f"the Delta table {self.address} cannot be read"):
             return DeltaTable(self.address, storage_options=self._storage)
 
-    def _state_of(self, table: DeltaTable) -> TableState:
+    def _state_of(self, table: DeltaTable) -> model.TableState:
         for name in table.metadata().configuration:
             if reason := next((said for start, said in REFUSED.items() if name.startswith(start)), None):
                 raise TableRefused(f"the table {self.address} has the property {name}: {reason}")
@@ -341,12 +319,12 @@ class DeltaLog(TableLog):
         for name, (number, time_ms) in applications.items():
             kind, *parts = name.split("/")
             if kind == RUN and len(parts) == 4:
-                of = Incarnation(unquote(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]))
-                positions[of] = TablePosition(number, time_ms * 1000)
+                of = model.Incarnation(unquote(parts[0]), int(parts[1]), int(parts[2]), int(parts[3]))
+                positions[of] = model.TablePosition(number, time_ms * 1000)
             elif kind == FORGOTTEN and len(parts) == 2:
                 forgotten.setdefault(unquote(parts[0]), {})[parts[1]] = number
         run = applications.get(RUN, (0, 0))[0]
-        return TableState(table.version(), run, positions, forgotten)
+        return model.TableState(table.version(), run, positions, forgotten)
 
     def _load_applications(self, version: int) -> Mapping[str, tuple[int, int]]:
         """Returns the version and the time (milliseconds) of each application id in the log.
@@ -399,7 +377,7 @@ class DeltaLog(TableLog):
         return found
 
 
-def _add(file: DataFile, now_ms: int) -> AddAction:
+def _add(file: model.DataFile, now_ms: int) -> AddAction:
     return AddAction(
         path=file.path,
         size=file.file_bytes,
@@ -412,10 +390,10 @@ def _add(file: DataFile, now_ms: int) -> AddAction:
 
 def _upkeep(kind: str) -> CommitProperties:
     """Returns what says in the log that a commit is the exporter's own."""
-    return CommitProperties(custom_metadata={UPKEEP_KEY: kind})
+    return CommitProperties(custom_metadata={log.UPKEEP_KEY: kind})
 
 
-def _application(of: Incarnation) -> str:
+def _application(of: model.Incarnation) -> str:
     return f"{RUN}/{quote(of.stream, safe='')}/{of.partition}/{of.era}/{of.created_us}"
 
 

@@ -24,18 +24,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ockam.files.durable_files import sync
+from spark_export.tables import model
 from spark_export.tables.errors import RangeIncomplete, TableDamaged
 from spark_export.tables.filesystem import one_line, open_filesystem, remove_files, store_errors
-from spark_export.tables.model import (
-    UNITS,
-    DataFile,
-    FilesPlan,
-    IndexRange,
-    LeftOutStream,
-    PartitionField,
-    Written,
-    hive_folder,
-)
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
 """The size in bytes at which a Parquet file is closed. Spark reads this size in one task
@@ -61,11 +52,11 @@ class FilesWriter:
     """Writes the rows of one attempt at a task. The caller writes the rows of each partition in the order of their
     indexes, and then calls `close`. After an exception, the context removes everything that was written."""
 
-    def __init__(self, plan: FilesPlan) -> None:
+    def __init__(self, plan: model.FilesPlan) -> None:
         self.plan = plan
         self.rows = 0
         self.data_bytes = 0
-        self.done: list[DataFile] = []
+        self.done: list[model.DataFile] = []
         self._filesystem, self._root = open_filesystem(plan.root, plan.options)
         self._attempt = uuid.uuid4().hex
         self._count = 0
@@ -91,7 +82,7 @@ class FilesWriter:
             batch = self.plan.convert(batch)
         fixed = {"stream": stream, "partition": partition, "era": era}
         units = [each.unit for each in self.plan.partition_by if each.unit]
-        for time, part in split_times(batch, max(units, key=[*UNITS].index) if units else ""):
+        for time, part in split_times(batch, max(units, key=[*model.UNITS].index) if units else ""):
             values = tuple(_value(each, fixed, time) for each in self.plan.partition_by)
             place = (stream, era, values)
             file = self._open.pop(place, None) or self._new_file(place)
@@ -100,7 +91,7 @@ class FilesWriter:
             if file.bytes_written >= FILE_BYTES_MAX:
                 self.done.append(self._open.pop(place).close())
 
-    def close(self) -> list[DataFile]:
+    def close(self) -> list[model.DataFile]:
         """Closes the open files. Returns all written files, complete and durable."""
         while self._open:
             place = next(iter(self._open))
@@ -124,8 +115,10 @@ class FilesWriter:
         self._count += 1
         stream, era, values = place
         partition = {each.name: value for each, value in zip(self.plan.partition_by, values, strict=True)}
-        name = f"{hive_folder(partition) if self.plan.folders else ''}part-{self._attempt}-{self._count:05d}.parquet"
-        file = DataFile(name, stream, era, partition, 0, 0, 0)
+        name = (
+            f"{model.hive_folder(partition) if self.plan.folders else ''}part-{self._attempt}-{self._count:05d}.parquet"
+        )
+        file = model.DataFile(name, stream, era, partition, 0, 0, 0)
         return _OpenFile(self._filesystem, self._root, file, self.plan)
 
     def _arranged(self, batch: pa.RecordBatch, fixed: Mapping[str, Any]) -> pa.Table:
@@ -147,7 +140,7 @@ class FilesWriter:
 class _OpenFile:
     """A file that is being written. On a store, it exists only after `close`."""
 
-    def __init__(self, filesystem: fs.FileSystem, root: str, file: DataFile, plan: FilesPlan) -> None:
+    def __init__(self, filesystem: fs.FileSystem, root: str, file: model.DataFile, plan: model.FilesPlan) -> None:
         self._filesystem = filesystem
         self._root = Path(root)
         self._path = path = f"{root}/{file.path}"
@@ -185,7 +178,7 @@ class _OpenFile:
         if self._waiting_rows >= GROUP_ROWS_MAX or self._waiting_bytes >= GROUP_BYTES_MAX:
             self._flush()
 
-    def close(self) -> DataFile:
+    def close(self) -> model.DataFile:
         with store_errors(self._path):
             self._flush()
             self._writer.close()
@@ -229,13 +222,13 @@ class _OpenFile:
 
 
 def write_ranges(
-    ranges: Sequence[IndexRange],
-    read: Callable[[IndexRange], Iterable[pa.RecordBatch]],
-    plan: FilesPlan,
+    ranges: Sequence[model.IndexRange],
+    read: Callable[[model.IndexRange], Iterable[pa.RecordBatch]],
+    plan: model.FilesPlan,
     *,
     is_of_stream: Callable[[Exception], bool] = lambda error: isinstance(error, RangeIncomplete),
     on_rows: Callable[[int, int], None] = lambda rows, data_bytes: None,
-) -> Written:
+) -> model.Written:
     """Executes a task once: reads ranges and writes their rows. Removes the files after an error.
 
     read: yields the rows of a range in order, with the columns of `spark_export.tables.columns.ROWS` without `stream`,
@@ -244,7 +237,7 @@ def write_ranges(
         stream out and goes on with the others.
     on_rows: called after each batch with the number of rows, and of bytes of message data, written so far.
     """
-    done, left_out = list[IndexRange](), dict[str, LeftOutStream]()
+    done, left_out = list[model.IndexRange](), dict[str, model.LeftOutStream]()
     with FilesWriter(plan) as writer:
         for each in ranges:
             of = each.of
@@ -261,13 +254,15 @@ def write_ranges(
                     raise
                 # The rows that were read before the error must not be published without the rows after them.
                 writer.discard(of.stream)
-                left_out[of.stream] = LeftOutStream(of.stream, f"{of.stream}/{of.partition}: {error}")
+                left_out[of.stream] = model.LeftOutStream(of.stream, f"{of.stream}/{of.partition}: {error}")
             else:
                 done.append(replace(each, last_us=last_us))
-        return Written(writer.close(), [each for each in done if each.of.stream not in left_out], [*left_out.values()])
+        return model.Written(
+            writer.close(), [each for each in done if each.of.stream not in left_out], [*left_out.values()]
+        )
 
 
-def rewrite_rows(plan: FilesPlan, batches: Iterable[pa.RecordBatch]) -> tuple[int, list[DataFile]]:
+def rewrite_rows(plan: model.FilesPlan, batches: Iterable[pa.RecordBatch]) -> tuple[int, list[model.DataFile]]:
     """Writes rows of a table again, except forgotten ones. Returns the number of rows read, and the new files."""
     rows = 0
     with FilesWriter(plan) as writer:
@@ -309,7 +304,7 @@ def split_places(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]
         yield (each["stream"], each["partition"], each.get("era") or 0), part
 
 
-def check_complete(wanted: IndexRange, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def check_complete(wanted: model.IndexRange, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yields the batches unchanged. Raises RangeIncomplete unless they have each index of the range once, in order."""
     expected, where = wanted.begin, f"{wanted.of.stream}/{wanted.of.partition}"
     for batch in batches:
@@ -376,8 +371,8 @@ def _data_bytes(rows: pa.RecordBatch | pa.Table) -> int:
     return int(pc.sum(pc.binary_length(rows.column("data"))).as_py() or 0) if "data" in rows.schema.names else 0
 
 
-def _value(each: PartitionField, fixed: Mapping[str, Any], time: datetime | None) -> str:
-    return str(fixed[each.source]) if time is None or not each.unit else time.strftime(UNITS[each.unit])
+def _value(each: model.PartitionField, fixed: Mapping[str, Any], time: datetime | None) -> str:
+    return str(fixed[each.source]) if time is None or not each.unit else time.strftime(model.UNITS[each.unit])
 
 
 def statistics(metadata: pq.FileMetaData) -> str:

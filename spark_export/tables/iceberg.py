@@ -24,29 +24,13 @@ from pyarrow import fs
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from ockam.files.durable_files import make_folder
+from spark_export.tables import log
 from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place
 from spark_export.tables.columns import fitting
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableRefused
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import rewrite_rows
 from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
-from spark_export.tables.log import (
-    DESCRIPTION,
-    ORPHANS_S,
-    PLAN_KEY,
-    RUN_KEY,
-    SMALL_BYTES,
-    UPKEEP_KEY,
-    CommitConflict,
-    OldRuns,
-    OwnersRule,
-    TableFile,
-    TableLog,
-    commit_of,
-    positions_from_json,
-    positions_to_json,
-    said_of,
-)
 from spark_export.tables.model import Commit, FilesPlan, IndexRange, PartitionField, Positions, TableState, Written
 from spark_export.tables.open import CATALOG_FILE, CatalogChoice
 
@@ -92,13 +76,13 @@ CONFLICTS = (
 )
 """The errors after which nobody knows whether a commit is in the table, or another one came first."""
 PROPERTIES = {
-    "comment": DESCRIPTION,
+    "comment": log.DESCRIPTION,
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
 
 
-class IcebergLog(TableLog):
+class IcebergLog(log.TableLog):
     """The Iceberg table of an export. chosen: its catalog; None: the one that was chosen before, or an SQLite file in
     the folder."""
 
@@ -176,10 +160,10 @@ class IcebergLog(TableLog):
     def load(self) -> TableState:
         self._table = self._open()
         properties = self._table.properties
-        if RUN_KEY not in properties and any(_is_earlier(each) for each in self._table.snapshots()):
+        if log.RUN_KEY not in properties and any(_is_earlier(each) for each in self._table.snapshots()):
             raise EarlierVersion(self.address)
-        positions = positions_from_json(json.loads(properties.get(POSITIONS_KEY, "[]")))
-        run, forgotten = int(properties.get(RUN_KEY, "0")), json.loads(properties.get(FORGOTTEN_KEY, "{}"))
+        positions = log.positions_from_json(json.loads(properties.get(POSITIONS_KEY, "[]")))
+        run, forgotten = int(properties.get(log.RUN_KEY, "0")), json.loads(properties.get(FORGOTTEN_KEY, "{}"))
         return TableState(self._table.metadata.last_sequence_number, run, positions, forgotten)
 
     def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
@@ -197,10 +181,10 @@ class IcebergLog(TableLog):
         return f"{_address_of(table)}/data", fitting(schema.as_arrow(), columns, self.address), partition_by
 
     def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
-        table, after, said = self._table, state.after(ranges), said_of(state.run + 1, ranges, plan)
+        table, after, said = self._table, state.after(ranges), log.said_of(state.run + 1, ranges, plan)
         files = [f"{table.location().rstrip('/')}/data/{each.path}" for each in written.files]
         with self._changing(table) as change:
-            change.set_properties({POSITIONS_KEY: _text(after.positions), RUN_KEY: str(after.run)})
+            change.set_properties({POSITIONS_KEY: _text(after.positions), log.RUN_KEY: str(after.run)})
             if files:
                 change.add_files(files, snapshot_properties=said, check_duplicate_files=False)
             else:
@@ -210,29 +194,31 @@ class IcebergLog(TableLog):
 
     def find_run(self, plan: FilesPlan) -> int | None:
         said = (each.summary.additional_properties for each in self._table.snapshots() if each.summary is not None)
-        return next((int(each[RUN_KEY]) for each in said if each.get(PLAN_KEY) == plan.plan_id), None)
+        return next((int(each[log.RUN_KEY]) for each in said if each.get(log.PLAN_KEY) == plan.plan_id), None)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
         found = [each.summary for each in self._open().snapshots() if each.summary is not None]
-        return any(each.additional_properties.get(RUN_KEY) == f"{old_id}/{run}" for each in found)
+        return any(each.additional_properties.get(log.RUN_KEY) == f"{old_id}/{run}" for each in found)
 
-    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
+    def adopt(self, old_id: str, runs: log.OldRuns, positions: Positions) -> None:
         table = self._open()
-        if RUN_KEY in table.properties:
+        if log.RUN_KEY in table.properties:
             return
         with self._changing(table) as change:
             # Earlier versions set no comment, and wrote only into tables that they had made.
-            numbers = {POSITIONS_KEY: _text(positions), RUN_KEY: str(max(runs, default=0))}
-            change.set_properties({**numbers, "comment": DESCRIPTION})
-            with change.update_snapshot(snapshot_properties={UPKEEP_KEY: "migrate"}).fast_append():
+            numbers = {POSITIONS_KEY: _text(positions), log.RUN_KEY: str(max(runs, default=0))}
+            change.set_properties({**numbers, "comment": log.DESCRIPTION})
+            with change.update_snapshot(snapshot_properties={log.UPKEEP_KEY: "migrate"}).fast_append():
                 pass
 
     def commits(self) -> list[Commit | str]:
         snapshots = sorted(self._open().snapshots(), key=lambda each: (each.sequence_number, each.timestamp_ms))
         said = [each.summary for each in reversed(snapshots)]
-        return ["?" if each is None else commit_of(each.additional_properties, each.operation.value) for each in said]
+        return [
+            "?" if each is None else log.commit_of(each.additional_properties, each.operation.value) for each in said
+        ]
 
-    def list_files(self) -> list[TableFile]:
+    def list_files(self) -> list[log.TableFile]:
         table = self._open()
         tasks, index = self._plan_files(table.scan()), table.schema().find_field("index")
         found = []
@@ -241,7 +227,7 @@ class IcebergLog(TableLog):
             bounds = [each.get(index.field_id) for each in (file.lower_bounds or {}, file.upper_bounds or {})]
             indexes = [from_bytes(index.field_type, each) for each in bounds if each is not None]
             found.append(
-                TableFile(
+                log.TableFile(
                     file.file_path,
                     file.file_size_in_bytes,
                     file.record_count,
@@ -263,7 +249,7 @@ class IcebergLog(TableLog):
             groups: dict[Any, list[Any]] = defaultdict(list)
             state = self.load()
             for task in self._plan_files(self._table.scan()):
-                if task.file.file_size_in_bytes < SMALL_BYTES:
+                if task.file.file_size_in_bytes < log.SMALL_BYTES:
                     groups[str(task.file.partition)].append(task)
             small = [task for tasks in groups.values() if len(tasks) >= files_min for task in tasks]
             return self._rewrite(state, small, {})[0] if small else 0
@@ -293,7 +279,7 @@ class IcebergLog(TableLog):
         with self._changing(table) as change:
             if forgotten:
                 change.set_properties({FORGOTTEN_KEY: json.dumps(forgotten, ensure_ascii=False)})
-            with change.update_snapshot(snapshot_properties={UPKEEP_KEY: "rewrite"}).overwrite() as snapshot:
+            with change.update_snapshot(snapshot_properties={log.UPKEEP_KEY: "rewrite"}).overwrite() as snapshot:
                 for task in tasks:
                     snapshot.delete_data_file(task.file)
                 paths = (f"{_address_of(table)}/data/{each.path}" for each in made)
@@ -341,7 +327,7 @@ class IcebergLog(TableLog):
                 self._sync(table, now_s)
             needed = _files_of_snapshots(self._open())
             # A file that no snapshot ever had can be of a run that goes on.
-            orphans_s = now_s - max(keep_s, ORPHANS_S)
+            orphans_s = now_s - max(keep_s, log.ORPHANS_S)
             removed = [
                 each
                 for each in listed
@@ -353,9 +339,9 @@ class IcebergLog(TableLog):
         return len(expired) + len(removed)
 
     def is_own(self) -> bool:
-        return bool(self._open().properties.get("comment") == DESCRIPTION)
+        return bool(self._open().properties.get("comment") == log.DESCRIPTION)
 
-    def owners_rule(self) -> OwnersRule:
+    def owners_rule(self) -> log.OwnersRule:
         metadata = self._open().metadata
         with iceberg_errors(f"the table {self.address} cannot be read"):
             said = {name: metadata.properties[name] for name in (KEPT, KEPT_MIN, GC) if name in metadata.properties}
@@ -367,7 +353,7 @@ class IcebergLog(TableLog):
             said["the branches"] = f"{age_ms} ms, {count} snapshots"
         # Without garbage collection, another table may have the same files.
         keep_s = math.inf if said.get(GC, "true").lower() == "false" else age_ms / 1000
-        return OwnersRule(keep_s, count, ", ".join(f"{name} = {value}" for name, value in said.items()))
+        return log.OwnersRule(keep_s, count, ", ".join(f"{name} = {value}" for name, value in said.items()))
 
     def versions_with(self, stream: str, key: bytes | None) -> list[str]:
         wanted = EqualTo("stream", stream) if key is None else And(EqualTo("stream", stream), EqualTo("key", key))
@@ -397,7 +383,7 @@ class IcebergLog(TableLog):
                 yield change
             self._sync(table, started_s)
         except CONFLICTS as error:
-            raise CommitConflict(one_line(error)) from error
+            raise log.CommitConflict(one_line(error)) from error
 
     def _sync(self, table: Any, since_s: float) -> None:
         """Makes the metadata of a commit durable. The data files are durable already."""
@@ -455,7 +441,7 @@ def _has_password(address: str) -> bool:
 
 
 def _text(positions: Positions) -> str:
-    return json.dumps(positions_to_json(positions), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(log.positions_to_json(positions), ensure_ascii=False, separators=(",", ":"))
 
 
 def _address_of(table: Any) -> str:
@@ -470,7 +456,7 @@ def _least(file: Any, columns: Sequence[Any]) -> list[int]:
 
 def _is_earlier(snapshot: Any) -> bool:
     """Returns whether an earlier version made a snapshot. It named its runs ID/NUMBER."""
-    return snapshot.summary is not None and "/" in snapshot.summary.additional_properties.get(RUN_KEY, "")
+    return snapshot.summary is not None and "/" in snapshot.summary.additional_properties.get(log.RUN_KEY, "")
 
 
 def _latest_of_branches(table: Any, count: int) -> set[int]:

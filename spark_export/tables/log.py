@@ -18,26 +18,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from ockam.files.durable_files import give_tree
+from spark_export.tables import model
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.filesystem import remove_files
-from spark_export.tables.model import (
-    Commit,
-    DataFile,
-    FilesPlan,
-    Incarnation,
-    IndexRange,
-    PartitionField,
-    Positions,
-    TablePosition,
-    TableState,
-    Written,
-    check_next,
-    join,
-)
 
 T = TypeVar("T")
-OldRuns = Mapping[int, tuple[Sequence[IndexRange], Sequence[DataFile]]]
+OldRuns = Mapping[int, tuple[Sequence[model.IndexRange], Sequence[model.DataFile]]]
 """The ranges and the data files of each run of an earlier version's export, by its number."""
 
 COMMIT_ATTEMPTS_MAX = 10
@@ -122,20 +109,20 @@ class TableLog(ABC):
         return None
 
     @abstractmethod
-    def load(self) -> TableState:
+    def load(self) -> model.TableState:
         """Returns the present state. Raises TableRefused if the table cannot be used, and ExportError."""
 
     def files_plan(
         self,
-        state: TableState,
+        state: model.TableState,
         columns: pa.Schema,
         *,
         codec: str = "zstd",
         convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
-    ) -> FilesPlan:
+    ) -> model.FilesPlan:
         """Returns how the tasks of a run write files for this table. Raises TableRefused if the columns do not fit."""
         root, schema, partition_by = self._shape(columns)
-        return FilesPlan(
+        return model.FilesPlan(
             root,
             schema,
             partition_by,
@@ -148,30 +135,30 @@ class TableLog(ABC):
         )
 
     @abstractmethod
-    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[model.PartitionField]]:
         """Returns the folder of new files, the columns in them, and the partitioning, for rows with these columns."""
 
-    def append(self, plan: FilesPlan, written: Written) -> Commit:
+    def append(self, plan: model.FilesPlan, written: model.Written) -> model.Commit:
         """Adds the files of a run and moves its positions, in one transaction.
 
         The call can be repeated: a run that is in the table already changes nothing. Raises PositionsMoved if another
         exporter was faster (nothing is changed), and ExportError if the commit failed.
         """
-        ranges = join(written.ranges)
+        ranges = model.join(written.ranges)
         if not ranges:
             raise ExportError("nothing was written, so there is nothing to add to the table")
 
-        def commit() -> Commit:
+        def commit() -> model.Commit:
             state = self.load()
             if (run := self.find_run(plan)) is not None:
                 # If the answer to the commit was lost, the table has these files, so they stay.
                 self.abandon(plan)
-                return Commit(run, ranges, already=True)
-            check_next(state, ranges)
+                return model.Commit(run, ranges, already=True)
+            model.check_next(state, ranges)
             if state.forgotten != plan.forgotten:
                 raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")
             self._commit(plan, state, written, ranges)
-            return Commit(state.run + 1, ranges)
+            return model.Commit(state.run + 1, ranges)
 
         return self._repeat("the run was not added", commit)
 
@@ -187,7 +174,7 @@ class TableLog(ABC):
             threading.Event().wait(random.uniform(0, 0.02 * 2**attempt))
         raise ExportError(f"{self.address}: {failure}: {conflict}; try again")
 
-    def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
+    def abandon(self, plan: model.FilesPlan, files: Sequence[model.DataFile] = ()) -> None:
         """Removes the files of a run that is not in the table. What remains is removed with the table's old files."""
         remove_files(plan, files)
 
@@ -197,11 +184,13 @@ class TableLog(ABC):
             give_tree(self.place.folder)
 
     @abstractmethod
-    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
+    def _commit(
+        self, plan: model.FilesPlan, state: model.TableState, written: model.Written, ranges: Sequence[model.IndexRange]
+    ) -> None:
         """Commits if the table is still in `state`, or was only changed by other programs. Raises CommitConflict."""
 
     @abstractmethod
-    def find_run(self, plan: FilesPlan) -> int | None:
+    def find_run(self, plan: model.FilesPlan) -> int | None:
         """Returns the number of the run that was made by this plan, None if the loaded table has no such run.
 
         The positions do not tell that: another exporter can have planned and committed the same messages.
@@ -212,11 +201,11 @@ class TableLog(ABC):
         """Returns whether the table has a run of an earlier version's export, whose id was `old_id`."""
 
     @abstractmethod
-    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
+    def adopt(self, old_id: str, runs: OldRuns, positions: model.Positions) -> None:
         """Takes over an earlier version's export, whose rows are in the table: sets the positions. Can be repeated."""
 
     @abstractmethod
-    def commits(self) -> list[Commit | str]:
+    def commits(self) -> list[model.Commit | str]:
         """Returns the commits that the log still has, newest first. A text is the operation of another program.
 
         The operation of the exporter's own compactions and the like is UPKEEP.
@@ -265,29 +254,31 @@ class TableLog(ABC):
         """
 
 
-def said_of(run: int, ranges: Iterable[IndexRange], plan: FilesPlan) -> dict[str, str]:
+def said_of(run: int, ranges: Iterable[model.IndexRange], plan: model.FilesPlan) -> dict[str, str]:
     """Returns what a commit of an export says in the log."""
     return {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges), PLAN_KEY: plan.plan_id}
 
 
-def commit_of(said: Mapping[str, Any], operation: str) -> Commit | str:
+def commit_of(said: Mapping[str, Any], operation: str) -> model.Commit | str:
     """Returns a commit of an export, or the operation of a commit that has no ranges; UPKEEP for the exporter's own."""
     if RANGES_KEY in said:
-        return Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY]))
+        return model.Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY]))
     return UPKEEP if UPKEEP_KEY in said else operation
 
 
-def ranges_to_json(ranges: Iterable[IndexRange]) -> str:
+def ranges_to_json(ranges: Iterable[model.IndexRange]) -> str:
     return json.dumps([[*each.of, each.begin, each.end, each.lost] for each in ranges], ensure_ascii=False)
 
 
-def positions_to_json(positions: Positions) -> list[list[Any]]:
+def positions_to_json(positions: model.Positions) -> list[list[Any]]:
     return [[*of, position.end, position.last_us] for of, position in sorted(positions.items())]
 
 
-def positions_from_json(rows: Iterable[Sequence[Any]]) -> dict[Incarnation, TablePosition]:
-    return {Incarnation(*of): TablePosition(end, last_us) for *of, end, last_us in rows}
+def positions_from_json(rows: Iterable[Sequence[Any]]) -> dict[model.Incarnation, model.TablePosition]:
+    return {model.Incarnation(*of): model.TablePosition(end, last_us) for *of, end, last_us in rows}
 
 
-def ranges_from_json(text: str) -> list[IndexRange]:
-    return [IndexRange(Incarnation(*of), begin, end, lost=lost) for *of, begin, end, lost in json.loads(text)]
+def ranges_from_json(text: str) -> list[model.IndexRange]:
+    return [
+        model.IndexRange(model.Incarnation(*of), begin, end, lost=lost) for *of, begin, end, lost in json.loads(text)
+    ]

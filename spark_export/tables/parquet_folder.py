@@ -30,43 +30,20 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ockam.files.durable_files import make_folder, rename_durably, sync, write_durably
+from spark_export.tables import log, model
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS, without
 from spark_export.tables.errors import TableDamaged, TableRefused
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import read_file, rewrite_rows, statistics
 from spark_export.tables.filesystem import locked, one_line, take_lock
-from spark_export.tables.log import (
-    SMALL_BYTES,
-    CommitConflict,
-    OldRuns,
-    TableFile,
-    TableLog,
-    positions_from_json,
-    positions_to_json,
-    ranges_from_json,
-    ranges_to_json,
-)
-from spark_export.tables.model import (
-    NO_NAME,
-    Commit,
-    DataFile,
-    FilesPlan,
-    IndexRange,
-    PartitionField,
-    Positions,
-    TableState,
-    Written,
-    hive_folder,
-    join,
-)
 
 TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
-PARTITION_BY = (PartitionField("stream", "stream"), PartitionField("date", "timestamp", "day"))
+PARTITION_BY = (model.PartitionField("stream", "stream"), model.PartitionField("date", "timestamp", "day"))
 NAME_BYTES_MAX = 255
 
 
-class ParquetFolderLog(TableLog):
+class ParquetFolderLog(log.TableLog):
     format = "parquet"
 
     def __init__(self, place: StoreLocation, options: Mapping[str, str]) -> None:
@@ -116,20 +93,20 @@ class ParquetFolderLog(TableLog):
 
     def refusal_of(self, stream: str) -> str | None:
         instead = "leave it out by --stream or --pattern, or export with --format delta or iceberg"
-        size_bytes = len(hive_folder({"stream": stream}).encode()) - 1
+        size_bytes = len(model.hive_folder({"stream": stream}).encode()) - 1
         if size_bytes > NAME_BYTES_MAX:
             return (
                 f"the name of the stream {stream[:40]!r}… makes a folder's name of {size_bytes} bytes, and file "
                 f"systems take {NAME_BYTES_MAX}: {instead}"
             )
-        if stream == NO_NAME:
+        if stream == model.NO_NAME:
             return f"readers of folders take the name of the stream {stream!r} for NULL: {instead}"
         return None
 
-    def load(self) -> TableState:
+    def load(self) -> model.TableState:
         return _state_of(self._runs(self._generation()))
 
-    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[PartitionField]]:
+    def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[model.PartitionField]]:
         staged = self.folder / STAGING / uuid.uuid4().hex
         with self._locked():
             make_folder(staged)
@@ -137,12 +114,14 @@ class ParquetFolderLog(TableLog):
             self._staged[str(staged)] = take_lock(staged / "lock")
         return str(staged), without(columns, [each.name for each in PARTITION_BY]), PARTITION_BY
 
-    def abandon(self, plan: FilesPlan, files: Sequence[DataFile] = ()) -> None:
+    def abandon(self, plan: model.FilesPlan, files: Sequence[model.DataFile] = ()) -> None:
         shutil.rmtree(plan.root, ignore_errors=True)
         if (held := self._staged.pop(plan.root, None)) is not None:
             os.close(held)
 
-    def _commit(self, plan: FilesPlan, state: TableState, written: Written, ranges: Sequence[IndexRange]) -> None:
+    def _commit(
+        self, plan: model.FilesPlan, state: model.TableState, written: model.Written, ranges: Sequence[model.IndexRange]
+    ) -> None:
         tree = Path(plan.root) / "tree"
         for each in written.files:
             target = tree / each.path
@@ -155,11 +134,11 @@ class ParquetFolderLog(TableLog):
         with self._locked():
             generation = self._generation()
             if self.load() != state:
-                raise CommitConflict("another exporter has published a run meanwhile")
+                raise log.CommitConflict("another exporter has published a run meanwhile")
             rename_durably(tree, generation / f"run={after.run:06d}")
         self.abandon(plan)
 
-    def find_run(self, plan: FilesPlan) -> int | None:
+    def find_run(self, plan: model.FilesPlan) -> int | None:
         # Each run is a file to read, so only those since the plan are.
         later = [each for each in self._runs(self._generation()) if int(each.name[4:]) > plan.version]
         return next((run["run"] for run in map(_run_file, later) if run.get("plan") == plan.plan_id), None)
@@ -167,24 +146,24 @@ class ParquetFolderLog(TableLog):
     def has_old_run(self, old_id: str, run: int) -> bool:
         return (self._generation() / f"run={run:06d}").is_dir()
 
-    def adopt(self, old_id: str, runs: OldRuns, positions: Positions) -> None:
+    def adopt(self, old_id: str, runs: log.OldRuns, positions: model.Positions) -> None:
         if not (self.folder / IDENTITY).exists():
             write_durably(self.folder / IDENTITY, json.dumps({"format": "parquet", "id": old_id}).encode())
         latest = max(runs, default=0)
         # The latest run comes last: its positions are those of the table.
         for run in sorted(runs):
-            after = TableState(run, run, positions if run == latest else {})
+            after = model.TableState(run, run, positions if run == latest else {})
             folder = self._generation() / f"run={run:06d}"
             ranges, files = runs[run]
             # A run whose files were all merged into those of later runs has no folder any more.
             time_us = folder.stat().st_mtime_ns // 1000 if folder.is_dir() else None
             self._write_run(folder, files, ranges, after, time_us)
 
-    def commits(self) -> list[Commit | str]:
+    def commits(self) -> list[model.Commit | str]:
         runs = [_run_file(folder) for folder in reversed(self._runs(self._generation()))]
-        return [Commit(each["run"], _ranges_of(each)) for each in runs]
+        return [model.Commit(each["run"], _ranges_of(each)) for each in runs]
 
-    def list_files(self) -> list[TableFile]:
+    def list_files(self) -> list[log.TableFile]:
         found = []
         for folder in self._runs(self._generation()):
             run = _run_file(folder)
@@ -194,7 +173,7 @@ class ParquetFolderLog(TableLog):
                 indexes[each.of.stream] = min(first, each.begin), max(last, each.end - 1)
             for file in run["files"]:
                 path, bounds = str(folder / file["path"]), indexes.get(file["stream"])
-                found.append(TableFile(path, file["file_bytes"], file["rows"], file["partition"], bounds))
+                found.append(log.TableFile(path, file["file_bytes"], file["rows"], file["partition"], bounds))
         return found
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -207,14 +186,14 @@ class ParquetFolderLog(TableLog):
                 yield from _read(folder / name, stream, columns)
 
     def compact(self, *, files_min: int = 2) -> int:
-        def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
-            small = [each for each in files if each[1].file_bytes < SMALL_BYTES]
+        def chosen(files: Sequence[tuple[Path, model.DataFile]]) -> list[tuple[Path, model.DataFile]]:
+            small = [each for each in files if each[1].file_bytes < log.SMALL_BYTES]
             return small if len(small) >= files_min else []
 
         return self._repeat("nothing is merged", lambda: self._rewrite(chosen, None)[0])
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        def chosen(files: Sequence[tuple[Path, DataFile]]) -> list[tuple[Path, DataFile]]:
+        def chosen(files: Sequence[tuple[Path, model.DataFile]]) -> list[tuple[Path, model.DataFile]]:
             return [each for each in files if each[1].stream == stream]
 
         return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, key, until_us))[1])
@@ -234,7 +213,7 @@ class ParquetFolderLog(TableLog):
 
     def _rewrite(
         self,
-        chosen: Callable[[Sequence[tuple[Path, DataFile]]], Sequence[tuple[Path, DataFile]]],
+        chosen: Callable[[Sequence[tuple[Path, model.DataFile]]], Sequence[tuple[Path, model.DataFile]]],
         record: tuple[str, bytes | None, int] | None,
     ) -> tuple[int, int]:
         """Makes another generation, in which the chosen files of each stream, era and date are merged.
@@ -245,7 +224,7 @@ class ParquetFolderLog(TableLog):
         generation = self._generation()
         folders = self._runs(generation)
         state = _state_of(folders) if record is None else _state_of(folders).forget(*record)
-        groups: dict[tuple[str, int, str], list[tuple[Path, DataFile]]] = defaultdict(list)
+        groups: dict[tuple[str, int, str], list[tuple[Path, model.DataFile]]] = defaultdict(list)
         for folder in folders:
             for each in _files_of(folder):
                 groups[each.stream, each.era, each.partition["date"]].append((folder, each))
@@ -267,14 +246,14 @@ class ParquetFolderLog(TableLog):
                         target.parent.mkdir(parents=True, exist_ok=True)
                         os.link(folder / each.path, target)
                         made.append(replace(each, path=str(target.relative_to(tree))))
-            ranges = join(part for folder in folders for part in _ranges_of(_run_file(folder)))
+            ranges = model.join(part for folder in folders for part in _ranges_of(_run_file(folder)))
             self._write_run(tree, made, ranges, state)
             with self._locked():
                 if self._generation() != generation:
-                    raise CommitConflict("another program has compacted the table meanwhile")
+                    raise log.CommitConflict("another program has compacted the table meanwhile")
                 later = [folder for folder in self._runs(generation) if folder not in folders]
                 if later and record is not None:
-                    raise CommitConflict("another exporter has published a run meanwhile")
+                    raise log.CommitConflict("another exporter has published a run meanwhile")
                 for folder in later:
                     shutil.copytree(folder, tree.parent / folder.name, copy_function=os.link)
                 # A killed compaction can have left a generation to which the link never led.
@@ -291,9 +270,12 @@ class ParquetFolderLog(TableLog):
         return sum(len(files) for files in merges.values()), gone
 
     def _merge(
-        self, plan: FilesPlan, tree: Path, merges: Mapping[tuple[str, int, str], Sequence[tuple[Path, DataFile]]]
-    ) -> list[DataFile]:
-        made: list[DataFile] = []
+        self,
+        plan: model.FilesPlan,
+        tree: Path,
+        merges: Mapping[tuple[str, int, str], Sequence[tuple[Path, model.DataFile]]],
+    ) -> list[model.DataFile]:
+        made: list[model.DataFile] = []
         for files in merges.values():
             # The tasks of a run report their files in any order.
             ordered = sorted(files, key=lambda one: _least(one[0] / one[1].path))
@@ -308,9 +290,9 @@ class ParquetFolderLog(TableLog):
     def _write_run(
         self,
         tree: Path,
-        files: Sequence[DataFile],
-        ranges: Sequence[IndexRange],
-        after: TableState,
+        files: Sequence[model.DataFile],
+        ranges: Sequence[model.IndexRange],
+        after: model.TableState,
         time_us: int | None = None,
         plan_id: str = "",
     ) -> None:
@@ -326,8 +308,8 @@ class ParquetFolderLog(TableLog):
                 }
                 for each in files
             ],
-            "ranges": json.loads(ranges_to_json(ranges)),
-            "positions": positions_to_json(after.positions),
+            "ranges": json.loads(log.ranges_to_json(ranges)),
+            "positions": log.positions_to_json(after.positions),
             "forgotten": after.forgotten,
         }
         write_durably(tree / RUN_FILE, json.dumps(content, ensure_ascii=False).encode())
@@ -391,7 +373,7 @@ def _read(path: Path, stream: str, columns: Sequence[str]) -> Iterator[pa.Record
         yield batch.append_column("stream", pa.repeat(pa.scalar(stream), batch.num_rows))
 
 
-def _columns_of(merges: Iterable[Sequence[tuple[Path, DataFile]]]) -> pa.Schema:
+def _columns_of(merges: Iterable[Sequence[tuple[Path, model.DataFile]]]) -> pa.Schema:
     """Returns the columns of all files that are merged. Files of earlier versions lack the column `era`."""
     found = []
     for path in (folder / each.path for files in merges for folder, each in files):
@@ -408,20 +390,20 @@ def _least(path: Path) -> list[int]:
     return [said.get(name, -1) for name in ("partition", "index")]
 
 
-def _state_of(folders: Sequence[Path]) -> TableState:
+def _state_of(folders: Sequence[Path]) -> model.TableState:
     """Returns the state after the last of these runs."""
     if not folders:
-        return TableState(0)
+        return model.TableState(0)
     run = _run_file(folders[-1])
-    return TableState(run["run"], run["run"], positions_from_json(run["positions"]), run["forgotten"])
+    return model.TableState(run["run"], run["run"], log.positions_from_json(run["positions"]), run["forgotten"])
 
 
-def _ranges_of(run: Mapping[str, Any]) -> list[IndexRange]:
-    return ranges_from_json(json.dumps(run["ranges"]))
+def _ranges_of(run: Mapping[str, Any]) -> list[model.IndexRange]:
+    return log.ranges_from_json(json.dumps(run["ranges"]))
 
 
-def _files_of(folder: Path) -> list[DataFile]:
-    return [DataFile(**each) for each in _run_file(folder)["files"]]
+def _files_of(folder: Path) -> list[model.DataFile]:
+    return [model.DataFile(**each) for each in _run_file(folder)["files"]]
 
 
 def _run_file(folder: Path) -> Any:
