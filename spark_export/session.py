@@ -24,6 +24,13 @@ from spark_export.work_folder import work_folder
 
 EMBEDDED = "local[*,4]"
 """The default master: all cores of this machine, and up to four attempts for each task (`local[*]` has one)."""
+LOGGERS = {
+    **dict.fromkeys(("TaskContextImpl", "executor.Executor", "scheduler.TaskSetManager"), "off"),
+    **dict.fromkeys(("storage.BlockManager", "sql.execution.datasources.v2.python"), "error"),
+    **dict.fromkeys(("sql.execution.python.DataSourceManager", "sql.execution.datasources.DataSourceManager"), "error"),
+}
+"""The levels of some loggers of Spark. Without the log of task failures, which the caller gets as exceptions, and
+without warnings that mean nothing: two tasks have made the same block of a cache, or a format is registered again."""
 LOG4J = """\
 status = error
 rootLogger.level = warn
@@ -33,25 +40,13 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
-logger.task.name = org.apache.spark.TaskContextImpl
-logger.task.level = off
-logger.executor.name = org.apache.spark.executor.Executor
-logger.executor.level = off
-logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
-logger.tasks.level = off
-logger.blocks.name = org.apache.spark.storage.BlockManager
-logger.blocks.level = error
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
-logger.register.name = org.apache.spark.sql.execution.datasources.v2.python
-logger.register.level = error
-logger.manager.name = org.apache.spark.sql.execution.python.DataSourceManager
-logger.manager.level = error
-logger.manager2.name = org.apache.spark.sql.execution.datasources.DataSourceManager
-logger.manager2.level = error
-"""
-"""The driver's log settings, without the log of task failures, which the caller gets as exceptions, and without a
-warning that means nothing: two tasks have made the same block of a cache."""
+""" + "".join(
+    f"logger.l{number}.name = org.apache.spark.{name}\nlogger.l{number}.level = {level}\n"
+    for number, (name, level) in enumerate(LOGGERS.items())
+)
+"""The driver's log settings."""
 QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ import structlog
 from spark_export.exporter.errors import SparkLost, StreamsLeftOut, TaskFailed
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, ExportStep, take_step
-from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, add_up
+from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, OnStep, add_up
 from spark_export.exporter.spark_files import write_files
 from spark_export.queries import open_query
 from spark_export.session import (
@@ -79,7 +79,7 @@ class SparkExporter(Exporter):
         self._stopping = threading.Event()
         self._submitter = os.getppid() if is_submitted() else None
 
-    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
+    async def run(self, *, on_step: OnStep | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call; see `Exporter.run`."""
         started_s, steps, left_out = time.monotonic(), list[ExportStep](), dict[str, LeftOutStream]()
         overtaken, done = 0, False
@@ -116,7 +116,7 @@ class SparkExporter(Exporter):
         ranges: Iterable[IndexRange],
         steps: list[ExportStep],
         left_out: dict[str, LeftOutStream],
-        on_step: Callable[[ExportStep], Awaitable[None]] | None,
+        on_step: OnStep | None,
     ) -> bool:
         """Runs one query. Adds committed steps to `steps`, and streams that cannot be read to `left_out`.
 
@@ -137,7 +137,7 @@ class SparkExporter(Exporter):
             if step is not None:
                 steps.append(step)
                 if on_step is not None:
-                    asyncio.run_coroutine_threadsafe(_await(on_step(step)), loop).result()
+                    asyncio.run_coroutine_threadsafe(on_step(step), loop).result()
 
         querying = asyncio.create_task(asyncio.to_thread(self._query, planned, take))
         try:
@@ -307,10 +307,6 @@ def _check_there(plan: FilesPlan, written: Written) -> None:
                 f"{plan.root} has no {missing[0]}, which an executor wrote: the machines do not share this folder; "
                 "export to a folder that all of them share, or to a store. Nothing of this step is in the table"
             )
-
-
-async def _await(step: Awaitable[None]) -> None:
-    await step
 
 
 def task_error(text: str) -> TaskFailed:

@@ -10,7 +10,7 @@ import math
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from spark_export.errors import SourceError
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
 from spark_export.exporter.planning import ExportStep
-from spark_export.exporter.run import Exporter, ExportOutcome, log_step
+from spark_export.exporter.run import Exporter, ExportOutcome, OnStep, log_step
 from spark_export.exporter.upkeep import TableUpkeep
 from spark_export.tables.errors import ExportError
 from stream_client.errors import ClientError
@@ -64,8 +64,7 @@ async def run_daemon(
         nonlocal statistics
         await log_step(step)
         statistics = statistics.after_step(step)
-        if metrics_file is not None:
-            await _keep_metrics(metrics_file, statistics)
+        await _keep_metrics(metrics_file, statistics)
 
     stop = asyncio.Event()
     with _stopping(stop):
@@ -86,17 +85,14 @@ async def run_daemon(
             if following.skipped:
                 logger.warning("run took longer than the interval", every_s=every_s, skipped=following.skipped)
             statistics = statistics.after_skips(following.skipped)
-            if metrics_file is not None:
-                await _keep_metrics(metrics_file, statistics)
+            await _keep_metrics(metrics_file, statistics)
             await _rest(exporter, stop, following.delay_s)
     failed = {"failed": statistics.failed_runs, "failed_upkeeps": statistics.failed_upkeeps}
     logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, **failed)
     return statistics
 
 
-async def _run_once(
-    exporter: Exporter, stop: asyncio.Event, on_step: Callable[[ExportStep], Awaitable[None]]
-) -> ExportOutcome | None:
+async def _run_once(exporter: Exporter, stop: asyncio.Event, on_step: OnStep) -> ExportOutcome | None:
     """Exports all new messages once. Returns None after an expected error, or if `stop` was set."""
     run = asyncio.create_task(exporter.run(on_step=on_step))
     stopping = asyncio.create_task(stop.wait())
@@ -144,8 +140,10 @@ async def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> Ex
     return statistics.after_upkeep(done)
 
 
-async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:
+async def _keep_metrics(path: Path | None, statistics: ExporterStatistics) -> None:
     """Replaces the metrics file. A failure, as on a full disk, is only logged; the next run writes the file again."""
+    if path is None:
+        return
     try:
         await asyncio.to_thread(write_metrics, path, statistics)
     except OSError as error:

@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from ockam.files.durable_files import give_to_folder
+from spark_export.exporter.planning import AMOUNTS
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.errors import ExportError
 from spark_export.tables.model import Incarnation, IndexRange
@@ -40,9 +41,6 @@ READ_S_MAX = 2.0
 
 RANGES_RUNS = 1_000
 """The number of the latest runs whose ranges are kept. Of earlier runs, the sums of each partition remain."""
-
-AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
-"""What each run has of an amount, as fields of `ExportStep` and as columns."""
 
 logger = structlog.get_logger(__name__)
 metadata = sa.MetaData()

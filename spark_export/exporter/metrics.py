@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from ockam.files.durable_files import write_durably
-from spark_export.exporter.planning import ExportStep
+from spark_export.exporter.planning import AMOUNTS, ExportStep
 from spark_export.exporter.run import ExportOutcome
 from spark_export.exporter.upkeep import Kept
 
@@ -58,15 +58,8 @@ class ExporterStatistics(Collector):
 
     def after_step(self, step: ExportStep) -> ExporterStatistics:
         """Returns the metrics after a step was published, even if its run goes on."""
-        return replace(
-            self,
-            steps=self.steps + 1,
-            rows=self.rows + step.rows,
-            data_bytes=self.data_bytes + step.data_bytes,
-            file_bytes=self.file_bytes + step.file_bytes,
-            files=self.files + step.files,
-            lost=self.lost + step.lost,
-        )
+        sums = {name: getattr(self, name) + getattr(step, name) for name in AMOUNTS}
+        return replace(self, steps=self.steps + 1, **sums)
 
     def after_run(self, outcome: ExportOutcome, now_s: float) -> ExporterStatistics:
         """Returns the metrics after a run whose steps `after_step` has counted. A run that left out streams counts as

@@ -37,6 +37,10 @@ class RangePlan:
     left_out: list[LeftOutStream]
 
 
+AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
+"""What each step has of an amount."""
+
+
 @dataclass(frozen=True)
 class ExportStep:
     """A step of an export, which is one commit of the table.

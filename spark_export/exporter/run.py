@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import structlog
 
 from spark_export.exporter.errors import ExportDiskFull, StreamsLeftOut, full_disk_told, is_disk_full
 from spark_export.exporter.job import ExportSettings
-from spark_export.exporter.planning import ExportStep, Pace, cut_at, plan_ranges, plan_tasks, take_step
+from spark_export.exporter.planning import AMOUNTS, ExportStep, Pace, cut_at, plan_ranges, plan_tasks, take_step
 from spark_export.tables.columns import DATE, ROWS
 from spark_export.tables.errors import ExportError, PositionsMoved
 from spark_export.tables.failpoint import failpoint
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from spark_export.exporter.inline import TaskThreads
 
 T = TypeVar("T")
+OnStep: TypeAlias = Callable[[ExportStep], Coroutine[Any, Any, None]]
+"""Called after each committed step."""
 
 logger = structlog.get_logger(__name__)
 
@@ -92,12 +94,8 @@ def add_up(
     """Returns the outcome of an export with these steps. left: the ranges for which there was no time."""
     return ExportOutcome(
         run_id=steps[-1].run if steps else None,
-        rows=sum(each.rows for each in steps),
-        data_bytes=sum(each.data_bytes for each in steps),
-        file_bytes=sum(each.file_bytes for each in steps),
-        files=sum(each.files for each in steps),
+        **{name: sum(getattr(each, name) for each in steps) for name in AMOUNTS},
         partitions=len({each.of.place for step in steps for each in step.ranges}),
-        lost=sum(each.lost for each in steps),
         seconds=seconds,
         steps=len(steps),
         left_out=tuple(left_out),
@@ -123,7 +121,7 @@ class Exporter:
         self._is_ending = False
         self._is_first_plan = True
 
-    async def run(self, *, on_step: Callable[[ExportStep], Awaitable[None]] | None = None) -> ExportOutcome:
+    async def run(self, *, on_step: OnStep | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call, in steps that are committed separately.
 
         Later messages are left to the next call, so this call ends even if new messages keep coming. If the caller

@@ -106,20 +106,24 @@ class TableSource(Shipped):
         return TableStreamReader(BronzeTable.of(self.options), start, None if most is None else int(most))
 
 
-class TableReader(DataSourceReader):
+class PartReader:
+    """The part that the readers share."""
+
     def __init__(self, table: BronzeTable) -> None:
         self._table = table
-
-    def partitions(self) -> list[InputPartition]:
-        return plan_files(self._table, None)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._table, partition.value)
 
 
-class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TableReader(PartReader, DataSourceReader):
+    def partitions(self) -> list[InputPartition]:
+        return plan_files(self._table, None)
+
+
+class TableStreamReader(PartReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, table: BronzeTable, start: Ends, rows_max: int | None) -> None:
-        self._table = table
+        super().__init__(table)
         self._start = start
         self._rows_max = rows_max
         self._target: Ends | None = None
@@ -144,9 +148,6 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return plan_files(self._table, _ranges(_from_json(start["ends"]), _from_json(end["ends"])))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_part(self._table, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: the positions of the tables that a query makes are in these tables."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
 from spark_export.errors import OptionError, RowsDiffer, SourceError, StreamExists
@@ -27,7 +27,7 @@ from spark_export.sink.write_rows import check_columns, has_stream_column, read_
 from spark_export.source.node import asked
 from spark_export.source.options import WriteOptions
 from spark_export.source.plan import Place
-from spark_export.source.spark_versions import DataSourceArrowWriter, DataSourceStreamArrowWriter
+from spark_export.source.spark_versions import DataSourceStreamArrowWriter
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"

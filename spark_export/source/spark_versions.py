@@ -9,21 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-__all__ = [
-    "HAS_LIMITS",
-    "DataSourceArrowWriter",
-    "DataSourceStreamArrowWriter",
-    "ReadAllAvailable",
-    "ReadLimit",
-    "ReadMaxRows",
-    "ReadMinRows",
-    "SupportsTriggerAvailableNow",
-    "arrow_schema_of",
-]
+__all__ = ["HAS_LIMITS", "DataSourceStreamArrowWriter", "ReadAllAvailable", "ReadLimit", "ReadMaxRows", "ReadMinRows"]
+__all__ += ["SupportsTriggerAvailableNow", "arrow_schema_of"]
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

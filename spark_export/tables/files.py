@@ -343,11 +343,12 @@ def split_times(batch: pa.RecordBatch, unit: str) -> Iterator[tuple[datetime | N
     if not unit:
         yield None, batch
         return
-    starts = pc.floor_temporal(batch.column("timestamp"), unit=unit)
-    ends = pc.min_max(starts).as_py()
-    if ends["min"] == ends["max"]:
-        yield ends["min"], batch
+    ends = pc.min_max(batch.column("timestamp"))
+    first, last = (pc.floor_temporal(ends[name], unit=unit).as_py() for name in ("min", "max"))
+    if first == last:
+        yield first, batch
         return
+    starts = pc.floor_temporal(batch.column("timestamp"), unit=unit)
     for start in pc.unique(starts):
         yield start.as_py(), batch.filter(pc.equal(starts, start))
 
