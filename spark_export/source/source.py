@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from spark_export.shipping import Shipped
@@ -76,26 +71,26 @@ class StreamNodeSource(Shipped):
         options = {name: value for name, value in self._own.items() if name.lower() not in only_for_writes}
         return remember(full_schema(read_options(options)), self._own)
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         from spark_export.source.readers import BatchReader
 
         schema, options = recall(schema, self._own)
         return BatchReader(read_options(options), schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceWriter:
         from spark_export.sink.writer import StreamWriter
 
         inserts = is_insert(schema)
         schema, options = recall_for_write(schema, self._own)
         return StreamWriter(schema, replace(write_options(options), inserts=inserts), overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:
         from spark_export.sink.writer import StreamSink
 
         schema, options = recall(schema, self._own, WRITE_OPTIONS)
         return StreamSink(schema, write_options(options, streaming=True), overwrite)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:
         from spark_export.source.readers import StreamReader
 
         schema, options = recall(schema, self._own)

@@ -288,6 +288,23 @@ def read_file(
         raise TableDamaged(f"{address or path} is missing or damaged: {one_line(error)}") from error
 
 
+def columns_of(paths: Iterable[Path], others: pa.Schema) -> pa.Schema:
+    """Returns all columns of some files, and others. Raises TableDamaged."""
+    found = []
+    for path in paths:
+        try:
+            found.append(pq.read_schema(path).remove_metadata())
+        except (pa.ArrowException, OSError) as error:
+            raise TableDamaged(f"{path} is missing or damaged: {one_line(error)}") from error
+    return pa.unify_schemas([*found, others])
+
+
+def least_place(path: Path) -> list[int]:
+    """Returns the lowest partition and the lowest index of a file; -1 where its statistics do not say it."""
+    said = json.loads(statistics(pq.read_metadata(path))).get("minValues", {})
+    return [said.get(name, -1) for name in ("partition", "index")]
+
+
 def split_places(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
     """Yields the rows of each stream, partition and era of a batch."""
     # A table of the user's own, and files of earlier versions, can lack the era.

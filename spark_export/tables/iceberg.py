@@ -35,18 +35,9 @@ from spark_export.tables.model import Commit, FilesPlan, IndexRange, PartitionFi
 from spark_export.tables.open import CATALOG_FILE, CatalogChoice
 
 try:
+    from pyiceberg import exceptions
     from pyiceberg.catalog import load_catalog
     from pyiceberg.conversions import from_bytes
-    from pyiceberg.exceptions import (
-        CommitFailedException,
-        CommitStateUnknownException,
-        NoSuchNamespaceError,
-        NoSuchTableError,
-        NotInstalledError,
-        RESTError,
-        TableAlreadyExistsError,
-        ValidationException,
-    )
     from pyiceberg.expressions import AlwaysTrue, And, EqualTo
     from pyiceberg.io.pyarrow import ArrowScan, parquet_files_to_data_files, schema_to_pyarrow
     from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -71,10 +62,8 @@ SNAPSHOTS_MAX = 500
 """How many snapshots `expire` keeps at most. Each commit writes all of them again: 7 kB each at 100 partitions."""
 KEPT, KEPT_MIN, GC = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep", "gc.enabled"
 """The properties with which the owner of a table says how long snapshots are kept, and whether files are removed."""
-CONFLICTS = (
-    *(CommitFailedException, CommitStateUnknownException, ValidationException, RESTError, SQLAlchemyError, OSError),
-)
-"""The errors after which nobody knows whether a commit is in the table, or another one came first."""
+UNSURE = (exceptions.CommitFailedException, exceptions.CommitStateUnknownException, exceptions.RESTError, OSError)
+"""The errors after which another commit may have come first, or nobody knows whether a commit is in the table."""
 PROPERTIES = {
     "comment": log.DESCRIPTION,
     "write.metadata.delete-after-commit.enabled": "true",
@@ -115,7 +104,7 @@ class IcebergLog(log.TableLog):
         with iceberg_errors("the catalog cannot be read"):
             try:
                 self._catalog.load_table(self._name)
-            except (NoSuchTableError, NoSuchNamespaceError):
+            except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError):
                 return False
         return True
 
@@ -124,7 +113,7 @@ class IcebergLog(log.TableLog):
             self._catalog.create_namespace_if_not_exists(self._name[:-1])
             if not self.exists():
                 # Another exporter may make the table meanwhile.
-                with suppress(TableAlreadyExistsError, CommitFailedException):
+                with suppress(exceptions.TableAlreadyExistsError, exceptions.CommitFailedException):
                     self._create(columns)
                 self._open()
         if self._chosen is not None:
@@ -154,8 +143,7 @@ class IcebergLog(log.TableLog):
         return str(self._open().metadata.table_uuid)
 
     def column_names(self) -> Sequence[str]:
-        with iceberg_errors(f"the table {self.address} cannot be read"):
-            return [each.name for each in self._open().schema().fields]
+        return [each.name for each in self._open().schema().fields]
 
     def load(self) -> TableState:
         self._table = self._open()
@@ -382,7 +370,7 @@ class IcebergLog(log.TableLog):
             with table.transaction() as change:
                 yield change
             self._sync(table, started_s)
-        except CONFLICTS as error:
+        except (*UNSURE, exceptions.ValidationException, SQLAlchemyError) as error:
             raise log.CommitConflict(one_line(error)) from error
 
     def _sync(self, table: Any, since_s: float) -> None:
@@ -419,7 +407,7 @@ class IcebergLog(log.TableLog):
         with iceberg_errors("the catalog cannot be opened"):
             try:
                 return load_catalog(name, **{**_file_options(self.place, self.options), **given})
-            except (NotInstalledError, ModuleNotFoundError) as error:
+            except (exceptions.NotInstalledError, ModuleNotFoundError) as error:
                 raise ExtraMissing(f"the catalog {name} needs more of pyiceberg: {error}") from error
 
     def _read_choice(self) -> CatalogChoice | None:
@@ -503,7 +491,7 @@ def iceberg_errors(what: str) -> Iterator[None]:
     except SQLAlchemyError as error:
         reason = error.orig if isinstance(error, DBAPIError) else error
         raise ExportError(f"{what}: {reason}") from error
-    except (NoSuchTableError, NoSuchNamespaceError) as error:
+    except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError) as error:
         raise TableRefused(f"{what}: {one_line(error)}") from error
-    except (ValueError, OSError, RESTError, CommitFailedException, CommitStateUnknownException) as error:
+    except (*UNSURE, ValueError) as error:
         raise ExportError(f"{what}: {one_line(error)}") from error

@@ -18,7 +18,7 @@ import shutil
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ockam.files.durable_files import make_folder, rename_durably, sync, write_durably
@@ -35,8 +34,7 @@ from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS, without
 from spark_export.tables.errors import TableDamaged, TableRefused
 from spark_export.tables.failpoint import failpoint
-from spark_export.tables.files import read_file, rewrite_rows, statistics
-from spark_export.tables.filesystem import locked, one_line, take_lock
+from spark_export.tables.filesystem import locked, take_lock
 
 TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
 PARTITION_BY = (model.PartitionField("stream", "stream"), model.PartitionField("date", "timestamp", "day"))
@@ -86,6 +84,8 @@ class ParquetFolderLog(log.TableLog):
             ) from error
 
     def column_names(self) -> Sequence[str]:
+        import pyarrow.parquet as pq
+
         for folder in reversed(self._runs(self._generation())):
             for each in _files_of(folder)[:1]:
                 return list(pq.read_schema(folder / each.path).names)
@@ -231,7 +231,11 @@ class ParquetFolderLog(log.TableLog):
         merges = {place: found for place, files in groups.items() if (found := chosen(files))}
         if not merges and record is None:
             return 0, 0
-        plan = self.files_plan(state, _columns_of(merges.values()))
+        from spark_export.tables.files import columns_of
+
+        paths = (folder / each.path for files in merges.values() for folder, each in files)
+        # Files of earlier versions lack the column `era`.
+        plan = self.files_plan(state, columns_of(paths, pa.schema([ROWS.field("era")])))
         tree = Path(plan.root) / "generation" / f"run={state.run:06d}"
         try:
             made = self._merge(plan, tree, merges)
@@ -275,10 +279,12 @@ class ParquetFolderLog(log.TableLog):
         tree: Path,
         merges: Mapping[tuple[str, int, str], Sequence[tuple[Path, model.DataFile]]],
     ) -> list[model.DataFile]:
+        from spark_export.tables.files import least_place, rewrite_rows
+
         made: list[model.DataFile] = []
         for files in merges.values():
             # The tasks of a run report their files in any order.
-            ordered = sorted(files, key=lambda one: _least(one[0] / one[1].path))
+            ordered = sorted(files, key=lambda one: least_place(one[0] / one[1].path))
             names = plan.schema.names
             rows = (part for folder, each in ordered for part in _read(folder / each.path, each.stream, names))
             for done in rewrite_rows(plan, rows)[1]:
@@ -369,25 +375,11 @@ class ParquetFolderLog(log.TableLog):
 
 def _read(path: Path, stream: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a file, with the column `stream`. Raises TableDamaged."""
+    # A run that finds nothing new does not load what reads and writes Parquet.
+    from spark_export.tables.files import read_file
+
     for batch in read_file(fs.LocalFileSystem(), str(path), columns):
         yield batch.append_column("stream", pa.repeat(pa.scalar(stream), batch.num_rows))
-
-
-def _columns_of(merges: Iterable[Sequence[tuple[Path, model.DataFile]]]) -> pa.Schema:
-    """Returns the columns of all files that are merged. Files of earlier versions lack the column `era`."""
-    found = []
-    for path in (folder / each.path for files in merges for folder, each in files):
-        try:
-            found.append(pq.read_schema(path))
-        except (pa.ArrowException, OSError) as error:
-            raise TableDamaged(f"{path} is missing or damaged: {one_line(error)}") from error
-    return pa.unify_schemas([*(each.remove_metadata() for each in found), pa.schema([ROWS.field("era")])])
-
-
-def _least(path: Path) -> list[int]:
-    """Returns the lowest partition and the lowest index of a file; -1 where its statistics do not say it."""
-    said = json.loads(statistics(pq.read_metadata(path))).get("minValues", {})
-    return [said.get(name, -1) for name in ("partition", "index")]
 
 
 def _state_of(folders: Sequence[Path]) -> model.TableState:
