@@ -17,10 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from spark_export.exporter.planning import take_step
 from spark_export.registration import register_format
 from spark_export.shipping import Shipped
+from spark_export.source.schema import KAFKA_HEADERS
 from spark_export.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
@@ -31,14 +34,8 @@ from spark_export.tables.model import Incarnation, IndexRange
 from spark_export.tables.open import CatalogChoice, open_table
 
 FORMAT = "stream_node_table"
-SCHEMA = (
-    "stream string, partition int, era int, index bigint, timestamp timestamp, key binary, "
-    "headers array<struct<key: string, value: binary>>, data binary"
-)
-"""The columns of the bronze table; `spark_export.tables.columns.ROWS` explains them."""
-HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
-COLUMNS = pa.schema([pa.field(each.name, HEADERS if each.name == "headers" else each.type) for each in ROWS])
-"""The columns as Spark wants them, where each part can be null."""
+COLUMNS = pa.schema([pa.field(each.name, KAFKA_HEADERS if each.name == "headers" else each.type) for each in ROWS])
+"""The columns of the bronze table (`spark_export.tables.columns.ROWS`) as Spark wants them: each part can be null."""
 TASK_BYTES = 64 * 1024 * 1024
 """The size of the files that one task reads. A larger file is one task."""
 Ends = dict[tuple[str, int, int], int]
@@ -94,8 +91,8 @@ class TableSource(Shipped):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
-        return SCHEMA
+    def schema(self) -> StructType:
+        return from_arrow_schema(COLUMNS)
 
     def reader(self, schema: Any) -> DataSourceReader:
         return TableReader(BronzeTable.of(self.options))

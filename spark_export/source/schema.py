@@ -15,14 +15,13 @@ import pyarrow.compute as pc
 
 from spark_export.errors import BadAnswer
 from spark_export.source.options import ReadOptions
+from spark_export.tables.columns import HEADERS, ROWS
+from stream_client.arrow import ArrowBatches
 from stream_service.extensions import Header, RichMessage
 from stream_service.extras import decode_extras
 from stream_storage.checksum import checksum_full, seed_base
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-_HEADER = pa.field("key", pa.string(), False), pa.field("value", pa.binary(), False)
-ARROW_HEADERS = pa.list_(pa.field("element", pa.struct(_HEADER), False))
-KAFKA_HEADERS = pa.list_(pa.struct([field.with_nullable(True) for field in _HEADER]))
+KAFKA_HEADERS = pa.list_(pa.struct([field.with_nullable(True) for field in HEADERS.value_type]))
 
 NULL_HEADER = "node/null/1"
 """The name of the header that marks an empty message as a row with null data (option `nulls=mark`)."""
@@ -37,17 +36,9 @@ LOG_APPEND_TIME = 1
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
     """Returns the Arrow schema of a read, under the names of this format and without the columns of a decoder."""
-    fields = [
-        pa.field("key", pa.binary(), True),
-        *([pa.field("data", pa.binary(), False)] if options.include_data else []),
-        pa.field("stream", pa.string(), False),
-        pa.field("partition", pa.int32(), False),
-        pa.field("index", pa.int64(), False),
-        pa.field("timestamp", TIMESTAMP, False),
-        *([pa.field("headers", ARROW_HEADERS, True)] if options.include_headers else []),
-        *([pa.field(MARKED, pa.bool_(), False)] if options.marks else []),
-    ]
-    return pa.schema(fields)
+    names = ("key", *(["data"] if options.include_data else []), "stream", "partition", "index", "timestamp")
+    fields = [ROWS.field(name) for name in (*names, *(["headers"] if options.include_headers else []))]
+    return pa.schema([*fields, *([pa.field(MARKED, pa.bool_(), False)] if options.marks else [])])
 
 
 def requested_schema(options: ReadOptions) -> pa.Schema:
@@ -66,37 +57,33 @@ def batch_of_messages(
     messages: Sequence[RichMessage], stream: str, partition: int, options: ReadOptions
 ) -> pa.RecordBatch:
     """Returns the messages of a pull as a record batch with the schema of `arrow_schema`."""
-    columns = {
-        "key": pa.array([each.key for each in messages], pa.binary()),
-        "index": pa.array([each.index for each in messages], pa.int64()),
-        "timestamp": pa.array([each.time_us for each in messages], TIMESTAMP),
-    }
-    if options.include_data:
-        columns["data"] = pa.array([each.data for each in messages], pa.binary())
-    if options.include_headers:
-        columns["headers"] = headers_column([each.headers for each in messages])
-    if options.marks:
-        columns[MARKED] = pa.array([is_marked(each.headers) for each in messages], pa.bool_())
-    return with_place(columns, len(messages), stream, partition, arrow_schema(options))
+    made, schema = ArrowBatches(stream, partition, None).batch(messages), arrow_schema(options)
+    columns = dict(zip(made.schema.names, made.columns, strict=True))
+    columns[MARKED] = pa.array([is_marked(each.headers) for each in messages], pa.bool_())
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options: ReadOptions) -> pa.RecordBatch:
     """Returns a bulk page (docs/wire.md) as a batch of `arrow_schema`. Unchanged columns are not copied."""
-    rows, names = page.num_rows, page.schema.names
+    rows, names, schema = page.num_rows, page.schema.names, arrow_schema(options)
     columns = {
+        "stream": pa.repeat(pa.scalar(stream, pa.string()), rows),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
         "key": page.column("key") if "key" in names else pa.nulls(rows, pa.binary()),
         "index": page.column("index"),
-        "timestamp": page.column("time_us").cast(TIMESTAMP),
+        "timestamp": page.column("time_us").cast(schema.field("timestamp").type),
     }
     if options.include_data:
         columns["data"] = page.column("data")
     if options.include_headers:
         beside = page.column("beside").to_pylist() if "beside" in names else []
         stored = [decode_extras(each).headers for each in beside]
-        columns["headers"] = headers_column(stored) if stored else pa.nulls(rows, ARROW_HEADERS)
+        # A message without headers has null, as in Spark's Kafka source.
+        listed = [[{"key": header.name, "value": header.value} for header in each] or None for each in stored]
+        columns["headers"] = pa.array(listed, HEADERS) if listed else pa.nulls(rows, HEADERS)
     if options.marks:
         columns[MARKED] = _marks(page.column("beside")) if "beside" in names else pa.repeat(False, rows)
-    return with_place(columns, rows, stream, partition, arrow_schema(options))
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def is_marked(headers: Sequence[Header]) -> bool:
@@ -124,24 +111,9 @@ def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
             raise BadAnswer(f"message {index} is not what was written (its checksum differs); run `stream-node verify`")
 
 
-def headers_column(headers: Sequence[Sequence[Header]]) -> pa.Array:
-    """Returns the column `headers`. A message without headers has null, as in Spark's Kafka source."""
-    listed = [[{"key": header.name, "value": header.value} for header in each] or None for each in headers]
-    return pa.array(listed, ARROW_HEADERS)
-
-
 def with_kafka_names(columns: dict[str, pa.Array], rows: int) -> dict[str, pa.Array]:
     """Returns the columns under the names of Spark's Kafka source. Null data is null in `value`, as in Kafka."""
     named = {KAFKA_NAMES.get(name, name): column for name, column in columns.items()}
     if MARKED in columns and pc.any(columns[MARKED]).as_py():
         named["value"] = pc.if_else(columns[MARKED], pa.scalar(None, pa.binary()), columns["data"])
     return named | {"timestampType": pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), rows)}
-
-
-def with_place(
-    columns: dict[str, pa.Array], rows: int, stream: str, partition: int, schema: pa.Schema
-) -> pa.RecordBatch:
-    """Returns `columns` as a record batch with the columns `stream` and `partition` added."""
-    columns["stream"] = pa.repeat(pa.scalar(stream, pa.string()), rows)
-    columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)

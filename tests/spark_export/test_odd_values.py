@@ -15,7 +15,8 @@ from spark_export.decode.decoding import decoder
 from spark_export.sink.write_rows import read_row
 from spark_export.source.option_values import parse_offsets
 from spark_export.source.options import write_options
-from spark_export.source.schema import ARROW_HEADERS, NULL_HEADER
+from spark_export.source.schema import NULL_HEADER
+from spark_export.tables.columns import HEADERS
 
 
 def test_a_mark_of_null_is_not_written_twice() -> None:
@@ -39,7 +40,7 @@ def test_null_data_is_a_row_of_nulls() -> None:
 @pytest.mark.parametrize("mark", [BlockMark(2**63, 0, 2, 1, 1, b""), BlockMark(1, 2**31, 2**32, 1, 1, b"")])
 def test_a_mark_that_no_column_holds_is_a_problem(mark: BlockMark) -> None:
     headers = [[{"key": MARK_HEADER, "value": bare.Encoder(BlockMark).encode(mark)}]]
-    columns = {"key": pa.array([b"k"]), "data": pa.array([b""]), "headers": pa.array(headers, ARROW_HEADERS)}
+    columns = {"key": pa.array([b"k"]), "data": pa.array([b""]), "headers": pa.array(headers, HEADERS)}
     (row,) = decoder("block")(pa.record_batch(columns)).to_pylist()
     assert row["block_number"] is None
     assert "too large" in row["problem"]

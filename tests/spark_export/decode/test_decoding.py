@@ -47,7 +47,8 @@ from spark_export.decode.decoding import decoder
 from spark_export.errors import OptionError
 from spark_export.source.options import read_options
 from spark_export.source.projection import Projection, full_schema
-from spark_export.source.schema import ARROW_HEADERS, batch_of_messages
+from spark_export.source.schema import batch_of_messages
+from spark_export.tables.columns import HEADERS
 from tests.spark_export.decode.json_messages import schema
 from tests.spark_export.decoded import arrays_of
 
@@ -285,7 +286,7 @@ def test_only_what_is_asked_of_a_block_is_decoded() -> None:
     """Goal: who asks for marks alone pays for no items. Method: bytes that are no block, and no problem."""
     fields = [pa.field("block_number", pa.int64()), pa.field("parts", pa.int32())]
     mark = {"key": MARK_HEADER, "value": bare.encode(BlockMark(7, 0, 1, 2, 3, b"r"))}
-    headers = pa.array([[mark]], ARROW_HEADERS)
+    headers = pa.array([[mark]], HEADERS)
     found = decoder("block", fields).arrays(pa.nulls(1, pa.binary()), pa.array([b"no block"]), headers)
     assert [array.to_pylist() for array in found] == [[7], [1]]
 
