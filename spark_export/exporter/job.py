@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,6 +20,9 @@ from spark_export.tables.log import TableLog
 from spark_export.tables.model import FilesPlan, TableState
 from spark_export.tables.open import CatalogChoice, find_format, open_table
 from stream_client import Tls, Token
+
+if TYPE_CHECKING:
+    from spark_export.decode.decoding import MessageDecoder
 
 SUFFIX_CHARACTERS = 6
 OWN_NAMES = (
@@ -60,7 +63,7 @@ class ExportSettings:
     rows_max: int | None = None
     bytes_max: int | None = None
     seconds_max: float | None = None
-    decoder: Decoding | None = None
+    decoder: MessageDecoder | None = None
     without_data: bool = False
     store_options: dict[str, str] = field(default_factory=dict)
     catalog: CatalogChoice | None = None
@@ -100,14 +103,6 @@ class ExportSettings:
 
     def consumer(self, table_id: str) -> str:
         return self.client_id or f"export-{self.place().name}-{table_id.replace('-', '')[:SUFFIX_CHARACTERS]}"
-
-
-class Decoding(Protocol):
-    """What adds columns to rows: `spark_export.decode.decoding.MessageDecoder`."""
-
-    fields: Sequence[pa.Field]
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch: ...
 
 
 def _refuse_strange(folder: Path) -> None:
