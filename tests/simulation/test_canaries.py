@@ -38,9 +38,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def plant_a_failed_append_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     appended = StreamWorker._appended
 
-    def appended_whatever_happened(self: StreamWorker, pushes: PushRun, operation: Append) -> None:
+    def appended_whatever_happened(self: StreamWorker, operation: Append) -> None:
         operation.error = None
-        appended(self, pushes, operation)
+        appended(self, operation)
 
     monkeypatch.setattr(StreamWorker, "_appended", appended_whatever_happened)
 
