@@ -38,6 +38,11 @@ class SetCutter:
         self._waiting_bytes = self._missing_bytes = 0
         self._large_bytes = 0
 
+    @property
+    def is_in_item(self) -> bool:
+        """Whether a part of a large item has gone out, and the rest must follow."""
+        return self._large_bytes > 0
+
     def feed(self, data: bytes) -> list[SetPart]:
         """Adds a part. Raises BlockFormatError."""
         found: list[SetPart] = []

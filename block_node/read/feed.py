@@ -56,7 +56,8 @@ class BlockFeed:
         self._now_s = now_s
         self._missing_s_max = missing_s_max
         self._guard = guard
-        self._reading = self._is_over = self._is_stopping = False
+        self._reading = self._is_over = False
+        self._stops: str | None = None
         self._part = 0
         self._waits_from_s: float | None = None
         self.has_source = True
@@ -76,8 +77,8 @@ class BlockFeed:
         if self._is_over or self._reading or not self._taker.has_room():
             return
         end, first = self._plan.end, self._store.available.first
-        if self._is_stopping and not self.is_in_block:
-            self._end(SubscribeStatus.SUCCESS, "the node stops; subscribe again")
+        if self._stops is not None and not self.is_in_block:
+            self._end(SubscribeStatus.SUCCESS, self._stops)
         elif end is not None and self.next_block is not None and self.next_block > end:
             self._end(SubscribeStatus.SUCCESS, "")
         elif self.next_block is None and first is not None and end is not None and first > end:
@@ -100,9 +101,9 @@ class BlockFeed:
         """Leaves out the next block, because the taker has it from elsewhere."""
         self.next_block, self._waits_from_s = number + 1, None
 
-    def stop(self) -> None:
+    def stop(self, reason: str) -> None:
         """Ends the feed with SUCCESS at the end of the present block."""
-        self._is_stopping = True
+        self._stops = reason
         self.go_on()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ import structlog
 
 from block_node.grpc.calls.publishers import DoorPublishers
 from block_node.grpc.calls.statistics import ANSWERS
-from block_node.grpc.http2.handler import GrpcCall
+from block_node.grpc.http2.handler import FAILED, GrpcCall
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import (
@@ -216,6 +216,10 @@ class PublishCall:
             self._intake.end(PublishStatus.INVALID_REQUEST, current, str(error))
         except ProtocolError as error:
             self._intake.end(PublishStatus.ERROR, current, str(error))
+        except Exception:
+            # The publisher reads the end of its stream before that of the call; the connection logs the mistake.
+            self._intake.end(PublishStatus.ERROR, current, FAILED)
+            raise
         self._runner.perform()
 
     def _take(self, message: bytes) -> None:

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import trio
 
-from block_node.events import NodeStopping, Notification, PersistedNotification
+from block_node.events import NodeFailure, NodeStopping, Notification, PersistedNotification
 from block_node.facility import Plugin
 from block_node.grpc.calls.about import HealthCall, ReflectionCall
 from block_node.grpc.calls.access import AccessCall
@@ -54,6 +54,8 @@ class GrpcPlugin(Plugin):
     def handle_notification(self, notification: Notification) -> None:
         if isinstance(notification, PersistedNotification):
             self._services.go_on()
+        elif isinstance(notification, NodeFailure):
+            self._services.fail(notification.reason)
         elif isinstance(notification, NodeStopping):
             self._services.stop()
 
@@ -161,7 +163,11 @@ class GrpcServices:
     def stop(self) -> None:
         for each in list(self._subscriptions):
             if each.feed is not None:
-                each.feed.stop()
+                each.feed.stop("the node stops; subscribe again")
+
+    def fail(self, reason: str) -> None:
+        for each in list(self._subscriptions):
+            each.fail(reason)
 
     def _check_open(self) -> None:
         if not self.blocks.store.is_open:

@@ -42,6 +42,7 @@ class SubscribeCall:
         self._store = store
         self._plan_limits = plan_limits
         self._now_s = now_s
+        self._began_s = now_s()
         self._begin = begin
         self._on_end = on_end
         self._cutter = SetCutter()
@@ -120,7 +121,14 @@ class SubscribeCall:
 
     def tick(self) -> None:
         if self.feed is not None:
+            duration_s = self._plan_limits.duration_s_max
+            if duration_s is not None and self._now_s() - self._began_s >= duration_s:
+                self.feed.stop(f"a subscription lasts {duration_s:g} s")
             self.feed.tick()
+
+    def fail(self, reason: str) -> None:
+        """Ends the subscription at once, because the node has failed."""
+        self._finish(SubscribeStatus.ERROR, reason)
 
     def _send_set(self, part: SetPart) -> bool:
         if part.begins_bytes is None:
@@ -135,8 +143,12 @@ class SubscribeCall:
         self._is_full = self._is_full or not has_room
 
     def _finish(self, status: SubscribeStatus, reason: str) -> None:
-        self._call.send(write_message("SubscribeStreamResponse", {"status": int(status)}))
-        self._call.finish(GrpcStatus.OK, reason)
+        if self._cutter.is_in_item:
+            # The message that has begun stays incomplete, so that no other one can follow.
+            self._call.abort(GrpcStatus.INTERNAL, reason)
+        else:
+            self._call.send(write_message("SubscribeStreamResponse", {"status": int(status)}))
+            self._call.finish(GrpcStatus.OK, reason)
         self._close(status)
 
     def _close(self, status: SubscribeStatus | None) -> None:

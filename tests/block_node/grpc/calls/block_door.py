@@ -119,7 +119,68 @@ async def block_door(
         nursery.cancel_scope.cancel()
 
 
-class GrpcPublisher:
+class BlockPublisher:
+    """What a publisher sends, and the answers that it expects, by any client."""
+
+    async def put(self, message: bytes) -> None:
+        raise NotImplementedError
+
+    async def hear(self) -> bytes:
+        """Returns the next answer."""
+        raise NotImplementedError
+
+    async def ended(self) -> int:
+        """Waits for the end of the call, and returns its status."""
+        raise NotImplementedError
+
+    async def send(self, request: WireMessage) -> None:
+        await self.put(write_message("PublishStreamRequest", request))
+
+    async def items(self, items: Sequence[Item]) -> None:
+        await self.send({"block_items": {"block_items": list(items)}})
+
+    async def header(self, number: int) -> None:
+        await self.items([header_of(number)])
+
+    async def end_block(self, number: int) -> None:
+        await self.send({"end_of_block": {"block_number": number}})
+
+    async def block(self, block: GeneratedBlock, set_size: int = 4) -> None:
+        for start in range(0, len(block.items), set_size):
+            await self.items(block.items[start : start + set_size])
+        await self.end_block(block.number)
+
+    async def end_stream(self, code: int = 1, earliest: int = 0, latest: int = 0) -> None:
+        end = {"end_code": code, "earliest_block_number": earliest, "latest_block_number": latest}
+        await self.send({"end_stream": end})
+
+    async def next(self) -> WireMessage:
+        """The next answer."""
+        return read_message("PublishStreamResponse", await self.hear())
+
+    async def expect(self, kind: str, number: int) -> None:
+        found = await self.next()
+        block = {"block_number": number} if number else {}
+        assert found == {kind: block}, f"{found} came where {kind} {number} was expected"
+
+    async def expect_end(self, status: int, last: int, proximate: int) -> str:
+        """The end of the stream, and the trailers behind it. Returns the reason in them, if the client tells it."""
+        found = await self.next()
+        fields = {"status": status, "block_number": last, "proximate_block_number": proximate}
+        assert found == {"end_stream": {name: value for name, value in fields.items() if value}}
+        assert await self.ended() == 0
+        return ""
+
+    async def wait_for(self, kind: str, number: int) -> list[WireMessage]:
+        """Until that answer has come; those before it."""
+        before = []
+        wanted = {kind: {"block_number": number} if number else {}}
+        while (found := await self.next()) != wanted:
+            before.append(found)
+        return before
+
+
+class GrpcPublisher(BlockPublisher):
     """One publisher on a connection of its own."""
 
     def __init__(self, client: RawClient, stream_id: int) -> None:
@@ -144,54 +205,20 @@ class GrpcPublisher:
     def answer(self) -> Answer:
         return self.client.answers[self.stream_id]
 
-    async def send(self, request: WireMessage) -> None:
-        await self.client.send(self.stream_id, framed(write_message("PublishStreamRequest", request)))
+    async def put(self, message: bytes) -> None:
+        await self.client.send(self.stream_id, framed(message))
 
-    async def items(self, items: Sequence[Item]) -> None:
-        await self.send({"block_items": {"block_items": list(items)}})
-
-    async def header(self, number: int) -> None:
-        await self.items([header_of(number)])
-
-    async def end_block(self, number: int) -> None:
-        await self.send({"end_of_block": {"block_number": number}})
-
-    async def block(self, block: GeneratedBlock, set_size: int = 4) -> None:
-        for start in range(0, len(block.items), set_size):
-            await self.items(block.items[start : start + set_size])
-        await self.end_block(block.number)
-
-    async def end_stream(self, code: int = 1, earliest: int = 0, latest: int = 0) -> None:
-        end = {"end_code": code, "earliest_block_number": earliest, "latest_block_number": latest}
-        await self.send({"end_stream": end})
-
-    async def next(self) -> WireMessage:
-        """The next answer."""
+    async def hear(self) -> bytes:
         await self.client.until(lambda: len(self.answer.messages()) > self.seen)
         self.seen += 1
-        return read_message("PublishStreamResponse", self.answer.messages()[self.seen - 1])
+        return self.answer.messages()[self.seen - 1]
 
-    async def expect(self, kind: str, number: int) -> None:
-        found = await self.next()
-        block = {"block_number": number} if number else {}
-        assert found == {kind: block}, f"{found} came where {kind} {number} was expected"
+    async def ended(self) -> int:
+        return (await self.client.until_end(self.stream_id)).status
 
     async def expect_end(self, status: int, last: int, proximate: int) -> str:
-        """The end of the stream, and the trailers behind it. Returns the reason in them."""
-        found = await self.next()
-        fields = {"status": status, "block_number": last, "proximate_block_number": proximate}
-        assert found == {"end_stream": {name: value for name, value in fields.items() if value}}
-        await self.client.until_end(self.stream_id)
-        assert self.answer.status == 0
+        await super().expect_end(status, last, proximate)
         return self.answer.text
-
-    async def wait_for(self, kind: str, number: int) -> list[WireMessage]:
-        """Until that answer has come; those before it."""
-        before = []
-        wanted = {kind: {"block_number": number} if number else {}}
-        while (found := await self.next()) != wanted:
-            before.append(found)
-        return before
 
 
 @asynccontextmanager

@@ -6,7 +6,6 @@ GRPCURL names the file where it is not on PATH.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -18,7 +17,6 @@ import pytest
 import trio
 
 from tests.block_node.grpc.calls.block_door import BlockDoor, block_door
-from tests.block_node.publish.samples import chain_of
 
 GRPCURL = shutil.which(os.environ.get("GRPCURL", "grpcurl"))
 API = "org.hiero.block.api"
@@ -55,28 +53,3 @@ async def test_the_services_are_listed_and_described(tmp_path: Path) -> None:
         assert {f"{API}.BlockStreamPublishService", f"{API}.BlockNodeService", "grpc.health.v1.Health"} <= set(listed)
         with pytest.raises(AssertionError):
             await call(door, "describe", "no.Thing")
-
-
-async def test_blocks_are_published_and_read(tmp_path: Path) -> None:
-    blocks = chain_of(3)
-    requests = []
-    for block in blocks:
-        items = [base64.b64encode(item).decode() for item in block.items]
-        requests += [{"block_items": {"block_items": items}}, {"end_of_block": {"block_number": block.number}}]
-    given = "".join(map(json.dumps, requests)).encode()
-    async with block_door(tmp_path) as door:
-        # grpcurl closes its half after the last request, so it may not wait for the acknowledgements.
-        await call(door, "-d", "@", f"{API}.BlockStreamPublishService/publishBlockStream", given=given)
-        await door.world.settle()
-        assert door.world.stored() == [0, 1, 2]
-        [status] = messages_of(await call(door, f"{API}.BlockNodeService/serverStatus"))
-        assert status["nextExpectedBlock"] == "3"
-        asked = json.dumps({"start_block_number": 0, "end_block_number": 2})
-        parts = list(
-            messages_of(await call(door, "-d", asked, f"{API}.BlockStreamSubscribeService/subscribeBlockStream"))
-        )
-        assert parts[-1] == {"status": "SUCCESS"}
-        found = [base64.b64decode(item) for part in parts for item in part.get("blockItems", {}).get("blockItems", [])]
-        assert found == [item for block in blocks for item in block.items]
-        [got] = messages_of(await call(door, "-d", '{"block_number": 1}', f"{API}.BlockAccessService/getBlock"))
-        assert [base64.b64decode(item) for item in got["block"]["items"]] == list(blocks[1].items)

@@ -1,5 +1,5 @@
-// A client of grpc-java over netty. Arguments: PORT ENCODING. It makes the calls that its standard input names, one a
-// line, as tests/block_node/grpc/foreign/foreign_client.py writes them. Messages stay bytes.
+// A client of grpc-java over netty. Argument: ENCODING. It does what its standard input says, one act a line, as
+// tests/block_node/grpc/foreign/peers.py writes them. Messages stay bytes.
 
 import io.grpc.CallOptions;
 import io.grpc.ClientCall;
@@ -15,8 +15,8 @@ import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.UncheckedIOException;
 import java.util.Base64;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
+import java.util.HashMap;
+import java.util.Map;
 
 public class GrpcJava {
     static final MethodDescriptor.Marshaller<byte[]> SAME = new MethodDescriptor.Marshaller<>() {
@@ -32,68 +32,62 @@ public class GrpcJava {
             }
         }
     };
+    static final Map<String, ManagedChannel> channels = new HashMap<>();
+    static final Map<String, ClientCall<byte[], byte[]>> calls = new HashMap<>();
 
     public static void main(String[] arguments) throws Exception {
-        ManagedChannel channel = NettyChannelBuilder.forAddress("127.0.0.1", Integer.parseInt(arguments[0]))
-                .usePlaintext()
-                .maxInboundMessageSize(Integer.MAX_VALUE)
-                .build();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-            System.out.println(make(channel, arguments[1], line.split(" ", -1)));
+            String[] fields = line.split(" ", -1);
+            switch (fields[0]) {
+                case "open" -> calls.put(fields[1], open(fields[1], fields[2], fields[3], arguments[0]));
+                case "send" -> calls.get(fields[1]).sendMessage(Base64.getDecoder().decode(fields[2]));
+                case "end" -> calls.get(fields[1]).halfClose();
+                case "cancel" -> calls.get(fields[1]).cancel("as the test wants it", null);
+                case "close" -> {
+                    ManagedChannel channel = channels.remove(fields[1]);
+                    if (channel != null) {
+                        channel.shutdownNow();
+                    }
+                    say("closed " + fields[1]);
+                }
+                default -> throw new IllegalArgumentException(line);
+            }
         }
-        channel.shutdownNow().awaitTermination(10, TimeUnit.SECONDS);
+        System.exit(0);
     }
 
-    static String make(ManagedChannel channel, String encoding, String[] fields) throws Exception {
-        String ending = fields[2];
-        String until = fields[3];
+    static synchronized void say(String line) {
+        System.out.println(line);
+    }
+
+    static ClientCall<byte[], byte[]> open(String number, String port, String path, String encoding) {
+        ManagedChannel channel = channels.computeIfAbsent(port, key -> NettyChannelBuilder
+                .forAddress("127.0.0.1", Integer.parseInt(key))
+                .usePlaintext()
+                .maxInboundMessageSize(Integer.MAX_VALUE)
+                .build());
         MethodDescriptor<byte[], byte[]> method = MethodDescriptor.<byte[], byte[]>newBuilder()
                 .setType(MethodDescriptor.MethodType.BIDI_STREAMING)
-                .setFullMethodName(fields[0].substring(1))
+                .setFullMethodName(path.substring(1))
                 .setRequestMarshaller(SAME)
                 .setResponseMarshaller(SAME)
                 .build();
-        CallOptions options = CallOptions.DEFAULT
-                .withDeadlineAfter(Long.parseLong(fields[1]), TimeUnit.SECONDS)
-                .withCompression(encoding);
-        ClientCall<byte[], byte[]> call = channel.newCall(method, options);
-        CompletableFuture<String> result = new CompletableFuture<>();
-        StringBuilder answers = new StringBuilder();
+        ClientCall<byte[], byte[]> call = channel.newCall(method, CallOptions.DEFAULT.withCompression(encoding));
         call.start(new ClientCall.Listener<>() {
             @Override
             public void onMessage(byte[] message) {
-                String answer = Base64.getEncoder().encodeToString(message);
-                answers.append(' ').append(answer);
-                // A second answer may come before the node has seen the end.
-                boolean isFirst = answers.indexOf(" ") == answers.lastIndexOf(" ");
-                if (until.equals("any") ? isFirst : until.equals(answer)) {
-                    end(call, ending);
-                }
+                say("answer " + number + " " + Base64.getEncoder().encodeToString(message));
                 call.request(1);
             }
 
             @Override
             public void onClose(Status status, Metadata trailers) {
-                result.complete(status.getCode().value() + answers.toString());
+                say("done " + number + " " + status.getCode().value());
             }
         }, new Metadata());
         call.setMessageCompression(true);
         call.request(1);
-        for (int at = 4; at < fields.length; at++) {
-            call.sendMessage(Base64.getDecoder().decode(fields[at]));
-        }
-        if (until.equals("-")) {
-            end(call, ending);
-        }
-        return result.get();
-    }
-
-    static void end(ClientCall<byte[], byte[]> call, String ending) {
-        if (ending.equals("cancel")) {
-            call.cancel("in the middle", null);
-        } else {
-            call.halfClose();
-        }
+        return call;
     }
 }
