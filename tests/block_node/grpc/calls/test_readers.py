@@ -44,6 +44,7 @@ from tests.block_node.grpc.calls.block_door import (
 from tests.block_node.grpc.http2.door import wait_until
 from tests.block_node.grpc.http2.raw_client import Answer, framed, pbj_headers, raw_client
 from tests.block_node.publish.samples import chain_of
+from tests.block_node.publish.test_node_faults import plugin
 
 SUCCESS, INVALID_REQUEST, ERROR, INVALID_START, INVALID_END, NOT_AVAILABLE = range(1, 7)
 INTERNAL = 13
@@ -196,6 +197,54 @@ async def test_one_block(tmp_path: Path, request_: WireMessage, number: int | No
         if number is not None:
             assert found["block"]["items"] == list(chain_of(3)[number].items)
         assert (answer.status, answer.text == "") == (0, status == SUCCESS), "a refusal says why"
+
+
+async def test_the_status_is_answered_while_a_publisher_sends_at_full_speed(tmp_path: Path) -> None:
+    """The publisher never stops, so who waited for all that it has sent would wait for ever. A mirror node waits
+    400 ms; what a machine takes is a figure of the bench."""
+    items = [make_item(4, bytes(8_000))] * 100
+    async with block_door(tmp_path) as door, publisher(door) as one, raw_client(door.port) as other:
+        sent = 0
+        async with trio.open_nursery() as nursery:
+
+            async def publish() -> None:
+                nonlocal sent
+                await one.items(chain_of(1)[0].items[:2])
+                while True:
+                    await one.items(items)
+                    sent += 1
+
+            nursery.start_soon(publish)
+            for before in range(0, 100, 10):
+                await wait_until(lambda before=before: sent > before)  # type: ignore[misc]
+                assert (await other.ask(pbj_headers(STATUS), framed(b""))).status == 0
+            nursery.cancel_scope.cancel()
+
+
+async def test_the_status_does_not_wait_for_what_a_publisher_has_sent(tmp_path: Path) -> None:
+    """The plugins take nothing, so that the publisher's backlog fills its window. The status is asked over its own
+    connection."""
+    async with block_door(tmp_path) as door, publisher(door) as one:
+        await one.items(chain_of(1)[0].items[:2])
+        plugin(door.world, "persistence").inlet.pause()
+        message = {"block_items": {"block_items": [make_item(4, bytes(8_000))] * 100}}
+        data = framed(write_message("PublishStreamRequest", message)) * 200
+        client, at = one.client, 0
+
+        def is_held() -> bool:
+            return any(each.is_held for each in door.world.publishing.statistics().sessions)
+
+        while not is_held() or client.h2.local_flow_control_window(one.stream_id):
+            room = min(client.h2.local_flow_control_window(one.stream_id), client.h2.max_outbound_frame_size)
+            client.h2.send_data(one.stream_id, data[at : at + room])
+            at += room
+            await client.flush()
+            with trio.move_on_after(0 if room else 0.05):
+                await client.receive()
+        assert (await client.ask(pbj_headers(STATUS), framed(b""))).status == 0
+        assert is_held()
+        assert at < len(data)
+        plugin(door.world, "persistence").inlet.resume()
 
 
 async def test_an_empty_node_expects_its_first_block_also_before_it_takes_publishers(

@@ -12,10 +12,11 @@ from block_node.blocks.errors import Level
 from block_node.blocks.items import make_item
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import NodeFailure
+from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.messages import NO_BLOCK, WireMessage
 from block_node.read.subscription_plan import SubscribeLimits
 from tests.block_node.grpc.calls.block_door import DETAIL, GET, STATUS, blocks_of
-from tests.block_node.grpc.conformance.meeting import Meet
+from tests.block_node.grpc.conformance.meeting import Meet, lacks
 from tests.block_node.grpc.http2.door import wait_until
 from tests.block_node.publish.samples import chain_of
 
@@ -179,6 +180,18 @@ async def test_s12_history_has_the_same_items_as_were_published(meet: Meet) -> N
         assert await history.until_status() == SUCCESS
         assert live.blocks() == history.blocks() == [0, 1]
         assert [part for part in history.parts if "status" not in part] == live.parts
+
+
+@lacks({"grpcurl": "it is a process for each call"})
+async def test_a_hundred_streams_at_once(meet: Meet) -> None:
+    """The calls of a library share one connection, which may have so many."""
+    async with meet() as here:
+        one = await here.published(2)
+        subscribers = [await here.subscribe(1, 2) for _ in range(Http2Limits().streams_max - 1)]
+        await one.block(chain_of(3)[2])
+        for subscriber in subscribers:
+            assert await subscriber.until_status() == SUCCESS
+            assert subscriber.blocks() == [1, 2]
 
 
 async def test_a1_each_way_of_asking_for_a_block(meet: Meet) -> None:

@@ -115,7 +115,7 @@ class PbjPeer:
 
     async def call(self, path: str) -> PbjCall:
         client = await self._stack.enter_async_context(raw_client(self._port))
-        return PbjCall(client, await client.open(pbj_headers(path, "zstd")))
+        return PbjCall(client, await client.open(pbj_headers(path, "zstd", f"127.0.0.1:{self._port}")))
 
 
 # grpcurl.

@@ -1,8 +1,19 @@
 """A client on bare h2 that speaks as PBJ's does, and as no library would: for frames that grpcio never sends.
 
-PBJ (pbj 04e9a48b, pbj-grpc-client-helidon: `PbjGrpcCall`, `PbjGrpcClient`) sends exactly the headers of `pbj_headers`:
-no `te: trailers`, no user-agent, `:scheme http` also over TLS. It compresses every message with one encoding, whatever
-the server accepts, and zstd frames have no content size (`ZstdOutputStream`).
+PBJ is the client of consensus nodes and of the backfill of block nodes. What it sends is read from its source (pbj
+04e9a48b, module pbj-grpc-client-helidon, if no other is named; CN: hiero-consensus-node, package
+com.hedera.node.app.blocks.impl.streaming; BN: hiero-block-node b81bbd119):
+
+- each header: the constructor of `PbjGrpcCall`, which sends the headers of `pbj_headers` and the metadata of its
+  caller, and nothing else: no `te`, no `user-agent`, no `grpc-timeout`.
+- one message is one write, with the flag 1 for every message if the encoding is not identity, whatever the server
+  accepts: `PbjGrpcCall.sendRequest`; `PbjGrpcCall.receiveRepliesLoop` leaves what the server accepts for later.
+- zstd frames without the size of their content, in a block that is flushed and an empty last one:
+  `ZstdGrpcTransformer.compress` (module pbj-grpc-common).
+- a PING at each time-out of a read: `PbjGrpcCall.receiveRepliesLoop`.
+- the preface at once, without an upgrade, and settings: `PbjGrpcClient.createHttp2ClientConnection`, and
+  `priorKnowledge` in `PbjGrpcClient.createPbjGrpcClientStream`.
+- the header of a block again on the same stream, after a time-out: CN PR 26767.
 """
 
 from __future__ import annotations
@@ -26,12 +37,18 @@ KEPT_BYTES = 1 << 26
 
 def pbj_headers(path: str, encoding: str = "identity", authority: str = "") -> Headers:
     return [
+        # The host and port of the base URI (constructor of `PbjGrpcClient`). Earlier versions sent the authority of
+        # their configuration, which is empty in a consensus node (CN `BlockNodeClientFactory.buildPbjClient`).
         (":authority", authority),
         (":method", "POST"),
         (":path", path),
+        # Also over TLS.
         (":scheme", "http"),
+        # CN `BlockNodeClientFactory.buildPbjClient`, BN `BlockNodeClient` (org.hiero.block.node.base.client).
         ("content-type", "application/grpc"),
+        # `GrpcCompression.getDecompressorNames` (module pbj-runtime), joined by commas; `PbjGrpcClient` adds zstd.
         ("grpc-accept-encoding", "identity,gzip,zstd"),
+        # One for all messages of a client: zstd from a consensus node since CN PR 26937, identity from a block node.
         ("grpc-encoding", encoding),
     ]
 
@@ -39,7 +56,7 @@ def pbj_headers(path: str, encoding: str = "identity", authority: str = "") -> H
 def zstd_stream(data: bytes) -> bytes:
     """A zstd frame as a stream writes it: without the size of its content."""
     packer = zstandard.ZstdCompressor(level=3).compressobj()
-    return packer.compress(data) + packer.flush()
+    return packer.compress(data) + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK) + packer.flush()
 
 
 def framed(message: bytes, *, compressed: bool = False) -> bytes:
