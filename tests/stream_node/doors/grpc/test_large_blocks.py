@@ -128,7 +128,7 @@ async def test_ten_messages_of_100_mb_at_once(tmp_path: Path, monkeypatch: pytes
                 for number, one in enumerate(publishers):
                     nursery.start_soon(publish, one, number, large_block(number, large))
         # Of unfinished messages: what has come, and as much for windows. Of those that go on: the eldest, and that of
-        # the block which is verified next (`MessageBudget`).
+        # the block which is verified next (`DoorBudget`).
         # A message that grows takes an eighth more than it has.
         come_bytes = UNFINISHED_BYTES + 2 * MESSAGE_BYTES
         bound_bytes = come_bytes * 9 // 8 + UNFINISHED_BYTES + OTHER_BYTES
