@@ -59,13 +59,14 @@ class Memory:
 
 
 @contextmanager
-def large_node(directory: Path) -> Iterator[NodeProcess]:
+def large_node(directory: Path, **settings: str) -> Iterator[NodeProcess]:
     environment = {
         "STREAM_NODE_GRPC": "127.0.0.1:0",
         "STREAM_NODE_GRPC_UNFINISHED_BYTES_MAX": str(UNFINISHED_BYTES),
         # The large items are in no Merkle tree.
         "STREAM_NODE_BLOCK_LEVELS": "structure",
         "STREAM_NODE_BLOCK_ACCEPT_UNCHECKED_PROOFS": "true",
+        **settings,
     }
     with NodeProcess(directory / "data", environment=environment) as node:
         yield node
@@ -132,7 +133,6 @@ async def test_ten_messages_of_100_mb_at_once(tmp_path: Path, monkeypatch: pytes
         # A message that grows takes an eighth more than it has.
         come_bytes = UNFINISHED_BYTES + 2 * MESSAGE_BYTES
         bound_bytes = come_bytes * 9 // 8 + UNFINISHED_BYTES + OTHER_BYTES
-        print("published", memory.grown_bytes() / MIB, bound_bytes / MIB)
         assert memory.grown_bytes() < bound_bytes < COUNT * MESSAGE_BYTES
         node.stop()
 
@@ -154,7 +154,6 @@ async def test_ten_messages_of_100_mb_at_once(tmp_path: Path, monkeypatch: pytes
                 nursery.start_soon(get, number)
         # Of each reader, what waits for its window and for its socket, and one read.
         bound_bytes = COUNT * (http2.pending_bytes_max + http2.unsent_bytes_max + MIB) + OTHER_BYTES
-        print("served", memory.grown_bytes() / MIB, bound_bytes / MIB)
         assert memory.grown_bytes() < bound_bytes
 
 
@@ -174,5 +173,29 @@ async def test_one_hundred_and_fifty_blocks_of_2_to_8_mb_at_once(tmp_path: Path)
         numbers = [each["acknowledgement"].get("block_number", 0) for each in answers]
         assert numbers == sorted(numbers)
         bound_bytes = limits.queued_bytes_max + GrpcLimits().publish_window_bytes + 8 * MIB + OTHER_BYTES
-        print("dumped", memory.grown_bytes() / MIB, bound_bytes / MIB)
         assert memory.grown_bytes() < bound_bytes
+
+
+async def test_a_hundred_readers_that_stop_hold_a_window_and_a_buffer_each_after_a_minute(tmp_path: Path) -> None:
+    """The calls share one connection, and its owner asks for blocks of 8 MB and reads none."""
+    million = make_item(4, Random(0).randbytes(1_000_000))
+    http2 = Http2Limits()
+    # By default, a reader that takes nothing for half a minute is ended, and holds nothing.
+    with large_node(tmp_path, STREAM_NODE_SEND_TIMEOUT_S="600") as node, trio.fail_after(PATIENCE_S):
+        async with raw_client(port_of(node)) as client, raw_client(port_of(node)) as stopped:
+            one = await GrpcPublisher.opened(client)
+            await send_in_one_message(one, 0, large_block(0, [million] * 8))
+            await one.expect("acknowledgement", 0)
+            memory = Memory(node)
+            stopped.keeps = False
+            streams = [await stopped.open(pbj_headers(GET)) for _ in range(http2.streams_max)]
+            request = framed(write_message("BlockRequest", {"block_number": 0}))
+            for stream_id in streams:
+                await stopped.send(stream_id, request, end=True)
+            with trio.move_on_after(60):
+                # It answers PINGs.
+                while True:
+                    await stopped.receive()
+            assert not any(stopped.answers[stream_id].has_ended for stream_id in streams)
+        # Of each call what waits for its window, and one read of the store.
+        assert memory.grown_bytes() < len(streams) * (http2.pending_bytes_max + MIB) + OTHER_BYTES
