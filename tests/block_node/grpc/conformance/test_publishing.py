@@ -426,11 +426,12 @@ async def test_p24_no_acknowledgement_passes_a_block_on_its_way(meet: Meet, hole
         await here.begun(4)
         for one in leaving:
             await one.end_stream(RESET)
+            await one.ended()
         await steady.expect("resend_block", 0)
         senders = (steady, late)[:holes]
         for number, one in enumerate(senders):
             await one.items(blocks[number].items[:3])
-        await here.begun(4)
+            await here.begun(4 - holes + number + 1)
         for number, one in reversed(list(enumerate(senders))):
             await one.items(blocks[number].items[3:])
             await one.end_block(number)

@@ -246,6 +246,11 @@ class Program:
                 stdout=subprocess.PIPE,
                 env={**os.environ, "NODE_PATH": str(GRPC_JS)},
             )
+            # It runs, before the time of any test begins.
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
+            self.process.stdin.write(b"close 0\n")
+            assert self.process.stdout.readline() == b"closed 0\n"
 
     def close(self) -> None:
         """Ends the program by the end of its input. It must end well."""
