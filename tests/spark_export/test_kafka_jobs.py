@@ -174,6 +174,7 @@ def test_an_ingest_that_takes_what_is_there(job: Job) -> None:
     assert len(list(Path(f"{job.folder}/checkpoints/bronze/offsets").glob("[0-9]*"))) == 6
 
 
+@pytest.mark.older_spark
 def test_a_merge_of_each_micro_batch(job: Job) -> None:
     """Goal: the table has the newest value of each key, after a run that changes some of them."""
     pytest.importorskip("deltalake", reason="the extra `export` is not installed")
@@ -191,6 +192,7 @@ def test_a_merge_of_each_micro_batch(job: Job) -> None:
         assert {row["customer"]: json.loads(row["json"])["amount"] for row in found} == expected
 
 
+@pytest.mark.older_spark
 def test_a_copy_into_another_topic(job: Job) -> None:
     """Goal: each row once in the target over two runs, in the partition of its key."""
     target = f"{job.topic}-seen"

@@ -66,8 +66,12 @@ def run(blocks: Iterable[str], lake: Lake, known: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("packages", [("duckdb",), ("duckdb", "polars")], ids="+".join)
-def test_engines_without_java_read_streams_and_tables(lake: Lake, packages: tuple[str, ...]) -> None:
+def test_engines_without_java_read_streams_and_tables(
+    lake: Lake, packages: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Goal: the examples without Polars are run where it is not installed, too."""
+    # Without it, Polars warns that its package `polars_iceberg` would plan faster.
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
     for package in packages:
         pytest.importorskip(package, reason="the extra `store-tests` or the package `polars` is not installed")
     plain = [block for block in BLOCK.findall(PAGE) if not SPARKS.search(block)]

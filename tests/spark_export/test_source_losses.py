@@ -11,8 +11,6 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-
 from spark_export.errors import DataLoss, SourceError, SourceUnreachable, StreamMissing
 from spark_export.source import bulk_pages
 from spark_export.source.catalog import find_catalog, selected
@@ -20,6 +18,7 @@ from spark_export.source.options import read_options
 from spark_export.source.plan import ReadRange
 from spark_export.source.range_reader import RangeReader
 from spark_export.source.readers import BatchReader, StreamReader
+from spark_export.source.spark_versions import ReadAllAvailable, ReadMaxRows
 from stream_client import blocking
 from stream_client.shell import blocking_shell
 from stream_node.node.process import NodeProcess

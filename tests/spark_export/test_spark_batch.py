@@ -53,6 +53,7 @@ def indexes(frame: Any) -> list[tuple[int, int]]:
     return sorted((row[0], row[1]) for row in frame.select("partition", "index").collect())
 
 
+@pytest.mark.older_spark
 def test_a_read_gives_every_message_with_its_place(spark: Any, node: NodeProcess) -> None:
     """Goal: columns, types and values. Method: keys and headers on some messages of two partitions."""
     with blocking.connect(node.address) as client:
@@ -89,6 +90,7 @@ def test_streams_are_chosen(spark: Any, node: NodeProcess, options: dict[str, st
         client.get_stream("b_r").delete()
 
 
+@pytest.mark.older_spark
 def test_offsets_and_times_bound_a_read(spark: Any, node: NodeProcess) -> None:
     """Goal: the end is exclusive; -1 and -2 are latest and earliest; times mean the first message then or later."""
     fill(node, "b_bounds", [6, 4])
@@ -99,6 +101,7 @@ def test_offsets_and_times_bound_a_read(spark: Any, node: NodeProcess) -> None:
     assert load(spark, node, subscribe="b_bounds", startingTimestamp="1000").count() == 10
 
 
+@pytest.mark.older_spark
 def test_errors_say_what_to_do(spark: Any, node: NodeProcess) -> None:
     """Goal: a wrong option, a missing stream, a missing node: one clear sentence each."""
     with pytest.raises(Exception, match="did you mean startingOffsets"):
@@ -136,6 +139,7 @@ def test_trap_2_a_loaded_frame_keeps_its_ranges(spark: Any, node: NodeProcess) -
     assert load(spark, node, subscribe="b_snapshot").count() == 17
 
 
+@pytest.mark.older_spark
 def test_trap_3_nothing_to_read_is_an_empty_frame(spark: Any, node: NodeProcess) -> None:
     """Spark turns an empty list of partitions into one InputPartition of None, and calls `read` with it."""
     fill(node, "b_empty", [0, 0])
@@ -161,6 +165,7 @@ def test_trap_4_every_batch_has_the_declared_schema(spark: Any, node: NodeProces
     )
 
 
+@pytest.mark.older_spark
 def test_a_schema_chooses_and_decodes(spark: Any, node: NodeProcess) -> None:
     """Goal: columns in the asked order, members of JSON objects among them, and only what was asked for is read."""
     with blocking.connect(node.address) as client, client.create("b_json").publisher() as publisher:
@@ -201,6 +206,7 @@ def test_a_bad_message_changes_no_other_row(spark: Any, node: NodeProcess) -> No
         source.schema("n INT NOT NULL").load().count()
 
 
+@pytest.mark.older_spark
 def test_blocks_are_read_with_their_items(spark: Any, node: NodeProcess) -> None:
     """Goal: `decode=block` in a query: a row an item, in the types that Spark was told."""
     (block,) = ChainGenerator(SigningKeys.generate(), shape=BlockShape(item_count=6)).blocks(1)

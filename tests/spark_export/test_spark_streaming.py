@@ -11,12 +11,11 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-
 from spark_export.errors import DataLoss, OptionError
 from spark_export.source.options import read_options
 from spark_export.source.plan import CREATED
 from spark_export.source.readers import StreamReader
+from spark_export.source.spark_versions import ReadAllAvailable, ReadMaxRows
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.spark_queries import run_query

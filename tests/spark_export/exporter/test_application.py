@@ -59,6 +59,7 @@ def on_spark(world: World, spark: Any, on_step: Any = None, **changes: Any) -> E
     return asyncio.run(main())
 
 
+@pytest.mark.older_spark
 def test_both_engines_continue_the_same_table(spark: Any, each_format: World) -> None:
     """Goal: the positions of the table decide, whoever wrote it. Method: the engines in turn, the first on Spark in
     several micro-batches."""

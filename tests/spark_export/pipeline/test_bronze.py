@@ -95,7 +95,7 @@ def test_names_of_options_have_no_case(tmp_path: Path) -> None:
 def test_a_stream_takes_what_is_new_in_small_steps(tmp_path: Path, table_format: str) -> None:
     """Goal: the offsets of a query go from the start to the table's positions, without a row twice. Method: three rows
     a step, and rows that come meanwhile, which a query with a fixed end leaves to the next one."""
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+    from spark_export.source.spark_versions import ReadAllAvailable, ReadMaxRows
 
     lake = filled(tmp_path, table_format)
     source = TableSource({**lake.table.options(), "maxRowsPerTrigger": "3"})

@@ -41,6 +41,7 @@ def row_of(row: dict[str, Any]) -> RowToPush:
     return taken
 
 
+@pytest.mark.older_spark
 def test_rows_become_messages(spark: Any, node: NodeProcess) -> None:
     """Goal: keys choose partitions as everywhere, and come back; headers too."""
     frame = spark.range(200).selectExpr(
@@ -119,6 +120,7 @@ def test_the_columns_of_kafkas_sink_are_written(spark: Any, node: NodeProcess) -
         check_columns(both, WriteOptions(stream="s"))
 
 
+@pytest.mark.older_spark
 def test_null_data_is_written_as_the_option_says(spark: Any, node: NodeProcess) -> None:
     """Goal: null and the empty message are told apart on reading where `nulls=mark` wrote them, and only there."""
     frame = spark.sql("select * from values (0, 'a'), (1, null), (2, '') t(partition, data)")
@@ -150,6 +152,7 @@ def test_a_write_looks_whether_the_stream_has_messages(spark: Any, node: NodePro
     assert stored(node, "w_exists") == [[b"x", b"x"]]
 
 
+@pytest.mark.older_spark
 def test_a_write_with_a_name_is_stored_once(spark: Any, node: NodeProcess) -> None:
     """Goal: a job that is run again with the same `writeId` stores nothing twice; the next version is stored."""
 

@@ -14,7 +14,6 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.streaming.listener import QueryProgressEvent, SourceProgress, StreamingQueryProgress
 from pyspark.sql.types import (
     ArrayType,
@@ -33,6 +32,7 @@ from spark_export.source.options import read_options
 from spark_export.source.projection import full_schema
 from spark_export.source.readers import BatchReader, StreamReader
 from spark_export.source.schema import batch_of_messages
+from spark_export.source.spark_versions import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from stream_client import Header, blocking
 from stream_node.node.process import NodeProcess
 from stream_service.extensions import RichMessage
