@@ -27,6 +27,8 @@ from tests.support.served import PATIENCE_S
 __all__ = ["jumping_clock"]
 
 YEARS_10 = 10 * 365 * 86_400
+SAME_S = 3_000
+"""Times of one test differ by less, also on a machine that is busy with other work."""
 OFTEN = {"STREAM_NODE_RETENTION_INTERVAL_S": "0.05"}
 
 
@@ -69,7 +71,7 @@ async def test_nothing_is_deleted_by_a_clock_that_jumps_and_one_line_says_so(
                     await trio.sleep(0.02)
             stored = await times(stream)
             assert len(stored) == 3
-            assert max(stored) - min(stored) < 100, "the message of the jump has the time as it was before"
+            assert max(stored) - min(stored) < SAME_S, "the message of the jump has the time as it was before"
         assert node.stop() == 0
         assert len(events(node, "clock_jumped")) == 1
         node.start()
@@ -82,7 +84,7 @@ async def test_nothing_is_deleted_by_a_clock_that_jumps_and_one_line_says_so(
             await until(lambda: events(node, "clock_back"))
             await stream.push(b"right again")
             stored = await times(stream)
-            assert max(stored) - min(stored) < 100
+            assert max(stored) - min(stored) < SAME_S
         assert node.stop() == 0
 
 
@@ -101,8 +103,8 @@ async def test_a_clock_that_is_believed_and_was_wrong_keeps_no_later_message_in_
             for _ in range(2):
                 await stream.push(b"right again")
             first, wrong, *later = await times(stream)
-            assert wrong - first > YEARS_10 - 100
-            assert all(abs(each - first) < 100 for each in later), "one push in 2036 made all later ones 2036"
+            assert wrong - first > YEARS_10 - SAME_S
+            assert all(abs(each - first) < SAME_S for each in later), "one push in 2036 made all later ones 2036"
             page = await stream.pull_page(FromTime(later[0] * 1_000_000))
             assert page.messages[0].index <= 2, "no message is passed over"
             assert not (await stream.pull_page(FromTime((later[-1] + 100) * 1_000_000))).messages
@@ -111,7 +113,7 @@ async def test_a_clock_that_is_believed_and_was_wrong_keeps_no_later_message_in_
         async with connect(node.address) as client:
             stream = await client.create("s")
             await stream.push(b"after a restart")
-            assert abs((await times(stream))[-1] - first) < 100
+            assert abs((await times(stream))[-1] - first) < SAME_S
         assert node.stop() == 0
 
 
