@@ -75,7 +75,7 @@ class PostgresServer:
     def __enter__(self) -> Self:
         try:
             if self._copy_of is None:
-                self._run("initdb", "-D", str(self.data), "-U", "someone", "-A", "trust", "--no-sync")
+                self._initialize()
             else:
                 source = ("-h", "127.0.0.1", "-p", str(self._copy_of.port), "-U", "someone")
                 self._run("pg_basebackup", *source, "-D", str(self.data), "-R", "-X", "stream", "--no-sync")
@@ -88,6 +88,9 @@ class PostgresServer:
     def __exit__(self, *exception: object) -> None:
         self.kill()
         self._folder.cleanup()
+
+    def _initialize(self) -> None:
+        self._run("initdb", "-D", str(self.data), "-U", "someone", "-A", "trust", "--no-sync")
 
     def start(self) -> None:
         """Starts the server, and waits until it answers."""
