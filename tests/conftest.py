@@ -291,22 +291,27 @@ def quiet_logs() -> Iterator[None]:
 
 
 FORKED = (
+    *("tests/bench/", "tests/black_box/test_hang_up_of_workers.py", "tests/black_box/test_node_on_postgres.py"),
+    *("tests/black_box/test_notify.py", "tests/black_box/test_reload.py"),
     *("tests/block_manager/", "tests/block_node/", "tests/cardinal_streams/", "tests/cli/", "tests/client/"),
     *("tests/deploy/", "tests/limits/", "tests/metrics/", "tests/ockam/", "tests/service/"),
     *("tests/stream_node/doors/dashboard/", "tests/stream_node/doors/http/"),
-    *("tests/stream_node/fleet/mirror/", "tests/stream_node/fleet/workers/"),
+    "tests/stream_node/fleet/",
     *("tests/stream_storage/test_upgrade.py", "tests/test_examples.py", "tests/tls/", "tests/tokens/"),
 )
 """Folders and files whose tests need nodes and commands, but no interpreter for each (`tests/support/forked.py`)."""
 
 
-@pytest.fixture(autouse=True)
-def forked_commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes and commands of these tests are forked from one process, where the system can: only Linux."""
-    if request.node.nodeid.startswith(FORKED) and sys.platform == "linux":
-        from tests.support.forked import ForkedPopen
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Nodes and commands of these tests, and of their fixtures, are forked from one process: only on Linux."""
+    if not item.nodeid.startswith(FORKED) or sys.platform != "linux":
+        return (yield)
+    from tests.support.forked import ForkedPopen
 
-        monkeypatch.setattr(subprocess, "Popen", ForkedPopen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", ForkedPopen)
+        return (yield)
 
 
 def _drop(_logger: object, _method: str, _event: object) -> NoReturn:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
+import fcntl
 import io
 import json
 import os
@@ -29,30 +31,44 @@ from tests.support.command import COMMAND
 from tests.support.prefork import ROOT, import_packages, program
 
 REQUEST_BYTES_MAX = 1 << 20
+DESCRIPTORS_MAX = 64
 PR_SET_CHILD_SUBREAPER = 36
 MODULE = (sys.executable, "-m", "stream_node")
 AT_IMPORT = ("LD_", "PYTHON", failpoint.ENVIRONMENT_VARIABLE, failpoint.DELAY_VARIABLE, "TERMINAL_WIDTH", "TZ")
 """Variables whose names begin so act before or during the imports: a command with one of them gets an interpreter."""
-PLAIN = (True, None, None, None, -1, False, -1)
-"""The last arguments of `Popen` where a test wants nothing special: no other user, session or process group."""
+AT_START = dict(os.environ)
+NO_EFFECT = (("PYTHONPATH", str(ROOT)), ("PYTHONFAULTHANDLER", "1"))
+"""Those that a forked command obeys too."""
+PLAIN = (True, None, None, None, -1)
+"""Arguments of `Popen` where a test wants no other user."""
 
 
 class Nursery:
     """The process that forks, and the socket to it. It ends when the test process does, since its socket closes.
 
-    program: the options of the interpreter that make it serve a socket (`serve_forks`), whose number comes last.
+    program: the options of the interpreter that make it serve a socket (`serve_forks`), whose number comes last. None:
+    a fork of this process, which must have one thread.
     """
 
-    def __init__(self, *program: str) -> None:
+    def __init__(self, program: Sequence[str] | None) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process: subprocess.Popen[bytes] | None = None
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, *program, str(theirs.fileno())],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
+            if program is not None:
+                self._process = subprocess.Popen(
+                    [sys.executable, *program, str(theirs.fileno())],
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+            elif os.fork() == 0:
+                self._socket.close()
+                # The output of this process ends with this process.
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                for number in range(2):
+                    os.dup2(nowhere, number)
+                serve_forks(theirs.detach(), become_command)
         assert self._socket.recv(16) == b"ready"
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._owner = os.getpid()
@@ -61,16 +77,28 @@ class Nursery:
     def close(self) -> None:
         if os.getpid() == self._owner:
             self._socket.close()
-            self._process.wait()
+            if self._process is not None:
+                self._process.wait()
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], folder: str, streams: list[int]) -> int:
-        """Starts a command as a child of this process. streams: its standard streams. Returns its process number."""
-        request = json.dumps([[*arguments], dict(environment), folder, os.getpgrp()]).encode()
+    def start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str,
+        group: int | None,
+        descriptors: Mapping[int, int],
+    ) -> int:
+        """Starts a command as a child of this process. Returns its process number.
+
+        group: its process group; None: it begins a session. descriptors: the number of each descriptor in the command,
+        and that here.
+        """
+        request = json.dumps([[*arguments], dict(environment), folder, group, [*descriptors]]).encode()
         with self._lock:
             # The forked process is a grandchild whose parent ends at once; then it becomes the child of this process.
             self._become_subreaper(True)
             try:
-                socket.send_fds(self._socket, [request], streams)
+                socket.send_fds(self._socket, [request], [*descriptors.values()])
                 return int(self._socket.recv(16))
             finally:
                 self._become_subreaper(False)
@@ -88,19 +116,23 @@ class ForkedPopen(subprocess.Popen[Any]):
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         _, preexec_fn, _, pass_fds, cwd, env, _, _, shell, *pipes = rest
-        streams, special = pipes[:6], tuple(pipes[6:])
+        streams, special, (start_new_session, process_group) = pipes[:6], tuple(pipes[6:11]), pipes[11:]
         environment = os.environ if env is None else env
         named = self.forked_arguments(args)
-        if named is None or preexec_fn or pass_fds or shell or special != PLAIN or has_effect_at_import(environment):
+        ignores = signal.SIG_IGN in map(signal.getsignal, (signal.SIGHUP, signal.SIGINT))
+        is_special = preexec_fn or shell or special != PLAIN or process_group != -1 or ignores
+        if named is None or is_special or has_effect_at_import(environment):
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         kind = type(self)
         if kind.nursery is None:
             # Not by this class: the process that forks is an interpreter.
             with PlainPopen():
-                kind.nursery = Nursery(*self.program)
+                kind.nursery = Nursery(self.program)
         ours = [each if each != -1 else number for number, each in enumerate((streams[0], streams[3], streams[5]))]
-        self.pid = kind.nursery.start(named, environment, os.fspath(cwd or os.getcwd()), ours)
+        descriptors = {**dict(enumerate(ours)), **{each: each for each in pass_fds}}
+        group = None if start_new_session else os.getpgrp()
+        self.pid = kind.nursery.start(named, environment, os.fspath(cwd or os.getcwd()), group, descriptors)
         self._child_created = True
         self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
 
@@ -115,11 +147,11 @@ class ForkedPopen(subprocess.Popen[Any]):
 
 
 def has_effect_at_import(environment: Mapping[str, str]) -> bool:
-    """Whether a variable that this process does not have as well changes what an interpreter or an import does."""
+    """Whether a variable that was not there at the start of the tests changes what an interpreter or an import does."""
     return any(
-        os.environ.get(name) != value
+        AT_START.get(name) != value
         for name, value in environment.items()
-        if name.startswith(AT_IMPORT) and (name, value) != ("PYTHONPATH", str(ROOT))
+        if name.startswith(AT_IMPORT) and (name, value) not in NO_EFFECT
     )
 
 
@@ -149,7 +181,7 @@ def serve_forks(number: int, become: Callable[[list[str]], NoReturn]) -> NoRetur
     asked = socket.socket(fileno=number)
     asked.send(b"ready")
     while True:
-        data, streams, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 3)
+        data, descriptors, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, DESCRIPTORS_MAX)
         if not data:
             os._exit(0)
         read, write = os.pipe()
@@ -160,24 +192,31 @@ def serve_forks(number: int, become: Callable[[list[str]], NoReturn]) -> NoRetur
                 asked.close()
                 os.close(read)
                 os.close(write)
-                arguments, environment, folder, group = json.loads(data)
-                take_over(streams, environment, folder, group)
+                arguments, environment, folder, group, numbers = json.loads(data)
+                take_over(dict(zip(numbers, descriptors, strict=True)), environment, folder, group)
                 become(arguments)
             os.write(write, b"%d" % child)
             os._exit(0)
         os.waitpid(between, 0)
         asked.send(os.read(read, 16))
-        for each in (read, write, *streams):
+        for each in (read, write, *descriptors):
             os.close(each)
 
 
-def take_over(streams: list[int], environment: dict[str, str], folder: str, group: int) -> None:
-    """Gives this process what the one that was asked for begins with."""
-    with suppress(PermissionError):
-        os.setpgid(0, group)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
+def take_over(descriptors: Mapping[int, int], environment: Mapping[str, str], folder: str, group: int | None) -> None:
+    """Gives this process what the one that was asked for begins with; see `Nursery.start`."""
+    if group is None:
+        os.setsid()
+    else:
+        with suppress(PermissionError):
+            os.setpgid(0, group)
+    # First out of the way of each other.
+    moved = {number: fcntl.fcntl(each, fcntl.F_DUPFD, 3 + max(descriptors)) for number, each in descriptors.items()}
+    for each in descriptors.values():
+        os.close(each)
+    for number, each in moved.items():
+        os.dup2(each, number)
+        os.close(each)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -194,6 +233,12 @@ def become_command(arguments: list[str]) -> NoReturn:
     """Turns this process into the command that was asked for, and ends with it as an interpreter would."""
     # The process that forks has begun before the test: under `nohup`, it ignores this signal, see tests/conftest.py.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if "PYTHONFAULTHANDLER" in os.environ:
+        faulthandler.enable()
+    if "--workers" in arguments:
+        # The worker processes of this node are forked too, from a process that is forked while this one has one thread.
+        ForkedPopen.nursery = Nursery(None)
+        subprocess.Popen = ForkedPopen  # type: ignore[misc]
     sys.argv = ["stream-node", *arguments]
     sys.exit(app.run(partial(program(), prog_name="stream-node")))
 

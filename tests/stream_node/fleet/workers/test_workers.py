@@ -44,23 +44,22 @@ def wait_for(is_so: Callable[[], object]) -> None:
 
 
 def workers_of(node: NodeProcess) -> list[int]:
-    """The process ids of the workers: the children of the node."""
+    """The process ids of the workers: the children of the node that began sessions of their own."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                parent, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[1:4]
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if int(parent) == node.pid:
+            if int(parent) == node.pid and session == folder.name:
                 found.append(int(folder.name))
     return sorted(found)
 
 
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    """One node for the tests that leave it as it is. Its supervisor is an interpreter, those of the other tests are
-    forked (`tests/conftest.py::FORKED`)."""
+    """One node for the tests that leave it as it is."""
     with NodeProcess(tmp_path_factory.mktemp("node") / "data", arguments=("--workers", str(WORKERS))) as node:
         yield node
 
