@@ -165,9 +165,10 @@ class AsyncShell:
             return
         self.core.connection.check_open()
         # The caller waits for an answer, so its request must not wait until the sending task is scheduled.
-        if not (gathers and self.gathers()):
+        holds = gathers and self.gathers()
+        if not holds:
             self._send_at_once()
-        self._holders += gathers
+        self._holders += holds
         done = anyio.Event()
         waiting.when_done(done.set)
         try:
@@ -176,8 +177,8 @@ class AsyncShell:
         # A cancelled or late caller must not be called back: its event is gone.
         finally:
             waiting.forget(done.set)
-            self._holders -= gathers
-            if gathers:
+            self._holders -= holds
+            if holds:
                 self._outgoing.set()
 
     def forked(self, error: ClientForked) -> None:
@@ -339,7 +340,10 @@ class AsyncShell:
             if not data:
                 self._sent.set()
                 self._outgoing = anyio.Event()
-                with anyio.move_on_after(GATHER_S if holds else math.inf):
+                if holds:
+                    with anyio.move_on_after(GATHER_S):
+                        await self._outgoing.wait()
+                else:
                     await self._outgoing.wait()
                 continue
             try:

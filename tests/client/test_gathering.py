@@ -8,7 +8,8 @@ time of gathering is set so long, or so short, that the load of the machine does
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from types import ModuleType
 
 import anyio
@@ -95,62 +96,69 @@ def test_a_queue_knows_whether_an_answer_is_on_its_way() -> None:
     assert [batch.messages for batch in batches(far.sent())] == [[b"third", b"fourth"]]
 
 
-async def connected(
-    address: str, listening: socket.socket, tasks: anyio.abc.TaskGroup
-) -> tuple[AsyncShell, socket.socket]:
+@asynccontextmanager
+async def connected(address: str, listening: socket.socket) -> AsyncIterator[tuple[AsyncShell, socket.socket]]:
+    """A connected shell and the other end of its connection, on which nothing is unread."""
     shell = AsyncShell(address, ClientCore(), "head")
     dialled = await shell.dial()
     far, _ = listening.accept()
-    shell.start(tasks, dialled, None)
-    await wait_all_tasks_blocked()
-    unread(far)
-    return shell, far
+    async with anyio.create_task_group() as tasks:
+        shell.start(tasks, dialled, None)
+        await wait_all_tasks_blocked()
+        unread(far)
+        with far:
+            yield shell, far
+        tasks.cancel_scope.cancel()
+        shell.core.close()
+        shell._scope.cancel()
 
 
 async def test_a_waiting_publisher_holds_small_batches_until_its_answer_comes(
     far_end: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gathers_for(monkeypatch, async_shell, PATIENCE_S)
-    async with anyio.create_task_group() as tasks:
-        shell, far = await connected(*far_end, tasks)
-        with far:
-            answer = PendingResult()
-            tasks.start_soon(lambda: shell.wait(answer, gathers=True))
+    async with connected(*far_end) as (shell, far), trio.open_nursery() as nursery:
+        arrived: list[bytes] = []
+
+        async def answer_late(answer: PendingResult, asks: bool) -> None:
             await wait_all_tasks_blocked()
-            size_bytes = fill(shell.core, GATHERED_BATCHES_MIN, b"x")
-            await wait_all_tasks_blocked()
-            assert (unread(far), shell.core.connection.outgoing_bytes) == (b"", size_bytes)
-            # The publisher goes on, and nobody waits any more.
+            if asks:
+                await shell.wait(PendingResult(), 0.0)
+            arrived.append(unread(far))
             answer.finish()
-            await wait_all_tasks_blocked()
-            assert len(unread(far)) > size_bytes
-            # A request whose own answer is wanted takes everything with it.
-            tasks.start_soon(lambda: shell.wait(PendingResult(), gathers=True))
-            await wait_all_tasks_blocked()
-            fill(shell.core, GATHERED_BATCHES_MIN, b"x")
-            await shell.wait(PendingResult(), 0.0)
-            assert len(unread(far)) > size_bytes
-        tasks.cancel_scope.cancel()
-        shell.core.close()
-        shell._scope.cancel()
+
+        first, second = PendingResult(), PendingResult()
+        nursery.start_soon(answer_late, first, False)
+        size_bytes = fill(shell.core, GATHERED_BATCHES_MIN, b"x")
+        await shell.wait(first, gathers=True)
+        assert (arrived.pop(), shell.core.connection.outgoing_bytes) == (b"", size_bytes)
+        # The publisher goes on, and nobody waits any more.
+        await wait_all_tasks_blocked()
+        assert len(unread(far)) > size_bytes
+        # A request whose own answer is wanted takes everything with it.
+        nursery.start_soon(answer_late, second, True)
+        fill(shell.core, GATHERED_BATCHES_MIN, b"x")
+        await shell.wait(second, gathers=True)
+        assert len(arrived.pop()) > size_bytes
 
 
 async def test_what_is_held_leaves_after_a_time_without_an_answer(
     far_end: tuple[str, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gathers_for(monkeypatch, async_shell, 0.01)
-    async with anyio.create_task_group() as tasks:
-        shell, far = await connected(*far_end, tasks)
-        with far:
-            tasks.start_soon(lambda: shell.wait(PendingResult(), gathers=True))
-            await wait_all_tasks_blocked()
-            size_bytes = fill(shell.core, GATHERED_BATCHES_MIN, b"x")
-            with trio.fail_after(PATIENCE_S):
-                await trio.lowlevel.wait_readable(far)
-            assert len(unread(far)) > size_bytes
-        tasks.cancel_scope.cancel()
-        shell.core.close()
-        shell._scope.cancel()
+    async with connected(*far_end) as (shell, far), trio.open_nursery() as nursery:
+        answer, arrived = PendingResult(), list[bytes]()
+
+        async def read() -> None:
+            await trio.lowlevel.wait_readable(far)
+            arrived.append(unread(far))
+            answer.finish()
+
+        nursery.start_soon(read)
+        size_bytes = fill(shell.core, GATHERED_BATCHES_MIN, b"x")
+        with trio.fail_after(PATIENCE_S):
+            await shell.wait(answer, gathers=True)
+        assert len(arrived.pop()) > size_bytes
 
 
 @pytest.mark.parametrize(("gather_s", "comes"), [(PATIENCE_S, False), (0.01, True)])
