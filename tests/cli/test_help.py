@@ -33,6 +33,13 @@ def commands(app: typer.Typer, *above: str) -> Iterator[tuple[str, ...]]:
 COMMANDS = list(commands(build()))
 
 
+def test_a_start_builds_the_named_command_alone() -> None:
+    """Claim: the first word of a command line chooses what is built, and loses no command. Method: each first word."""
+    for first in dict.fromkeys(name[0] for name in COMMANDS):
+        assert list(commands(build(first))) == [name for name in COMMANDS if name[0] == first]
+    assert [list(commands(build(first))) for first in ("nonsense", "--help", "backfill")] == [COMMANDS] * 3
+
+
 def imported_by(*arguments: str) -> set[str]:
     program = (
         "import sys\nfrom stream_node.cli.app import main\nsys.argv[0] = 'stream-node'\n"

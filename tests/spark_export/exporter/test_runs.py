@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -298,6 +299,21 @@ def test_an_export_needs_no_spark(world: World) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     world.assert_whole()
+
+
+def test_a_run_with_nothing_new_loads_little(world: World) -> None:
+    """Goal: a run every minute costs little. Method: the modules of a process whose run found nothing."""
+    world.push(10)
+    world.run()
+    heavy = ("pyarrow.compute", "pyarrow.parquet", "sqlalchemy", "aiosqlite", "bare.schema", "pyspark")
+    code = (
+        "import sys\n"
+        f"sys.argv = ['stream-node', 'export', 'run', {str(world.folder)!r}, '--node', {world.node.address!r}, "
+        f"'--stream', {world.stream!r}, '--json']\nfrom stream_node.cli.app import main\n"
+        f"try: main()\nfinally: sys.stderr.write(' '.join(sys.modules.keys() & {set(heavy)}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, json.loads(done.stdout)["rows"], done.stderr) == (0, 0, "")
 
 
 def test_the_files_are_in_the_folders_that_hive_reads(world: World) -> None:
