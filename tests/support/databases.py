@@ -56,7 +56,7 @@ def open_database(directory: Path) -> Engine:
     """Opens the database that belongs to a data directory, as a node does."""
     if _folders is None:
         return Database.open(directory)
-    from tests.support.postgres_database import MortalDatabase
+    from tests.support.storage.mortal_database import MortalDatabase
 
     return MortalDatabase.open(_folders.url(directory), directory=directory, unsafe=True)
 
