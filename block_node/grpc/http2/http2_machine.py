@@ -475,9 +475,10 @@ class Http2Machine:
             if room_bytes <= 0:
                 self._blocked[stream_id] = call
                 return
-            if self.unsent_bytes >= self._limits.unsent_bytes_max:
+            place_bytes = self._limits.unsent_bytes_max - self.unsent_bytes
+            if place_bytes <= 0:
                 break
-            data = memoryview(call.cut(min(room_bytes, left_bytes), frame_bytes_max))
+            data = memoryview(call.cut(min(room_bytes, left_bytes, place_bytes), frame_bytes_max))
             size_bytes = len(data)
             call.moved_s = now_s
             # h2 would copy the data of each frame three times. So frames are written here, their data stay where they

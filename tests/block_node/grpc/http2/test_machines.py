@@ -119,6 +119,56 @@ def opened_call(machine: Http2Machine, window_bytes: int = 65_535) -> tuple[h2.c
 LIMITS = Http2Limits(message_s_max=30.0, send_s_max=30.0, ping_s=1e9)
 
 
+@given(
+    st.lists(st.integers(0, 70_000), min_size=1, max_size=8),
+    st.sampled_from([16_384, 16_500, 1 << 18]),
+    st.lists(st.integers(9_000, 100_000), min_size=1, max_size=4),
+    st.lists(st.integers(9_000, 200_000), min_size=1, max_size=4),
+)
+def test_h2_reads_the_frames_that_the_machine_writes(
+    sizes: list[int], frame_bytes: int, windows: list[int], taken: list[int]
+) -> None:
+    """The machine writes DATA frames itself. Method: h2 is the peer, which refuses a frame that is too large, and one
+    beyond a window. It opens its windows in steps, and the socket takes any number of bytes."""
+    machine = Http2Machine(Http2Limits(unsent_bytes_max=100_000), MessageBudget(1 << 20), 0.0)
+    client, call = opened_call(machine, window_bytes=0)
+    client.update_settings({h2.settings.SettingCodes.MAX_FRAME_SIZE: frame_bytes})
+    # h2 would refuse a large frame that comes together with the acknowledgement of this setting.
+    client.max_inbound_frame_size = frame_bytes
+    machine.receive(client.data_to_send(), 0.0)
+    machine.begin(call, "identity")
+    pieces = [bytes([number]) * size for number, size in enumerate(sizes)]
+    machine.send(call, [memoryview(piece) for piece in pieces], 0.0)
+    machine.finish(call, GrpcStatus.OK)
+    received, step = bytearray(), 0
+    while call.state is not CallProgress.LINGERING or machine.out:
+        client.increment_flow_control_window(windows[step % len(windows)], call.stream_id)
+        machine.receive(client.data_to_send(), 0.0)
+        machine.pump(0.0)
+        machine.check()
+        data = b"".join(machine.out)[: taken[step % len(taken)]]
+        machine.note_sent(len(data), 0.0)
+        events = client.receive_data(data)
+        received += b"".join(event.data for event in events if isinstance(event, h2.events.DataReceived))
+        step += 1
+    assert received == b"".join(pieces)
+
+
+@given(st.integers(0, 9_000), st.integers(0, 255), st.booleans(), st.integers(200, 20_000))
+def test_a_data_frame_with_padding_is_read_as_one_without(size: int, padding: int, is_last: bool, step: int) -> None:
+    """Frames without padding are cut out of the buffer by the machine, others by h2."""
+    for pad_length in (None, padding):
+        machine = Http2Machine(Http2Limits(), MessageBudget(1 << 20), 0.0)
+        client, call = opened_call(machine)
+        call.reader.bytes_max = size
+        client.send_data(call.stream_id, framed(bytes(size)), end_stream=is_last, pad_length=pad_length)
+        data = client.data_to_send()
+        for start in range(0, len(data), step):
+            machine.receive(data[start : start + step], 0.0)
+        assert call.reader.next() == bytes(size)
+        assert call.peer_ended is is_last
+
+
 def test_a_publisher_without_a_pause_is_never_late() -> None:
     """Each read ends within a message, as at full speed. The time of one message is not that of the next one."""
     machine = Http2Machine(LIMITS, MessageBudget(1 << 20), 0.0)
