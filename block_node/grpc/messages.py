@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import BLOCK_ITEM_TAG
 from block_node.blocks.protobuf import BYTES, VARINT, bytes_field, number_field, read_fields, read_varint, varint
+from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.schema import SCALARS, Declaration, ProtoFile, WireField, load_proto
 from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import Piece
@@ -28,8 +29,14 @@ NO_BLOCK: Final = 2**64 - 1
 WireMessage: TypeAlias = dict[str, Any]
 
 
-class MessageFormatError(ValueError):
-    """The error of bytes that are not the expected message."""
+class MessageFormatError(CallRefused):
+    """The error of bytes that are not the expected message. A handler that raises it refuses its call."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(GrpcStatus.INVALID_ARGUMENT, text)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @cache

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from block_node.grpc.http2.handler import GrpcCall
+from block_node.grpc.http2.handler import CallHandler, GrpcCall, SingleRequest
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
-from block_node.grpc.messages import HEALTH, MessageFormatError, WireMessage, read_message, write_message
+from block_node.grpc.messages import HEALTH, WireMessage, read_message, write_message
 from block_node.grpc.schema import ProtoFile
 
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
-class HealthCall:
+class HealthCall(SingleRequest):
     """Check and Watch. serves: whether a service of this name serves now; None: there is none. "" is the door.
 
     watches: whether the call stays open. A node that stops says NOT_SERVING and ends it; no other change is told."""
@@ -21,17 +21,9 @@ class HealthCall:
         self._call = call
         self._serves = serves
         self._watches = watches
-        self._has_asked = False
 
-    def may_take(self) -> bool:
-        return not self._has_asked
-
-    def take(self, message: bytes) -> None:
-        self._has_asked = True
-        try:
-            service = read_message("HealthCheckRequest", message, HEALTH).get("service", "")
-        except MessageFormatError as error:
-            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, str(error)) from error
+    def answer(self, message: bytes) -> None:
+        service = read_message("HealthCheckRequest", message, HEALTH).get("service", "")
         serves = self._serves(service)
         if serves is None and not self._watches:
             raise CallRefused(GrpcStatus.NOT_FOUND, f"there is no service {service[:100]}")
@@ -39,18 +31,8 @@ class HealthCall:
         if not self._watches:
             self._call.finish()
 
-    def half_closed(self) -> None:
-        if not self._has_asked:
-            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
-
-    def room(self) -> None:
-        pass
-
-    def ended(self, reason: str) -> None:
-        pass
-
     def end(self) -> None:
-        if self._has_asked:
+        if self.has_asked:
             self._say(NOT_SERVING)
         self._call.finish(GrpcStatus.UNAVAILABLE, "the node stops")
 
@@ -58,7 +40,7 @@ class HealthCall:
         self._call.send(write_message("HealthCheckResponse", {"status": status}, HEALTH))
 
 
-class ReflectionCall:
+class ReflectionCall(CallHandler):
     """Describes the files of the door, so that a tool needs none. own: the file of the reflection service itself.
     services: the whole names of those that are served here."""
 
@@ -72,21 +54,12 @@ class ReflectionCall:
         return True
 
     def take(self, message: bytes) -> None:
-        try:
-            request = read_message("ServerReflectionRequest", message, self._own)
-        except MessageFormatError as error:
-            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, str(error)) from error
+        request = read_message("ServerReflectionRequest", message, self._own)
         answer = {"valid_host": request.get("host", ""), "original_request": request, **self._answer(request)}
         self._call.send(write_message("ServerReflectionResponse", answer, self._own))
 
     def half_closed(self) -> None:
         self._call.finish()
-
-    def room(self) -> None:
-        pass
-
-    def ended(self, reason: str) -> None:
-        pass
 
     def end(self) -> None:
         self._call.finish(GrpcStatus.UNAVAILABLE, "the node stops")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import structlog
 
-from block_node.grpc.http2.handler import GrpcCall, guarded
-from block_node.grpc.http2.status import CallRefused, GrpcStatus
-from block_node.grpc.messages import NO_BLOCK, MessageFormatError, block_prefix, read_message, write_message
+from block_node.grpc.http2.handler import GrpcCall, SingleRequest, guarded
+from block_node.grpc.http2.status import GrpcStatus
+from block_node.grpc.messages import NO_BLOCK, block_prefix, read_message, write_message
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.operations import ReadBlocks
 from block_node.persist.store import ChainStore
@@ -17,7 +17,7 @@ from stream_storage.errors import DatabaseCorrupt, StorageClosed
 logger = structlog.get_logger(__name__)
 
 
-class AccessCall:
+class AccessCall(SingleRequest):
     """One request for a block.
 
     Invariant: at most one read is in progress. `_part` is the next part of block `_number` to be read.
@@ -30,19 +30,12 @@ class AccessCall:
         self._counted = counted
         self._number: int | None = None
         self._part = 0
-        self._has_asked = self._is_over = self._is_reading = False
+        self._is_over = self._is_reading = False
         self._has_read = guarded(call, self._note_read, lambda: self.ended(""))
 
-    def may_take(self) -> bool:
-        return not self._has_asked
-
-    def take(self, message: bytes) -> None:
-        self._has_asked = True
+    def answer(self, message: bytes) -> None:
         self._counted["get_block_requests"] += 1
-        try:
-            request = read_message("BlockRequest", message)
-        except MessageFormatError as error:
-            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, str(error)) from error
+        request = read_message("BlockRequest", message)
         available, asked = self._store.available, request.get("block_number")
         if asked is None and not request.get("retrieve_latest"):
             self._answer(GetStatus.INVALID_REQUEST, "ask for a block_number, or retrieve_latest")
@@ -54,10 +47,6 @@ class AccessCall:
         else:
             self._number = number
             self._read()
-
-    def half_closed(self) -> None:
-        if not self._has_asked:
-            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
 
     def room(self) -> None:
         if not self._is_reading and not self._is_over:

@@ -22,7 +22,7 @@ import structlog
 
 from block_node.grpc.calls.publishers import DoorPublishers
 from block_node.grpc.calls.statistics import ANSWERS
-from block_node.grpc.http2.handler import FAILED, GrpcCall
+from block_node.grpc.http2.handler import FAILED, CallHandler, GrpcCall
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import (
@@ -63,7 +63,7 @@ OTHER_BYTES_MAX: Final = 16 * 1024
 logger = structlog.get_logger(__name__)
 
 
-class PublishCall:
+class PublishCall(CallHandler):
     """One publisher (a `RunnerSession`, a `MendingSession` and a `CallHandler`).
 
     Invariant: while `publisher.is_held` is True, no message of the call is taken, and its window is not given back.
@@ -126,10 +126,6 @@ class PublishCall:
         self._has_half_closed = True
         if self._rest is None:
             self._leave()
-
-    def room(self) -> None:
-        # Answers are small, and sent whether the publisher reads them or not; the connection bounds them.
-        pass
 
     def ended(self, reason: str) -> None:
         self._is_lost = True

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import structlog
 
 from block_node.blocks.errors import BlockFormatError
-from block_node.grpc.http2.handler import GrpcCall, guarded
-from block_node.grpc.http2.status import CallRefused, GrpcStatus
-from block_node.grpc.messages import NO_BLOCK, MessageFormatError, items_prefix, read_message, write_message
+from block_node.grpc.http2.handler import GrpcCall, SingleRequest, guarded
+from block_node.grpc.http2.status import GrpcStatus
+from block_node.grpc.messages import NO_BLOCK, items_prefix, read_message, write_message
 from block_node.grpc.set_cutter import SetCutter, SetPart
 from block_node.persist.operations import StoredParts
 from block_node.persist.store import ChainStore
@@ -21,7 +21,7 @@ from ockam.actors.message import Origin
 logger = structlog.get_logger(__name__)
 
 
-class SubscribeCall:
+class SubscribeCall(SingleRequest):
     """One subscriber. on_end: called once with the status, when the subscription has ended; None: the peer has left.
 
     Invariant: `_is_full` is true exactly while the call has no room.
@@ -53,14 +53,8 @@ class SubscribeCall:
 
     # What the connection calls.
 
-    def may_take(self) -> bool:
-        return self.feed is None
-
-    def take(self, message: bytes) -> None:
-        try:
-            request = read_message("SubscribeStreamRequest", message)
-        except MessageFormatError as error:
-            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, str(error)) from error
+    def answer(self, message: bytes) -> None:
+        request = read_message("SubscribeStreamRequest", message)
         start, end = request.get("start_block_number", 0), request.get("end_block_number", 0)
         asked = Subscribe(0, None if start == NO_BLOCK else start, None if end == NO_BLOCK else end, False, 0)
         available = self._store.available
@@ -81,10 +75,6 @@ class SubscribeCall:
                 guard=lambda read: guarded(self._call, read, lambda: self._close(SubscribeStatus.ERROR)),
             )
             self.feed.go_on()
-
-    def half_closed(self) -> None:
-        if self.feed is None and not self._is_over:
-            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
 
     def room(self) -> None:
         self._is_full = False

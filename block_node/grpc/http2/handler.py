@@ -10,7 +10,7 @@ import structlog
 from block_node.grpc.http2.call_machine import CallMachine
 from block_node.grpc.http2.compression import GZIP, IDENTITY, ZSTD, compress
 from block_node.grpc.http2.message_reader import prefix_of_message
-from block_node.grpc.http2.status import GrpcStatus
+from block_node.grpc.http2.status import CallRefused, GrpcStatus
 
 COMPRESSED_BYTES_MIN: Final = 1024
 """Smaller messages are sent as they are."""
@@ -36,15 +36,15 @@ class CallHandler(Protocol):
 
     def half_closed(self) -> None:
         """Called when the peer sends no more messages."""
-        ...
+        return
 
     def room(self) -> None:
         """Called after `GrpcCall.send` has returned False, when there is room."""
-        ...
+        return
 
     def ended(self, reason: str) -> None:
         """Called when the call is over, and the handler has not ended it."""
-        ...
+        return
 
 
 class CallWire(Protocol):
@@ -153,33 +153,34 @@ def guarded(call: GrpcCall, function: Callable[[T], None], ended: Callable[[], N
     return run
 
 
-class UnaryHandler:
-    """Takes the one message of a call that has one, and answers it. answer: called with the message, once."""
+class SingleRequest(CallHandler):
+    """The base of those that take the one message of a call that has one. has_asked: whether it has come."""
 
-    def __init__(self, call: GrpcCall, answer: Callable[[bytes], bytes | None]) -> None:
-        """answer: returns the answer, or None if it ends the call itself."""
-        self._call = call
-        self._answer = answer
-        self._has_taken = False
+    has_asked = False
 
     def may_take(self) -> bool:
-        return True
+        return not self.has_asked
 
     def take(self, message: bytes) -> None:
         # The answer goes out at once, not at the end of the half: some peers keep it open.
-        if not self._has_taken:
-            self._has_taken = True
-            answer = self._answer(message)
-            if answer is not None:
-                self._call.send(answer)
-                self._call.finish()
+        self.has_asked = True
+        self.answer(message)
+
+    def answer(self, message: bytes) -> None:
+        raise NotImplementedError
 
     def half_closed(self) -> None:
-        if not self._has_taken:
-            self._call.finish(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
+        if not self.has_asked:
+            raise CallRefused(GrpcStatus.INVALID_ARGUMENT, "the call has no message")
 
-    def room(self) -> None:
-        pass
 
-    def ended(self, reason: str) -> None:
-        pass
+class UnaryHandler(SingleRequest):
+    """Answers with one message. answer: makes it of the request."""
+
+    def __init__(self, call: GrpcCall, answer: Callable[[bytes], bytes]) -> None:
+        self._call = call
+        self._make_answer = answer
+
+    def answer(self, message: bytes) -> None:
+        self._call.send(self._make_answer(message))
+        self._call.finish()

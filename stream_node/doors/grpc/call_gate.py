@@ -27,7 +27,7 @@ from stream_node.node.parts import NodeParts
 AUTHORIZATION: Final = b"authorization"
 
 
-class TokenCall:
+class TokenCall(CallHandler):
     """A call whose token is being judged. It takes no message."""
 
     def may_take(self) -> bool:
@@ -35,15 +35,6 @@ class TokenCall:
 
     def take(self, message: bytes) -> None:
         raise AssertionError("a call that is held gets no message")
-
-    def half_closed(self) -> None:
-        pass
-
-    def room(self) -> None:
-        pass
-
-    def ended(self, reason: str) -> None:
-        pass
 
 
 class CallGate:
