@@ -127,7 +127,7 @@ class HttpConnection:
         self.peer = peer
         self.identity = peer.identity
         self._scope = trio.CancelScope()
-        # Around the wait for a request. `finish` cancels it, also before the wait has begun.
+        # Around the wait for a request. `drain` cancels it, also before the wait has begun.
         self._waiting = trio.CancelScope()
         self._is_last = is_for_health
         # Whether the peer gets nothing more: it has gone, or its bytes are not HTTP.
@@ -275,7 +275,7 @@ class HttpConnection:
             while left_bytes > 0 and (data := await self.stream.receive_some()):
                 left_bytes -= len(data)
 
-    def finish(self) -> None:
+    def drain(self) -> None:
         """Ends the connection after the answer to its present request, at once if there is none."""
         self._is_last = True
         self._waiting.cancel()

@@ -1,0 +1,246 @@
+"""DoorListener: accepts the connections of one door, makes their TLS handshakes, and ends them when the node stops.
+
+It does not read them: each is served by the connection that the door makes of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import trio
+
+from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
+from ockam.errors import RemoteProtocolError
+from ockam.identity.identity import ANONYMOUS, Identity
+from ockam.identity.tls_faults import TlsFault
+from ockam.identity.tls_layer import PeerCertificate, TlsLayer, identity_of
+from ockam.log_rate import LogRate
+from ockam.quotas.usage import Usage, party_key
+from ockam.transport.listener import accept_all, has_unread
+from ockam.transport.sockets import send_nowait, socket_name
+from stream_node.doors.http.places_machine import Admission, Places
+from stream_node.node.identity.tls_settings import make_listener
+from stream_node.node.parts import NodeParts
+
+
+class DoorConnection(Protocol):
+    """A connection after its handshake."""
+
+    async def run(self) -> None:
+        """Serves until either side ends the connection."""
+        ...
+
+    def drain(self) -> None:
+        """Ends the connection after what it has begun, because the node stops."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """Ends the connection at once. reason: a short, fixed word for counters."""
+        ...
+
+
+C = TypeVar("C", bound=DoorConnection)
+At = TypeVar("At")
+
+
+class DoorGuest(Generic[C, At]):
+    """A connection, from its beginning to its end. connection: None during its TLS handshake.
+
+    address: the `host:port` of the peer. server_host: the IP address at which it has called the node. at: what the door
+    knows of the address at which it was accepted. usage: of its peer, if that counts the connection.
+    """
+
+    def __init__(self, stream: trio.SocketStream, at: At, closed: Counter[str]) -> None:
+        """Raises OSError if the peer has gone already."""
+        self.address, self.server_host = socket_name(stream.socket.getpeername()), stream.socket.getsockname()[0]
+        self.stream = stream
+        self.at = at
+        self._closed = closed
+        self.certificate: PeerCertificate | None = None
+        self.connection: C | None = None
+        self.usage: Usage | None = None
+
+    @property
+    def identity(self) -> Identity:
+        return identity_of(self.certificate)
+
+    def has_unread(self) -> bool:
+        return has_unread(self.stream.socket.fileno())
+
+    def close(self, reason: str) -> None:
+        if self.connection is None:
+            self._closed[reason] += 1
+            self.stream.socket.close()
+        else:
+            self.connection.close(reason)
+
+
+class DoorListener(Generic[C, At]):
+    """All connections of one door. addresses: the `host:port` texts at which it listens.
+
+    Invariant: at most `_connections_max` connections are open, and one party has at most a quarter of them (`Places`).
+    `_open` has those whose handshake is complete.
+    """
+
+    def __init__(self, parts: NodeParts, nursery: trio.Nursery, *protocols: str) -> None:
+        """nursery: runs the connections. It must stay open until `aclose` has returned. protocols: for ALPN."""
+        self.parts = parts
+        self._nursery = nursery
+        self._tls = None if parts.tls is None else make_listener(parts.config, parts.tls, *protocols)
+        self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
+        self._listening = trio.CancelScope()
+        self._open: dict[DoorGuest[C, At], C] = {}
+        self._places: Places[DoorGuest[C, At]] = Places()
+        self._accepted = 0
+        self._closed: Counter[str] = Counter()
+        self._lines = LogRate()
+        self._ended = trio.Event()
+        self.addresses: list[str] = []
+
+    # What each door does in its own way.
+
+    @property
+    def _connections_max(self) -> int:
+        raise NotImplementedError
+
+    def _make(self, guest: DoorGuest[C, At], tls: TlsLayer | None, admission: Admission) -> C | None:
+        """Makes the connection of a guest after its handshake; None for one that must be closed."""
+        raise NotImplementedError
+
+    def _admits(self, guest: DoorGuest[C, At], admission: Admission, *, gave_way: bool) -> bool:
+        """Whether a guest may stay, after its refusal was counted and logged. gave_way: another one went for it."""
+        raise NotImplementedError
+
+    def _tell_closed(self, peer: str, kind: str, reason: str) -> None:
+        raise NotImplementedError
+
+    def _tell_failed(self, peer: str, error: Exception) -> None:
+        raise NotImplementedError
+
+    # From the beginning of a connection to its end.
+
+    def _serve(self, opened: Sequence[tuple[trio.SocketListener, At]]) -> None:
+        """Begins to accept connections."""
+        self._nursery.start_soon(self._accept_all, opened)
+
+    async def _accept_all(self, opened: Sequence[tuple[trio.SocketListener, At]]) -> None:
+        with self._listening:
+            async with trio.open_nursery() as nursery:
+                for listener, at in opened:
+                    nursery.start_soon(accept_all, listener, partial(self._accept, at), lambda: None)
+
+    def _accept(self, at: At, stream: trio.SocketStream) -> None:
+        self._accepted += 1
+        try:
+            guest: DoorGuest[C, At] = DoorGuest(stream, at, self._closed)
+        except OSError:
+            self._closed["closed_before_header"] += 1
+            stream.socket.close()
+            return
+        admission = self._enter(guest)
+        if admission is None:
+            stream.socket.close()
+        else:
+            self._nursery.start_soon(self._run, guest, admission)
+
+    def _enter(self, guest: DoorGuest[C, At]) -> Admission | None:
+        """Gives a place to a connection, if need be that of the oldest one that has sent no request yet."""
+        party = party_key(guest.identity, guest.address)
+        admission, gone = self._places.enter(guest, party, self._connections_max)
+        if gone is not None:
+            gone.close("gave_way")
+        if self._admits(guest, admission, gave_way=gone is not None):
+            return admission
+        self._places.leave(guest)
+        self._closed["too_many_connections"] += 1
+        return None
+
+    async def _run(self, guest: DoorGuest[C, At], admission: Admission) -> None:
+        """Serves one connection until its end. A failure ends the connection only."""
+        try:
+            connection = await self._open_connection(guest, admission)
+            if connection is not None:
+                guest.connection = self._open[guest] = connection
+                # The node may have begun to stop during the handshake.
+                if self._listening.cancel_called:
+                    connection.drain()
+                try:
+                    await connection.run()
+                finally:
+                    del self._open[guest]
+                    self._ended.set()
+                    if guest.usage is not None:
+                        guest.usage.give_back("connections_max")
+        except Exception as error:
+            self._tell_failed(guest.address, error)
+        finally:
+            self._places.leave(guest)
+            guest.stream.socket.close()
+
+    async def _open_connection(self, guest: DoorGuest[C, At], admission: Admission) -> C | None:
+        """Makes the handshake. Returns the connection; None for one that must be closed."""
+        tls: TlsLayer | None = None
+        if self._tls is not None:
+            tls = await self._handshake(guest)
+            if tls is None:
+                return None
+            guest.certificate = tls.certificate
+        # A certificate counts for itself, wherever it connects from.
+        if guest.identity != ANONYMOUS:
+            self._places.leave(guest)
+            entered = self._enter(guest)
+            if entered is None:
+                return None
+            admission = entered
+        return self._make(guest, tls, admission)
+
+    async def _handshake(self, guest: DoorGuest[C, At]) -> TlsLayer | None:
+        assert self._tls is not None, "called with TLS only"
+        try:
+            share = Share(party_key(ANONYMOUS, guest.address))
+            return await self._tls.handshake(guest, guest.stream, self._turns, share)
+        except RemoteProtocolError as error:
+            self._closed[error.kind] += 1
+            self._tell_closed(guest.address, error.kind, str(error))
+            if isinstance(error, TlsFault):
+                send_nowait(guest.stream.socket, error.alert)
+                self._note_tls_refused(guest, f"{error.kind}: {error}")
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._closed["broken"] += 1
+        return None
+
+    # What the server calls.
+
+    def end_refused(self) -> None:
+        """Ends the connections whose certificate was revoked or has expired."""
+        for guest, connection in list(self._open.items()):
+            refusal = None if self._tls is None else self._tls.refusal(guest.certificate)
+            if refusal is not None:
+                self._end_refused(connection, *refusal)
+                self._note_tls_refused(guest, f"{refusal[0]}: {refusal[1]}")
+
+    def _end_refused(self, connection: C, kind: str, reason: str) -> None:
+        connection.close(kind)
+
+    def stop_accepting(self) -> None:
+        """Accepts no more connections, and ends each one after what it has begun."""
+        self._listening.cancel()
+        for connection in self._open.values():
+            connection.drain()
+
+    async def aclose(self, deadline_s: float) -> None:
+        """Waits until all connections have ended; ends the others at `deadline_s`, a time on trio's clock."""
+        with trio.move_on_at(deadline_s):
+            while self._open:
+                self._ended = trio.Event()
+                await self._ended.wait()
+        for connection in list(self._open.values()):
+            connection.close("shutdown")
+
+    def _note_tls_refused(self, guest: DoorGuest[C, At], reason: str) -> None:
+        gate = self.parts.node.gate
+        if gate is not None:
+            gate.note_tls_refused(guest.address, guest.identity, reason)
