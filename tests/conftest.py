@@ -291,7 +291,8 @@ def quiet_logs() -> Iterator[None]:
 
 
 FORKED = (
-    *("tests/bench/", "tests/black_box/test_hang_up_of_workers.py", "tests/black_box/test_node_on_postgres.py"),
+    *("tests/bench/test_cluster_bench.py", "tests/bench/test_postgres_bench.py"),
+    *("tests/black_box/test_hang_up_of_workers.py", "tests/black_box/test_node_on_postgres.py"),
     *("tests/black_box/test_notify.py", "tests/black_box/test_reload.py"),
     *("tests/block_manager/", "tests/block_node/", "tests/cardinal_streams/", "tests/cli/", "tests/client/"),
     *("tests/deploy/", "tests/limits/", "tests/metrics/", "tests/ockam/", "tests/service/"),
