@@ -227,11 +227,13 @@ async def test_a_log_that_readers_keep_from_beginning_anew_is_waited_for(
         assert held > 10
         reader.rollback()
         number = 20
-        while number < 100 and runner.statistics().wal_pages >= held:
-            runner.submit_write(bench.append(number, b"x"))
-            await runner.wait_idle()
-            number += 1
-        assert runner.statistics().wal_pages < held
+        # The thread of checkpoints gets its turns late on a busy machine, so the bound is a time.
+        with trio.fail_after(60):
+            while runner.statistics().wal_pages >= held:
+                runner.submit_write(bench.append(number, b"x"))
+                await runner.wait_idle()
+                await trio.sleep(0.002)
+                number += 1
         assert runner.statistics().checkpoint_failures == 0
     reader.close()
     assert bench.errors() == [None] * number
