@@ -231,6 +231,8 @@ class GrpcConnection:
                 elif isinstance(event, CallLost):
                     self._counts.calls[event.status.name] += event.call.stream_id in self._served
                     self._end(event.call.stream_id, event.reason)
+                    # Nobody takes what has come of its messages, so that must not stay in the budget.
+                    self._machine.stop_reading(event.call)
                 else:
                     self._take_headers(event)
         self._note_work()

@@ -10,6 +10,7 @@ from itertools import repeat
 
 import pytest
 import trio
+from h2.errors import ErrorCodes
 
 from block_node.client.errors import BlockTooLarge, DamagedAnswer
 from block_node.grpc.client.asking import GrpcPeer
@@ -56,6 +57,28 @@ async def test_backfill_counts_the_bytes_of_a_message_that_is_not_complete() -> 
         assert listener.reason is None
         fetch.cancel()
         await wait_until(lambda: bool(dripping.reasons))
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_call_that_its_server_resets_within_a_message_leaves_nothing_in_the_budget() -> None:
+    """What had come would stay in memory and in the budget until the connection ends, and other messages would wait."""
+    async with opened_door() as door, trio.open_nursery() as nursery:
+        door.routes = {SUBSCRIBE: door._route(Dripping)}
+        node = Node(nursery)
+        channel = GrpcChannel(node, door.address)
+        GrpcSource(node, channel, silence_s_max=20).fetch(0, 0, listener := Listener())
+        await wait_until(lambda: bool(door.handlers) and bool(door.handlers[-1].messages))
+        door.last(Dripping).call.send_part(bytes(200_000))
+        await wait_until(lambda: listener.size_bytes >= 200_000)
+        asking, [answering] = channel._connection, door.connections
+        assert asking is not None
+        budget = asking._machine._budget
+        assert budget.held_bytes >= 200_000
+        [call] = answering._machine.calls.values()
+        answering._machine.reset(call, ErrorCodes.CANCEL, trio.current_time())
+        answering._note_work()
+        await wait_until(lambda: listener.reason is not None)
+        assert budget.held_bytes == 0
         nursery.cancel_scope.cancel()
 
 
