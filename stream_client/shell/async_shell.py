@@ -114,6 +114,7 @@ class AsyncShell:
         self._sending = False
         self._outgoing_since_s = 0.0
         self._holders = 0
+        self._hurries = False
         self._in_doubt = anyio.Event()
         self._auto_wait_s = AUTO_WAIT_S
         core.connection.on_outgoing = self._wake_sender
@@ -168,6 +169,10 @@ class AsyncShell:
         holds = gathers and self.gathers()
         if not holds:
             self._send_at_once()
+            # What the socket has not taken yet is wanted now, so it is not held for the publishers that wait.
+            if not gathers and (self._encrypted or self.core.connection.outgoing_bytes):
+                self._hurries = True
+                self._outgoing.set()
         self._holders += holds
         done = anyio.Event()
         waiting.when_done(done.set)
@@ -191,6 +196,9 @@ class AsyncShell:
                 os.dup2(nothing.fileno(), stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno())
 
     async def yield_control(self) -> None:
+        # The sending task looks again whether it must hold what has been added meanwhile.
+        if self._holders:
+            self._outgoing.set()
         await anyio.lowlevel.checkpoint()
 
     def gathers(self) -> bool:
@@ -334,14 +342,14 @@ class AsyncShell:
         """Sends the core's outgoing bytes whenever there are any. If the connection breaks, cancels `scope`."""
         while True:
             # While publishers wait for answers that will come, they and others may add to many small batches.
-            holds = self._holders > 0 and self.gathers()
+            holds = self._holders > 0 and not self._hurries and self.gathers()
             data = b"" if holds else self._take_outgoing()
             self._sending = bool(data)
             if not data:
                 self._sent.set()
                 self._outgoing = anyio.Event()
                 if holds:
-                    with anyio.move_on_after(GATHER_S):
+                    with anyio.move_on_after(self._outgoing_since_s + GATHER_S - self.now_s()):
                         await self._outgoing.wait()
                 else:
                     await self._outgoing.wait()
@@ -365,6 +373,7 @@ class AsyncShell:
                 link.put_back(rest)
 
     def _take_outgoing(self) -> bytes:
+        self._hurries = False
         data = self.core.connection.data_to_send()
         if self._layer is not None:
             encrypted, self._encrypted = self._encrypted, b""

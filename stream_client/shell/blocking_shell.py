@@ -253,7 +253,7 @@ class BlockingShell:
         try:
             # While a publisher waits for an answer that will come, later pushes may join many small batches.
             if self._holds and self.gathers():
-                wait_s = min(wait_s, GATHER_S)
+                wait_s = min(wait_s, self._outgoing_since_s + GATHER_S - self.now_s())
             elif not self._unsent:
                 data = self.core.connection.data_to_send()
                 self._unsent = memoryview(data if self._layer is None else self._layer.encrypt(data))
