@@ -10,8 +10,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -241,21 +241,14 @@ class ExportHistory:
             return Run(*run), [IndexRange(Incarnation(*row[1:5]), row[5], row[6], lost=row[7]) for row in found]
 
     async def _write(self, work: Any) -> None:
-        from sqlalchemy.ext.asyncio import create_async_engine
-
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # In an address that is a text, a question mark of the path would end it.
-            engine = create_async_engine(sa.URL.create("sqlite+aiosqlite", database=str(self.path)), poolclass=NullPool)
-            try:
-                async with engine.begin() as connection:
-                    await connection.execute(sa.text(f"PRAGMA busy_timeout = {BUSY_MS}"))
-                    # Of two processes that make the file at once, one waits, and finds the tables of the other.
-                    await connection.execute(sa.text("BEGIN IMMEDIATE"))
-                    await connection.run_sync(metadata.create_all)
-                    await work(connection)
-            finally:
-                await engine.dispose()
+            async with open_database(self.path) as connection:
+                await connection.execute(sa.text(f"PRAGMA busy_timeout = {BUSY_MS}"))
+                # Of two processes that make the file at once, one waits, and finds the tables of the other.
+                await connection.execute(sa.text("BEGIN IMMEDIATE"))
+                await connection.run_sync(metadata.create_all)
+                await work(connection)
             give_to_folder(self.path, self.path.parent)
         except (SQLAlchemyError, OSError) as error:
             logger.warning("history not written", file=str(self.path), error=" ".join(str(error).split()))
@@ -276,11 +269,30 @@ class ExportHistory:
 
     def _open(self) -> sqlite3.Connection:
         # mode=ro: the file is neither created nor changed.
-        address = f"{self.path.absolute().as_uri()}?mode=ro"
-        connection = sqlite3.connect(address, uri=True, timeout=READ_S_MAX / 2)
+        connection = sqlite3.connect(_address(self.path, "ro"), uri=True, timeout=READ_S_MAX / 2)
         end_s = time.monotonic() + READ_S_MAX
         connection.set_progress_handler(lambda: time.monotonic() > end_s, 10_000)
         return connection
+
+
+@asynccontextmanager
+async def open_database(path: Path, mode: str = "rwc") -> AsyncIterator[AsyncConnection]:
+    """Opens an SQLite file for one transaction. mode: as in SQLite's addresses. Raises SQLAlchemyError."""
+    import aiosqlite
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    async def connect() -> aiosqlite.Connection:
+        # A connection of aiosqlite that cannot open its file leaves a thread behind, which fails if the event loop ends
+        # before it. So the file is open before the connection is made.
+        opened = sqlite3.connect(_address(path, mode), uri=True, check_same_thread=False)
+        return await aiosqlite.Connection(lambda: opened, iter_chunk_size=64)
+
+    engine = create_async_engine("sqlite+aiosqlite://", async_creator=connect, poolclass=NullPool)
+    try:
+        async with engine.begin() as connection:
+            yield connection
+    finally:
+        await engine.dispose()
 
 
 def history_of(place: StoreLocation, chosen: Path | None = None) -> ExportHistory:
@@ -292,6 +304,10 @@ def history_of(place: StoreLocation, chosen: Path | None = None) -> ExportHistor
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
     return ExportHistory(state / "stream-node" / "exports" / f"{place.name}-{name}.sqlite")
+
+
+def _address(path: Path, mode: str) -> str:
+    return f"{path.absolute().as_uri()}?mode={mode}"
 
 
 def _now_us() -> int:

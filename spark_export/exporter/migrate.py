@@ -16,17 +16,14 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import fs
-from sqlalchemy import URL, text
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
 
 from ockam.files.durable_files import rename_durably
-from spark_export.exporter.history import ExportHistory
+from spark_export.exporter.history import ExportHistory, open_database
 from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
 from spark_export.exporter.verify import batch_intervals
 from spark_export.tables.address import StoreLocation
@@ -122,10 +119,8 @@ def _fetch(filesystem: fs.FileSystem, source: str, target: Path) -> None:
 
 
 async def _read_ledger(path: Path) -> OldExport:
-    address = URL.create("sqlite+aiosqlite", database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
-    engine = create_async_engine(address, poolclass=NullPool)
     try:
-        async with engine.connect() as connection:
+        async with open_database(path, "ro") as connection:
 
             async def rows(statement: str) -> list[Any]:
                 return list(await connection.execute(text(statement)))
@@ -154,8 +149,6 @@ async def _read_ledger(path: Path) -> OldExport:
                     losses[stream, partition, era].append((begin, end))
     except SQLAlchemyError as error:
         raise TableRefused(f"{path} is not the ledger of an export: {' '.join(str(error).split())}") from error
-    finally:
-        await engine.dispose()
     return OldExport(
         table_id, table_format, client_id, generation, states=states, runs=runs, files=files, losses=losses
     )

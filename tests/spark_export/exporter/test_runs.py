@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from spark_export import decoder
 from spark_export.exporter.errors import StreamsLeftOut
-from spark_export.exporter.history import history_of
+from spark_export.exporter.history import ExportHistory, history_of
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.tables.columns import ROWS
@@ -274,6 +275,20 @@ def test_losing_the_history_loses_no_row(each_format: World) -> None:
     with pytest.raises(ExportError, match="no history of exports"):
         history.load_view(0, 1)
     world.assert_whole()
+
+
+def test_a_history_that_cannot_be_opened_leaves_no_thread_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: no thread fails once the event loop has ended. Method: a folder in place of the file, in many loops."""
+    failed: list[object] = []
+    before = {*threading.enumerate()}
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    for _ in range(20):
+        asyncio.run(ExportHistory(tmp_path).add_failure("", 0))
+    for thread in {*threading.enumerate()} - before:
+        thread.join()
+    assert failed == []
 
 
 def test_a_run_without_the_decoder_of_the_table_warns(each_format: World) -> None:
