@@ -14,11 +14,10 @@ from hashlib import blake2b
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from spark_export.exporter.intervals import Interval, merge, subtract, total
 from spark_export.source.plan import StreamEnds
-from spark_export.tables.files import Place, forget, split_places
+from spark_export.tables.files import Place, forget, open_checked, split_places
 from spark_export.tables.filesystem import open_filesystem
 from spark_export.tables.log import UPKEEP, TableFile, TableLog
 from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosition, TableState
@@ -71,7 +70,7 @@ def verify(
     """Verifies a table, while other programs can change it. Raises ExportError if it cannot be read.
 
     ends, read: the partitions of the node and a function that reads their messages, or None to ask no node.
-    checksums: whether to read all bytes of all files, and to compare the checksums of their pages.
+    checksums: whether to read all bytes of all files, and to compare the checksums of their pages and footers.
     """
     # The state comes first, so that the table has all rows that it names. Later commits of exporters may add some.
     state, commits, files = log.load(), log.commits(), log.list_files()
@@ -125,7 +124,7 @@ def verify(
 
 
 def _check_files(log: TableLog, files: Sequence[TableFile], on_file: Callable[[int, int], None]) -> Iterator[str]:
-    """Reads every page of every file. Pages of an exporter have checksums; those of other programs may have none."""
+    """Reads every page of every file. Files of an exporter have checksums; those of other programs may have none."""
     for number, each in enumerate(files):
         filesystem, path = open_filesystem(each.address, log.options)
         try:
@@ -134,9 +133,7 @@ def _check_files(log: TableLog, files: Sequence[TableFile], on_file: Callable[[i
                 yield f"{each.address} has {size} bytes, {each.file_bytes} were written"
                 continue
             with filesystem.open_input_file(path) as opened:
-                parquet, rows = pq.ParquetFile(opened, page_checksum_verification=True), 0
-                for batch in parquet.iter_batches():
-                    rows += batch.num_rows
+                rows = sum(batch.num_rows for batch in open_checked(opened).iter_batches())
             if each.rows not in (None, rows):
                 yield f"{each.address} has {rows} rows, {each.rows} were written"
         except FileNotFoundError:

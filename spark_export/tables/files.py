@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -43,6 +44,9 @@ BOUNDED = ("partition", "index", "timestamp", "era")
 """The columns with minimum and maximum in the statistics of a file. For `data` they would help no query."""
 COUNTED = frozenset({*BOUNDED, "key", "stream"})
 MILLISECOND = timedelta(milliseconds=1)
+FOOTER_MARK = b"crc1"
+"""Stands in our files directly before the footer, together with the CRC-32 of the footer. Parquet has checksums for
+pages only, and readers ignore bytes between the last page and the footer."""
 
 Place = tuple[str, int, int]
 """A stream, a partition and an era."""
@@ -137,6 +141,36 @@ class FilesWriter:
         return pa.Table.from_arrays(columns, schema=self.plan.schema)
 
 
+class _Sink:
+    """A stream as `pq.ParquetWriter` needs it. From `begin_footer` on, everything is held back until `end_footer`
+    writes it behind its checksum."""
+
+    closed = False
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self._footer: list[bytes] | None = None
+
+    def write(self, content: pa.Buffer | bytes) -> int:
+        if self._footer is None:
+            return int(self._stream.write(content))
+        self._footer.append(bytes(content))
+        return len(content)
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def flush(self) -> None:
+        pass
+
+    def begin_footer(self) -> None:
+        self._footer = []
+
+    def end_footer(self) -> None:
+        footer = b"".join(self._footer or ())
+        self._stream.write(FOOTER_MARK + zlib.crc32(footer).to_bytes(4, "little") + footer)
+
+
 class _OpenFile:
     """A file that is being written. On a store, it exists only after `close`."""
 
@@ -150,8 +184,9 @@ class _OpenFile:
                 filesystem.create_dir(path.rpartition("/")[0], recursive=True)
             self._stream = filesystem.open_output_stream(path)
         self._metadata: list[pq.FileMetaData] = []
+        self._sink = _Sink(self._stream)
         self._writer = pq.ParquetWriter(
-            self._stream,
+            self._sink,
             plan.schema,
             compression=plan.codec,
             use_dictionary=[name for name in plan.schema.names if name in DICTIONARIES],
@@ -181,7 +216,9 @@ class _OpenFile:
     def close(self) -> model.DataFile:
         with store_errors(self._path):
             self._flush()
+            self._sink.begin_footer()
             self._writer.close()
+            self._sink.end_footer()
             size = self.bytes_written
             self._close_stream(size)
         return replace(self._file, file_bytes=size, stats=statistics(self._metadata[0]))
@@ -278,14 +315,29 @@ def read_file(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a file, without columns that it lacks. address: the name of the file for errors.
 
-    Raises TableDamaged, also for a wrong checksum of a page.
+    Raises TableDamaged, also for a wrong checksum of a page or of the footer.
     """
     try:
         with filesystem.open_input_file(path) as opened:
-            file = pq.ParquetFile(opened, page_checksum_verification=True)
+            file = open_checked(opened)
             yield from file.iter_batches(columns=[name for name in columns if name in file.schema_arrow.names])
     except (pa.ArrowException, OSError) as error:
         raise TableDamaged(f"{address or path} is missing or damaged: {one_line(error)}") from error
+
+
+def open_checked(opened: pa.NativeFile) -> pq.ParquetFile:
+    """Returns a Parquet file that compares its pages with their checksums. Compares the footer with its checksum, which
+    files of other programs and of earlier versions lack. Raises OSError and ArrowException."""
+    # A file ends with the footer, the size of the footer in 4 bytes, and `PAR1`.
+    size = opened.size()
+    start = size - 8 - int.from_bytes(opened.read_at(4, max(0, size - 8)), "little") - 8
+    end = opened.read_at(size - start, start) if start >= 0 else b""
+    if end.startswith(FOOTER_MARK) and zlib.crc32(end[8:]) != int.from_bytes(end[4:8], "little"):
+        raise pa.ArrowInvalid("the checksum of the footer is wrong")
+    try:
+        return pq.ParquetFile(opened, page_checksum_verification=True)
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(f"the name of a column is damaged: {error}") from error
 
 
 def columns_of(paths: Iterable[Path], others: pa.Schema) -> pa.Schema:

@@ -17,12 +17,14 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 import pyarrow as pa
+import pyarrow.dataset as dataset
 import pyarrow.parquet as pq
 
 from spark_export import table_files
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.verify import verify
 from spark_export.tables.errors import TableDamaged
+from spark_export.tables.files import FOOTER_MARK
 from tests.spark_export.exporter.export_process import export_child
 from tests.spark_export.exporter.export_world import World
 
@@ -42,16 +44,35 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def flip(file: Path) -> None:
+def flip_page(file: Path) -> None:
+    """In the last byte of the first page, a dictionary."""
+    flip(file, pq.read_metadata(file).row_group(0).column(0).data_page_offset - 1)
+
+
+def flip_footer(file: Path, bit: int = 1) -> None:
+    """In the name of a column, which readers then miss."""
+    content = file.read_bytes()
+    flip(file, content.index(b"timestamp", content.index(FOOTER_MARK)), bit)
+
+
+def flip_old_footer(file: Path) -> None:
+    """In the name of a column, which then is no text, in a file without a checksum of its footer."""
+    flip_footer(file, 0x80)
+    file.write_bytes(file.read_bytes().replace(FOOTER_MARK, bytes(len(FOOTER_MARK))))
+
+
+def flip(file: Path, place: int, bit: int = 1) -> None:
     content = bytearray(file.read_bytes())
-    content[len(content) // 3] ^= 1
+    content[place] ^= bit
     file.write_bytes(content)
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (Path.unlink, "is missing"),
     "cut": (cut, "were written"),
-    "flipped": (flip, "cannot be read"),
+    "page": (flip_page, "cannot be read"),
+    "footer": (flip_footer, "cannot be read"),
+    "old-footer": (flip_old_footer, "cannot be read"),
 }
 
 
@@ -98,10 +119,11 @@ def test_rows_that_are_not_the_nodes_messages_are_found(world: World, table_form
     assert all("are not the messages of the node" in each for each in problems)
 
 
-def test_a_compaction_reads_no_damaged_file(world: World) -> None:
+@pytest.mark.parametrize("harm", [flip_page, flip_footer])
+def test_a_compaction_reads_no_damaged_file(world: World, harm: Callable[[Path], None]) -> None:
     """The merged file would have checksums of its own, and `verify` would call it sound."""
     file = files_of(exported(world))[0]
-    flip(file)
+    harm(file)
     before = {path: path.read_bytes() for path in files_of(world)}
     with pytest.raises(TableDamaged, match=file.name):
         world.compact()
@@ -128,9 +150,10 @@ def test_a_compaction_changes_no_row_and_keeps_the_old_files_for_readers(each_fo
 
 
 def test_flipped_bits_anywhere_are_found_or_harmless(world: World) -> None:
-    """Goal: the checksums of pages find what a disk changes. Method: one bit of one file, at many places.
+    """Goal: the checksums of pages and of the footer find what a disk changes. Method: one bit of one file, at many
+    places; and a filter on all rows, which believes the footer's statistics.
 
-    A bit of the footer that nothing reads can be changed without harm.
+    A bit of a page's header that nothing reads can be changed without harm.
     """
     world.push(500, partitions=1)
     world.run()
@@ -142,6 +165,7 @@ def test_flipped_bits_anywhere_are_found_or_harmless(world: World) -> None:
         file.write_bytes(changed)
         if world.verify(contents=False).sound:
             assert world.rows() == rows
+            assert dataset.dataset(file).count_rows(filter=dataset.field("index") < 500) == 500
     file.write_bytes(sound)
     world.assert_whole()
 
