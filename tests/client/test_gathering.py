@@ -182,7 +182,8 @@ def test_a_request_is_not_held_where_only_the_sending_task_sends(
             tasks.start_soon(shell.wait, PendingResult(), PATIENCE_S)
             await wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
-            return held, unread(far)
+            sent = unread(far)
+        return held, sent
 
     held, sent = anyio.run(ask, backend="asyncio")
     assert held == b""
