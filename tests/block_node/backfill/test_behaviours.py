@@ -206,6 +206,16 @@ def test_b13_the_next_priority_while_the_best_is_left_alone() -> None:
     assert chosen(three, 5, 5) == "a0"
 
 
+def test_among_equals_the_one_that_answers_faster_is_asked() -> None:
+    """As backfill of the reference block node chooses. A better priority counts for more."""
+    three = health("a1", "b1", "c0")
+    three.claimed("a1", BlockRanges([(0, 99)]), 0.5)
+    three.claimed("c0", BlockRanges([(0, 9)]), 5.0)
+    assert [chosen(three, number, 0) for number in (5, 50)] == ["c0", "b1"]
+    three.claimed("b1", BlockRanges([(0, 99)]), 30.0)
+    assert chosen(three, 50, 0) == "a1"
+
+
 def test_sources_are_written_as_they_are_reached() -> None:
     assert parse_source("10.0.0.1:4000") == SourceSetting("10.0.0.1:4000", ("10.0.0.1:4000",), 0)
     through = parse_source("gate:4000 > inner:4001@2")
