@@ -6,10 +6,11 @@ must say `:scheme http`.
 
 from __future__ import annotations
 
+import json
 import ssl
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from ockam.identity.authenticator import Authenticator
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.rules import Rule
 from ockam.identity.rules.tokens import create_token
+from stream_node.care.doctor_access import check_tls
+from stream_node.cli.node.serve import report_listening
 from stream_node.doors.grpc.statistics import GrpcDoorStatistics
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
@@ -302,15 +305,25 @@ def tls_settings(folder: Path, **more: Any) -> tuple[Authority, dict[str, Any]]:
     return authority, {"tls_certificate": certificate, "tls_certificate_key": key, **more}
 
 
-def test_the_fingerprint_of_the_certificate_is_that_of_its_der(tmp_path: Path) -> None:
-    """It is `certificateSha384` in the block-nodes.json of a consensus node (hiero-consensus-node PR 27023)."""
+def test_the_fingerprint_of_the_certificate_is_that_of_its_der(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is `certificateSha384` in the block-nodes.json of a consensus node (hiero-consensus-node PR 27023). The line
+    at the start and `doctor` print it."""
     authority, settings = tls_settings(tmp_path)
     certificate = x509.load_pem_x509_certificate(Path(settings["tls_certificate"]).read_bytes())
     # The authority's certificate follows, as in a chain.
     with Path(settings["tls_certificate"]).open("a") as file:
         file.write(Path(authority.ca).read_text())
-    config = Config(data_dir=str(tmp_path), **settings)
-    assert find_certificate_sha384(config) == certificate.fingerprint(hashes.SHA384()).hex()
+    config = Config(data_dir=str(tmp_path), block_node=True, grpc=LOCAL, **settings)
+    sha384 = certificate.fingerprint(hashes.SHA384()).hex()
+    assert find_certificate_sha384(config) == sha384
+    report_listening(config, ["127.0.0.1:4001"], [], True, ["127.0.0.1:40840"])
+    told = json.loads(capsys.readouterr().out)
+    assert (told["grpc"], told["certificate_sha384"]) == (["127.0.0.1:40840"], sha384)
+    found = check_tls(config)
+    assert found.values["certificate_sha384"] == sha384
+    assert sha384 in found.text
     assert find_certificate_sha384(Config(data_dir=str(tmp_path))) is None
     assert find_certificate_sha384(Config(data_dir=str(tmp_path), tls_certificate=str(tmp_path / "none"))) is None
 
@@ -332,6 +345,25 @@ async def test_a_consensus_node_without_a_certificate_speaks_over_tls(tmp_path: 
             for block in chain_of(2):
                 await publisher.block(block)
             await publisher.wait_for("acknowledgement", 1)
+
+
+async def test_stalled_handshakes_of_one_host_leave_room(tmp_path: Path) -> None:
+    """Of eight connections, one host gets two, also if they never finish their TLS handshake: the oldest give way.
+    Another host gets its connection."""
+    authority, settings = tls_settings(tmp_path)
+    context = ssl.create_default_context(cafile=authority.ca)
+    context.set_alpn_protocols(["h2"])
+    async with grpc_node(tmp_path, grpc_connections_max=8, **settings) as (running, port), AsyncExitStack() as stack:
+        for _ in range(12):
+            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
+        await wait_until(lambda: grpc_of(running).closed.get("gave_way") == 10)
+        plain = await trio.open_tcp_stream("127.0.0.1", port, local_address="127.0.0.2")
+        async with trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True) as stream:
+            await stream.do_handshake()
+            client = RawClient(stream)  # type: ignore[arg-type]
+            client.h2.initiate_connection()
+            await client.flush()
+            assert await status_of(client, pbj_headers(STATUS)) == OK
 
 
 async def test_grpcio_over_tls_with_a_certificate_is_who_it_says(tmp_path: Path) -> None:
