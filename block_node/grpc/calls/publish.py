@@ -71,6 +71,8 @@ class PublishCall(CallHandler):
     in `PublishRunner.unread_bytes`.
     """
 
+    logs_end = True
+
     def __init__(
         self, call: GrpcCall, service: PublishService, origin: Origin, limits: GrpcLimits, others: DoorPublishers
     ) -> None:

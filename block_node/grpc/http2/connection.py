@@ -45,7 +45,8 @@ class DoorCounts:
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.closed: Counter[str] = Counter()
-        self.lines = LogRate()
+        # Lines about calls do not keep those about connections out of the log.
+        self.lines, self.call_lines = LogRate(), LogRate()
 
 
 class ReadingPace(Protocol):
@@ -230,6 +231,8 @@ class GrpcConnection:
                     self.resume(event.call.stream_id)
                 elif isinstance(event, CallLost):
                     self._counts.calls[event.status.name] += event.call.stream_id in self._served
+                    if event.status is not GrpcStatus.CANCELLED:
+                        self._tell_ended(event.call, event.status, event.reason)
                     self._end(event.call.stream_id, event.reason)
                     # Nobody takes what has come of its messages, so that must not stay in the budget.
                     self._machine.stop_reading(event.call)
@@ -305,11 +308,22 @@ class GrpcConnection:
     def _note_failure(self, machine: CallMachine, error: Exception) -> None:
         path = machine.request.path[:200].decode("latin-1")
         self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, method=path, exc_info=error)
-        self._finish(machine, GrpcStatus.INTERNAL, FAILED)
+        self._finish(machine, GrpcStatus.INTERNAL, FAILED, is_told=True)
 
-    def _finish(self, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool = False) -> None:
+    def _tell_ended(self, machine: CallMachine, status: GrpcStatus, reason: str) -> None:
+        path = machine.request.path[:200].decode("latin-1")
+        self._counts.call_lines.log(
+            logger.info, "grpc_call_ended", peer=self.address, method=path, status=status.name, reason=reason
+        )
+
+    def _finish(
+        self, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool = False, is_told: bool = False
+    ) -> None:
+        """Ends a call. is_told: whether the reason is in the log already."""
         if machine.may_send:
             self._counts.calls[status.name] += 1
+            if text and not is_told:
+                self._tell_ended(machine, status, text)
         self._machine.finish(machine, status, text, at_once=at_once)
         self._note_work()
 
@@ -331,7 +345,8 @@ class GrpcConnection:
         served = self._served.pop(stream_id, None)
         machine = self._machine.calls.get(stream_id) if served is None else served.machine
         if machine is not None:
-            self._finish(machine, status, text, at_once=at_once)
+            # A handler that ends the call while it is made is that of a publisher, which logs the reason.
+            self._finish(machine, status, text, at_once=at_once, is_told=served is None or served.handler.logs_end)
 
     def resume(self, stream_id: int) -> None:
         self._resumed[stream_id] = None

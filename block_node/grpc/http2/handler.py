@@ -25,8 +25,10 @@ logger = structlog.get_logger(__name__)
 class CallHandler(Protocol):
     """Takes the messages of one call. Its methods are called in the trio thread, and never while one of them runs.
     They can raise CallRefused, which ends the call. None is called after `ended`, or after the handler has ended the
-    call.
+    call. logs_end: whether it logs itself why it ends a call.
     """
+
+    logs_end: bool = False
 
     def may_take(self) -> bool:
         """Whether the handler takes a message now. After False, `GrpcCall.resume` must follow when it takes them."""

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from block_node.blocks.errors import Level
 from block_node.blocks.items import make_item
 from block_node.blocks.settings import VerifierSettings
 from block_node.events import NodeFailure
 from block_node.grpc.http2.limits import Http2Limits
+from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import (
     BLOCK_NODE,
     HEALTH,
@@ -165,19 +167,47 @@ async def test_a_node_that_fails_within_a_large_item_ends_the_call_with_a_status
 
 
 async def test_a_reader_that_comes_and_goes_leaves_nothing_behind(tmp_path: Path) -> None:
-    """hiero-block-node 3150: each reconnect of a mirror node leaked, until storage stopped."""
-    async with block_door(tmp_path) as door:
+    """hiero-block-node 3150: a mirror node that came in the middle of a block got an item that is no header, and came
+    again. Each reconnect leaked, until storage stopped."""
+    last = chain_of(3)[2]
+    async with block_door(tmp_path) as door, publisher(door) as one:
         await publish(door, 2)
-        async with raw_client(door.port) as client:
-            for _ in range(40):
+        await one.items(last.items[:3])
+        await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 1)
+        for number in range(100):
+            async with raw_client(door.port) as client:
                 stream_id = await client.open(pbj_headers(SUBSCRIBE))
-                await client.send(stream_id, framed(range_of(0, NO_BLOCK)))
+                await client.send(stream_id, framed(range_of(1, NO_BLOCK)))
                 answer = client.answers[stream_id]
-                await client.until(lambda answer=answer: bool(answer.data))  # type: ignore[misc]
-                client.h2.reset_stream(stream_id, 8)
-                await client.flush()
+                await client.until(lambda answer=answer: any("end_of_block" in part for part in parts_of(answer)))  # type: ignore[misc]
+                assert list(blocks_of(parts_of(answer))) == [1]
+                # Every second one only loses its connection.
+                if number % 2:
+                    client.h2.reset_stream(stream_id, 8)
+                    await client.flush()
         await wait_until(lambda: door.services.statistics().subscribe.sessions == 0)
-        assert door.services.statistics().subscribe.ended == {"LEFT": 40}
+        assert door.services.statistics().subscribe.ended == {"LEFT": 100}
+        await one.items(last.items[3:])
+        await one.end_block(2)
+        await one.wait_for("acknowledgement", 2)
+
+
+async def test_why_a_call_was_refused_is_in_the_log(tmp_path: Path) -> None:
+    """Its peer may show no `grpc-message`. Once each, also where the answer has a code of its own."""
+    async with block_door(tmp_path, grpc=GrpcLimits(message_bytes_max=1_000)) as door, publisher(door) as one:
+        with capture_logs() as lines:
+            answers = [
+                await ask(door, SUBSCRIBE, range_of(5_000, NO_BLOCK)),
+                await ask(door, GET, write_message("BlockRequest", {"block_number": 3})),
+                await ask(door, f"{STATUS}s", b""),
+            ]
+            await one.items([bytes(2_000)])
+            answers.append(await one.client.until_end(one.stream_id))
+            await ask(door, STATUS, b"")
+        told = [line for line in lines if line["event"] == "grpc_call_ended"]
+        assert [line["reason"] for line in told] == [answer.text for answer in answers]
+        assert [line["status"] for line in told] == ["OK", "OK", "UNIMPLEMENTED", "INVALID_ARGUMENT"]
+        assert "one message has at most 1000 here" in told[-1]["reason"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ MESSAGE_BYTES_MAX = 128 * 1024 * 1024
 PATIENCE_S = 20.0
 
 
-class EchoHandler:
+class EchoHandler(CallHandler):
     """Answers each message with itself, and the end of the half with the end of the call."""
 
     is_held = False
