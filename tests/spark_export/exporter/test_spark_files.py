@@ -54,7 +54,7 @@ def test_rows_that_the_table_has_are_left_out(tmp_path: Path) -> None:
     batches = [batch(*(("a", 0, index) for index in range(1, 5))), batch(("a", 0, 5), ("b", 1, 5)), batch(("b", 1, 6))]
     with pytest.MonkeyPatch.context() as patch:
         # The table is a new one: what the ranges follow is not the claim here.
-        patch.setattr("spark_export.tables.log.check_next", lambda state, ranges: None)
+        patch.setattr("spark_export.tables.model.check_next", lambda state, ranges: None)
         found, rows = written(tmp_path, iter(batches), starts)
     assert rows == [b"a 3", b"a 4", b"a 5", b"b 5", b"b 6"]
     assert list(found.ranges) == [
