@@ -39,6 +39,8 @@ class AnswerHandler(Protocol):
 class AskedCall:
     """One call that this side has begun, as its connection (`CallHandler`) and its asker use it."""
 
+    logs_end = True
+
     def __init__(self, connection: AskingConnection, machine: CallMachine, handler: AnswerHandler) -> None:
         self._connection = connection
         self._machine = machine
@@ -200,7 +202,13 @@ class AskingConnection(GrpcConnection):
         super()._end_half(served)
         self._machine.stop_reading(served.machine)
 
-    def _finish(self, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool = False) -> None:
+    def _tell_ended(self, machine: CallMachine, status: GrpcStatus, reason: str) -> None:
+        # The side that asks tells its own handler, and logs nothing.
+        pass
+
+    def _finish(
+        self, machine: CallMachine, status: GrpcStatus, text: str, *, at_once: bool = False, is_told: bool = True
+    ) -> None:
         # A side that asks ends a call by a reset; the status is for its own handler.
         if machine.stream_id in self._machine.calls:
             self._machine.reset(machine, ErrorCodes.CANCEL, trio.current_time())
