@@ -334,24 +334,42 @@ async def test_a_source_behind_tls(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_source_that_is_killed_in_the_middle_is_asked_again(tmp_path: Path) -> None:
+async def test_two_nodes_fill_up_from_each_other_over_a_kill_of_the_source(tmp_path: Path) -> None:
+    """Goal: a node asks its killed source again without a start of its own, and the source gets from it what a live
+    publisher brought meanwhile. Method: the source is killed while blocks are missing, and begins again at its port."""
+    chain_ = chain_of(420)
     flags = ("--grpc", "127.0.0.1:0")
     environment = {"STREAM_NODE_BLOCK_ACCEPT_UNCHECKED_PROOFS": "true"}
-    with NodeProcess(tmp_path / "a", arguments=flags, environment=environment) as source:
-        port = int(source.grpc[0].rpartition(":")[2])
-        await publish(port, 150)
-        settings = {
-            "backfill_block_node_sources": (f"grpc://127.0.0.1:{port}",),
-            "backfill_fetch_batch_size": 5,
-            "backfill_initial_retry_delay_secs": 0.2,
-            "backfill_max_backoff_secs": 0.5,
-            "backfill_scan_interval_secs": 1,
-        }
-        async with grpc_node(tmp_path / "b", **settings) as (filling, _):
+    settings: dict[str, Any] = {
+        "backfill_fetch_batch_size": 1,
+        "backfill_concurrent_fetches": 1,
+        "backfill_initial_retry_delay_secs": 0.2,
+        "backfill_max_backoff_secs": 0.5,
+        "backfill_scan_interval_secs": 1,
+    }
+    with NodeProcess(tmp_path / "a", arguments=flags, environment=environment) as first:
+        address = first.grpc[0]
+        await publish(int(address.rpartition(":")[2]), 400)
+        settings["backfill_block_node_sources"] = (f"grpc://{address}",)
+        async with grpc_node(tmp_path / "b", **settings) as (filling, port):
             await wait_until(lambda: not has_blocks(filling, 0)())
-            source.kill()
-    with NodeProcess(tmp_path / "a", arguments=flags, environment=environment) as again:
-        port = int(again.grpc[0].rpartition(":")[2])
-        settings["backfill_block_node_sources"] = (f"grpc://127.0.0.1:{port}",)
-        async with grpc_node(tmp_path / "b", **settings) as (filling, _):
-            await wait_until(has_blocks(filling, 150))
+            first.kill()
+            statistics = filling.statistics().services.blocks
+            assert statistics is not None
+            assert 0 < statistics.node.store.blocks < 400, "the source was killed in the middle"
+            environment |= {
+                "STREAM_NODE_BACKFILL_BLOCK_NODE_SOURCES": f"grpc://127.0.0.1:{port}",
+                "STREAM_NODE_BACKFILL_SCAN_INTERVAL_SECS": "1",
+            }
+            with NodeProcess(tmp_path / "a", arguments=("--grpc", address), environment=environment):
+                await wait_until(has_blocks(filling, 400))
+                await publish(port, 420, first=400)
+                async with trio.open_nursery() as nursery:
+                    node = Node(nursery)
+                    source = GrpcSource(node, GrpcChannel(node, address), silence_s_max=5)
+                    with trio.fail_after(60):
+                        while list((await status_of(source))[0] or ()) != [(0, 419)]:
+                            await trio.sleep(0.1)
+                    found = await fetched(source, 0, 419)
+                    assert found.blocks == [(block.number, list(block.items)) for block in chain_]
+                    nursery.cancel_scope.cancel()
