@@ -166,6 +166,33 @@ async def test_a_node_that_fails_within_a_large_item_ends_the_call_with_a_status
         await wait_until(lambda: door.services.statistics().subscribe.ended == {"ERROR": 1})
 
 
+async def test_a_subscriber_within_a_block_gets_its_end_before_that_of_the_node(tmp_path: Path) -> None:
+    """A mirror node throws at a block that is not whole. Method: its window closes within a block that is larger than
+    what the node keeps unsent."""
+    first = chain_of(1)[0]
+    items = [first.items[0], *[make_item(4, Random(0).randbytes(900_000)) for _ in range(8)], *first.items[1:]]
+    verifier = VerifierSettings(levels=Level.STRUCTURE)
+    async with block_door(tmp_path, verifier=verifier) as door, raw_client(door.port) as client:
+        async with publisher(door) as one:
+            for item in items:
+                await one.items([item])
+            await one.end_block(0)
+            await one.expect("acknowledgement", 0)
+        client.keeps = False
+        stream_id = await client.open(pbj_headers(SUBSCRIBE))
+        await client.send(stream_id, framed(range_of(0, NO_BLOCK)), end=True)
+        answer = client.answers[stream_id]
+        await client.until(lambda: answer.received_bytes == 65_535)
+        door.world.block_node.stop()
+        client.keeps = True
+        client.h2.increment_flow_control_window(16 * 1024 * 1024)
+        client.h2.increment_flow_control_window(16 * 1024 * 1024, stream_id)
+        await client.flush()
+        await client.until_end(stream_id)
+        *parts, status = parts_of(answer)
+        assert (blocks_of(parts), status) == ({0: items}, {"status": SUCCESS})
+
+
 async def test_a_reader_that_comes_and_goes_leaves_nothing_behind(tmp_path: Path) -> None:
     """hiero-block-node 3150: a mirror node that came in the middle of a block got an item that is no header, and came
     again. Each reconnect leaked, until storage stopped."""
