@@ -59,6 +59,15 @@ async def publish(door: BlockDoor, count: int, first: int = 0) -> None:
         await one.wait_for("acknowledgement", count - 1)
 
 
+async def publish_items(door: BlockDoor, items: list[bytes]) -> None:
+    """Publishes block 0, each item in a message of its own."""
+    async with publisher(door) as one:
+        for item in items:
+            await one.items([item])
+        await one.end_block(0)
+        await one.expect("acknowledgement", 0)
+
+
 def parts_of(answer: Answer) -> list[WireMessage]:
     return [read_message("SubscribeStreamResponse", message) for message in answer.messages()]
 
@@ -117,11 +126,7 @@ async def test_large_items_come_whole(tmp_path: Path) -> None:
     items = [block.items[0], *large, *block.items[1:]]
     verifier = VerifierSettings(levels=Level.STRUCTURE, item_bytes_max=64_000_000)
     async with block_door(tmp_path, verifier=verifier) as door:
-        async with publisher(door) as one:
-            for item in items:
-                await one.items([item])
-            await one.end_block(0)
-            await one.expect("acknowledgement", 0)
+        await publish_items(door, items)
         answer = await ask(door, SUBSCRIBE, range_of(0, 0))
         assert blocks_of(parts_of(answer)) == {0: items}
         got = await ask(door, GET, write_message("BlockRequest", {"block_number": 0}))
@@ -133,11 +138,7 @@ async def test_a_subscriber_that_takes_nothing_is_ended_and_told(tmp_path: Path)
     items = [block.items[0], *[make_item(4, Random(0).randbytes(900_000)) for _ in range(8)], *block.items[1:]]
     http2, verifier = Http2Limits(send_s_max=0.3), VerifierSettings(levels=Level.STRUCTURE)
     async with block_door(tmp_path, http2=http2, verifier=verifier) as door, raw_client(door.port) as client:
-        async with publisher(door) as one:
-            for item in items:
-                await one.items([item])
-            await one.end_block(0)
-            await one.expect("acknowledgement", 0)
+        await publish_items(door, items)
         client.keeps = False
         answer = await client.ask(pbj_headers(SUBSCRIBE), framed(range_of(0, 0)))
         assert (answer.received_bytes, answer.status) == (65_535, 8)
@@ -173,11 +174,7 @@ async def test_a_subscriber_within_a_block_gets_its_end_before_that_of_the_node(
     items = [first.items[0], *[make_item(4, Random(0).randbytes(900_000)) for _ in range(8)], *first.items[1:]]
     verifier = VerifierSettings(levels=Level.STRUCTURE)
     async with block_door(tmp_path, verifier=verifier) as door, raw_client(door.port) as client:
-        async with publisher(door) as one:
-            for item in items:
-                await one.items([item])
-            await one.end_block(0)
-            await one.expect("acknowledgement", 0)
+        await publish_items(door, items)
         client.keeps = False
         stream_id = await client.open(pbj_headers(SUBSCRIBE))
         await client.send(stream_id, framed(range_of(0, NO_BLOCK)), end=True)
