@@ -20,6 +20,7 @@ from bench.works import (
     export,
     export_start,
     flood,
+    group,
     grpc,
     grpc_bytes,
     postgres,
@@ -78,6 +79,7 @@ def goals(report: Report) -> Iterator[Goal]:
     what = "the node's processor time of a push under rules, window 1,000, to that without"
     yield _of_rounds(what, 1.02, ruled, at_most=True)
     yield from _of_flood(report)
+    yield from _of_group(report)
     yield from _of_watching(report)
     yield from _of_postgres(report)
     yield from _of_cluster(report)
@@ -141,6 +143,20 @@ def _of_rounds(what: str, wanted: float, found: list[float], *, at_most: bool = 
     if not found:
         return Goal(what, at_most, wanted, None)
     return Goal(what, at_most, wanted, median(found), (min(found), max(found)))
+
+
+def _of_group(report: Report) -> Iterator[Goal]:
+    """How soon a group has its messages, and what its leases cost the node."""
+    started_s = [sample.seconds for sample in report.find(group.STARTED)]
+    yield _of_rounds(
+        "seconds from the start of 100 members to a message of each of 1,000 partitions", 2.0, started_s, at_most=True
+    )
+    busy = [(sample.server_cpu_s or 0.0) / sample.seconds for sample in report.find(group.RESTED)]
+    yield _of_rounds(
+        "processor seconds of the node in a second for the leases of 100 members", 0.05, busy, at_most=True
+    )
+    killed_s = [sample.seconds for sample in report.find(group.KILLED)]
+    yield _of_rounds("seconds from a member's kill to the next message of its partitions", 1.0, killed_s, at_most=True)
 
 
 def _of_watching(report: Report) -> Iterator[Goal]:

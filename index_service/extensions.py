@@ -5,7 +5,8 @@
   the position was changed by somebody else. Version 1 knows only leases.
 - `node/index_list/2` lists positions, each with the holder of its lease. Version 1 omits the incarnation of the stream.
 - `node/index_set/1` sets or deletes a position, for an operator.
-- `node/lease/1` divides the partitions of a stream among the members of a group: the consumers with one client id.
+- `node/lease/2` divides the partitions of a stream among the members of a group: the consumers with one client id. Its
+  answer can wait until there is something to do for the member. Version 1 is answered at once.
 
 If the service cannot serve a request, it answers with `error`. docs/wire.md describes these protocols.
 """
@@ -232,6 +233,19 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     leave: bool
 
 
+# type WaitingLeaseRequest struct { request_id: uint  client_id: str  stream_name: str  member_id: str  partitions: uint
+#   holding: list<Lease>  leave: bool  wait_ms: uint }
+class WaitingLeaseRequest(LeaseRequest, frozen=True):
+    """A LeaseRequest whose answer can wait, so that a member learns at once what it gets or should give up.
+
+    wait_ms: how long the answer waits, in milliseconds, unless it has other leases than `holding`, or a `release`. The
+        service waits for less than a third of `ttl_ms`. The leases are renewed when the request comes, not when it is
+        answered. A later request of the member ends the wait; then the earlier one gets no answer.
+    """
+
+    wait_ms: bare.UInt
+
+
 # type LeaseResponse struct { request_id: uint  leases: list<Lease>  release: list<uint>  ttl_ms: uint  members: uint }
 class LeaseResponse(msgspec.Struct, frozen=True):
     """The answer to a LeaseRequest.
@@ -258,3 +272,18 @@ POSITIONS = Protocol("node/index_list/1", PositionsRequest, PositionsResponse)
 MARKED_POSITIONS = Protocol("node/index_list/2", PositionsRequest, MarkedPositions)
 SET_POSITION = Protocol("node/index_set/1", SetRequest, SetResponse)
 LEASE = Protocol("node/lease/1", LeaseRequest, LeaseResponse)
+WAITING_LEASE = Protocol("node/lease/2", WaitingLeaseRequest, LeaseResponse)
+
+
+def lease_payload(request: LeaseRequest, response: LeaseResponse) -> bytes:
+    """Encodes the answer to a request, in the protocol of the request."""
+    protocol = WAITING_LEASE if isinstance(request, WaitingLeaseRequest) else LEASE
+    return protocol.encode_response(response)
+
+
+def leave_payload(request: LeaseRequest) -> bytes:
+    """Encodes the request by which the member of `request` leaves its group, with the number of that request."""
+    leave = LeaseRequest(
+        request.request_id, request.client_id, request.stream_name, request.member_id, request.partitions, [], True
+    )
+    return LEASE.encode_request(leave)

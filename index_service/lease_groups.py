@@ -42,17 +42,21 @@ class Refusal(msgspec.Struct, frozen=True):
 
 class Group(msgspec.Struct):
     """A group of members in memory. Its `machine` is None until its rows have been read; `waiting` has the callbacks of
-    the requests that wait for that. `writing` is the number of its database writes that are under way."""
+    the requests that wait for that. `writing` is the number of its database writes that are under way. `moves` is the
+    number of `LeaseMachine.moves` that were reported."""
 
     machine: LeaseMachine | None
     waiting: list[Callable[[LeaseMachine | Refusal], None]]
     writing: int = 0
+    moves: int = 0
 
 
 class LeaseGroups:
     """Serves lease requests of members, and changes of positions by an operator.
 
     Each `on_done` callback is called exactly once: at once, or after a database read or write. It must not raise.
+
+    on_move: called with the key of a group when its members may have something new to do.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class LeaseGroups:
         """served_since_s: returns the time of `monotonic_s` since which this node serves the consumers of the stream
         with this name; None: since now."""
         self.limits = limits
+        self.on_move: Callable[[GroupKey], None] = lambda key: None
         self._storage = storage
         self._now_us = now_us
         self._monotonic_s = monotonic_s
@@ -94,11 +99,30 @@ class LeaseGroups:
                 return
             refusal = self._refusal(machine, request)
             if refusal is None:
-                self._lease(key, machine, request, on_done)
+                machine.request(request, self._monotonic_s())
+                self._give(key, machine, request, on_done)
             else:
                 on_done(refusal)
 
         self._use(key, go)
+
+    def offer(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None]) -> None:
+        """Answers a request that has waited: gives free partitions to its member, and renews no lease."""
+        key = request.client_id, request.stream_name
+
+        def go(machine: LeaseMachine | Refusal) -> None:
+            if isinstance(machine, Refusal):
+                on_done(machine)
+            else:
+                machine.offer(request, self._monotonic_s())
+                self._give(key, machine, request, on_done)
+
+        self._use(key, go)
+
+    def has_news(self, request: LeaseRequest) -> bool:
+        """Whether a waiting request should be answered now. A group that left the memory has news."""
+        group = self._groups.get((request.client_id, request.stream_name))
+        return group is None or group.machine is None or group.machine.has_news(request)
 
     def leave(self, key: GroupKey, member_id: str) -> None:
         """Ends the leases of a member whose connection has ended, as if the member had left the group."""
@@ -156,6 +180,7 @@ class LeaseGroups:
             if group.machine is not None:
                 group.machine.expire(now_s)
                 changes = group.machine.take_changes()
+                self._report_moves(key, group.machine)
                 self._entries += group.machine.size
                 # A group with rows to write leaves the memory after the write.
                 if changes:
@@ -268,15 +293,16 @@ class LeaseGroups:
             self.sweep(spared)
         return False
 
-    def _lease(
+    def _give(
         self,
         key: GroupKey,
         machine: LeaseMachine,
         request: LeaseRequest,
         on_done: Callable[[LeaseResponse | Refusal], None],
     ) -> None:
-        machine.request(request, self._monotonic_s())
+        """Writes what the machine has changed for a request, and answers the request."""
         changes = machine.take_changes()
+        self._report_moves(key, machine)
 
         def answer(operation: WriteLeases | Refusal) -> None:
             on_done(operation if isinstance(operation, Refusal) else self._response(machine, request))
@@ -286,6 +312,12 @@ class LeaseGroups:
             self._write(key, machine, changes, answer)
         else:
             on_done(self._response(machine, request))
+
+    def _report_moves(self, key: GroupKey, machine: LeaseMachine) -> None:
+        group = self._groups.get(key)
+        if group is not None and group.moves != machine.moves:
+            group.moves = machine.moves
+            self.on_move(key)
 
     def _write(
         self,

@@ -139,6 +139,9 @@ class LeaseMachine:
     Invariant: a partition that is not FREE is in `leases` of exactly one member, its holder. A FREE partition is in
     `leases` of no member. The sets `target` of the members do not overlap. Together they contain every partition that a
     member knows.
+
+    moves: counts what can give a member something to do: shares that were computed anew, and partitions that became
+        free.
     """
 
     def __init__(
@@ -157,6 +160,7 @@ class LeaseMachine:
         fence_floor: each new fence is higher than this number.
         """
         self.counters = LeaseCounters() if counters is None else counters
+        self.moves = 0
         self._ttl_s = ttl_s
         self._fence_floor = fence_floor
         self._old_until_s = old_until_s
@@ -221,6 +225,22 @@ class LeaseMachine:
             self._give(member)
         else:
             self._hear(member, request, now_s)
+
+    def offer(self, request: LeaseRequest, now_s: float) -> None:
+        """Gives free partitions to the member whose latest request waits. Nothing has come from the member, so this
+        renews no lease."""
+        self.expire(now_s)
+        member = self._members.get(request.member_id)
+        if member is not None and member.latest == request:
+            self._give(member)
+
+    def has_news(self, request: LeaseRequest) -> bool:
+        """Whether the member of a waiting request has lost its leases, can get others, or should give some up."""
+        member = self._members.get(request.member_id)
+        if member is None or member.leases - member.target:
+            return True
+        slots = map(self._slots.get, member.target - member.leases)
+        return any(slot is None or slot.state is LeaseState.FREE for slot in slots)
 
     def answer(self, request: LeaseRequest, now_s: float) -> Terms:
         self.expire(now_s)
@@ -342,6 +362,7 @@ class LeaseMachine:
         """Computes again which partitions each member should have (`target`)."""
         # The owner of a partition is the member that has its lease, or else the member whose target contained it.
         # `assign` moves as few partitions as possible away from their owners.
+        self.moves += 1
         members = self._members.values()
         owners = {partition: each.member_id for each in members for partition in each.target}
         owners.update({partition: each.member_id for each in members for partition in each.leases})
@@ -361,6 +382,7 @@ class LeaseMachine:
             assert slot.holder is not None, "only what was held becomes free"
             self._members[slot.holder].leases.discard(partition)
             slot.holder = None
+            self.moves += 1
         # When a member names its OLD lease, the row is written again, because the time to live may have changed.
         if slot.state is not before and event is not LeaseEvent.WRITTEN:
             self._note(partition, slot)

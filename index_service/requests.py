@@ -14,6 +14,7 @@ from index_service.extensions import (
     MARKED_SAVE,
     POSITIONS,
     SET_POSITION,
+    WAITING_LEASE,
     FencedSave,
     LeaseRequest,
     LoadRequest,
@@ -28,7 +29,10 @@ from ockam.protocol import ProtocolError, find_name
 
 Extension: TypeAlias = FencedSave | LoadRequest | PositionsRequest | SetRequest | LeaseRequest | FencesRequest
 EXTENSIONS_PREFIX = "node/"
-_EXTENSIONS = (MARKED_SAVE, FENCED_SAVE, LOAD_POSITIONS, MARKED_POSITIONS, POSITIONS, SET_POSITION, LEASE, FENCES)
+_EXTENSIONS = (
+    *(MARKED_SAVE, FENCED_SAVE, LOAD_POSITIONS, MARKED_POSITIONS, POSITIONS, SET_POSITION),
+    *(WAITING_LEASE, LEASE, FENCES),
+)
 
 
 class BeyondLimit(ProtocolError):

@@ -20,7 +20,6 @@ import trio
 from index_service.accesses import Access, IndexRequests, load_positions
 from index_service.answers import access_payload, fitting, list_payload, page_bytes_max, protocol_of_list
 from index_service.extensions import (
-    LEASE,
     LOAD_POSITIONS,
     SET_POSITION,
     FencedSave,
@@ -35,9 +34,13 @@ from index_service.extensions import (
     SaveStatus,
     SetRequest,
     SetResponse,
+    WaitingLeaseRequest,
+    lease_payload,
+    leave_payload,
 )
 from index_service.fences import FENCES, FencesRequest, FencesResponse, StoredFence, list_fences
 from index_service.lease_groups import LeaseGroups, Refusal
+from index_service.lease_waits import LeaseWaits
 from index_service.limits import (
     FAILURE_DELAY_S,
     LEASE_LIMITS,
@@ -127,9 +130,8 @@ class IndexService:
                 self.groups.leave((request.client_id, request.stream_name), request.member_id)
             return
         # If the member has asked for leases by another connection since, the other node ignores the lower number.
-        leave = LEASE.encode_request(msgspec.structs.replace(request, holding=[], leave=True))
-        home = self.remote_streams.home_of(request.stream_name)
-        self.remote_streams.send(home, Message(message.onward_route, message.return_route, leave, message.origin))
+        leave = Message(message.onward_route, message.return_route, leave_payload(request), message.origin)
+        self.remote_streams.send(self.remote_streams.home_of(request.stream_name), leave)
 
     def is_kept_elsewhere(self, stream_name: str) -> bool:
         """Returns whether another node of the cluster keeps the consumers of a stream."""
@@ -171,8 +173,10 @@ class IndexWorker(Worker):
         self._service = service
         self._writing = 0
         self._sweeps = False
+        self._waits = LeaseWaits(service.groups, self._offer, self._call_later)
 
     def started(self) -> None:
+        self._service.groups.on_move = self._waits.moved
         self._arm_sweep()
 
     def receive(self, run: Sequence[Message]) -> None:
@@ -438,9 +442,24 @@ class IndexWorker(Worker):
     def _lease_done(self, message: Message, request: LeaseRequest, result: LeaseResponse | Refusal) -> None:
         if isinstance(result, Refusal):
             self._refused(message, result)
-        else:
-            self._service.members.watch(message, request)
-            self.reply(message, LEASE.encode_response(result))
+            return
+        self._service.members.watch(message, request)
+        if not (isinstance(request, WaitingLeaseRequest) and self._waits.wait(message, request, result)):
+            self.reply(message, lease_payload(request, result))
+
+    def _offer(self, message: Message, request: LeaseRequest) -> None:
+        """Answers a request that has waited."""
+
+        def offered(result: LeaseResponse | Refusal) -> None:
+            if isinstance(result, Refusal):
+                self._refused(message, result)
+            else:
+                self.reply(message, lease_payload(request, result))
+
+        self._service.groups.offer(request, self.context.guard(offered))
+
+    def _call_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        self.context.call_later(delay_s, function)
 
     def _refused(self, message: Message, refusal: Refusal) -> None:
         if refusal.error is not None:
@@ -479,4 +498,5 @@ class IndexWorker(Worker):
     def _sweep(self) -> None:
         self._sweeps = False
         self._service.sweep()
+        self._waits.sweep()
         self._arm_sweep()

@@ -14,13 +14,14 @@ from bench.errors import BenchFailed
 from bench.own import ROOT, Own
 from bench.plan import Plan
 from bench.report import Sample
+from bench.works.share_member import READY
 from stream_client import connect
 from stream_node.node.process import NodeProcess
 
 WORK = "share"
 STREAM, PARTITIONS, MEMBERS = "shared", 4, 2
 FILL_WINDOW = 1_000
-READY, GO = b"ready\n", b"go\n"
+GO = b"go\n"
 
 
 def samples(plan: Plan, owns: Sequence[Own]) -> Iterator[Sample]:

@@ -49,6 +49,7 @@ USES = {
     "node/index_save/1": "sharing partitions",
     "node/index_save/2": "telling a stream from one that was made again",
     "node/lease/1": "sharing partitions",
+    "node/lease/2": "sharing partitions",
     "node/index_list/1": "listing positions",
     "node/index_set/1": "setting a position",
 }

@@ -23,6 +23,8 @@ from index_service.extensions import Lease, LeaseRequest, LeaseResponse
 RETRY_S = 1.0
 """The seconds after which a member sends another request if it has never had an answer."""
 RENEWALS_PER_TTL = 3
+WAITS_PER_TTL = 4
+"""How often a member asks in the time to live, if the node's answer waits: before it would renew without one."""
 
 
 class LeaseClientMachine:
@@ -110,6 +112,11 @@ class LeaseClientMachine:
     def lose(self, partition: int) -> None:
         """Ends the lease on a partition that another member has got, as the node shows by refusing a save."""
         self.give_back(partition)
+
+    def wait_s(self, now_s: float) -> float:
+        """Returns how long the answer to the next request should wait for something to do: not at all before the first
+        answer, and while the member gives back partitions."""
+        return 0.0 if self._deadline_s == -math.inf or self.asked_back(now_s) else self._ttl_s / WAITS_PER_TTL
 
     def next_due_s(self) -> float:
         renewal_s = self._sent_s + self._ttl_s / RENEWALS_PER_TTL

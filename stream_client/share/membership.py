@@ -14,16 +14,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
+import msgspec
+
 from index_service.extensions import (
     FENCED_SAVE,
     LEASE,
     MARKED_SAVE,
+    WAITING_LEASE,
     FencedSave,
     LeaseResponse,
     MarkedResponse,
     MarkedSave,
     SaveResponse,
     SaveStatus,
+    WaitingLeaseRequest,
 )
 from ockam.protocol import Protocol
 from stream_client.core.service_route import INDEX_SERVICE
@@ -35,6 +39,8 @@ from stream_client.share.lease_machine import LeaseClientMachine
 MEMBER_ID_BYTES = 4
 """The size of the random part of a member's name. Two members in one process have different ones."""
 HOST_CHARACTERS_MAX = 64
+NEXT_WAIT_S = 0.05
+"""The seconds between an answer and the next request, whose answer waits until there is something to do."""
 
 
 def own_member_id() -> str:
@@ -53,6 +59,8 @@ class LeaseMembership:
         self._cancel_call: Callable[[], None] = _nothing
         self._cancel_timer: Callable[[], None] = _nothing
         self._left = False
+        self._knows_waits = True
+        self._wait_s = self._asked_s = 0.0
         self._error: ClientError | None = None
         self.client_id = saves.client_id
         self.member_id = own_member_id() if member_id is None else member_id
@@ -88,8 +96,14 @@ class LeaseMembership:
             return
         # Only the answer to the latest request counts, so the earlier one need not be sent again.
         self._cancel_call()
-        request = self._machine.request(self._session.shell.now_s())
-        self._cancel_call = self._session.ask_nowait(INDEX_SERVICE, LEASE, request, self._answered)
+        self._asked_s = now_s = self._session.shell.now_s()
+        request = self._machine.request(now_s)
+        if self._knows_waits:
+            self._wait_s = self._machine.wait_s(now_s)
+            waiting = WaitingLeaseRequest(**msgspec.structs.asdict(request), wait_ms=round(self._wait_s * 1000))
+            self._cancel_call = self._session.ask_nowait(INDEX_SERVICE, WAITING_LEASE, waiting, self._answered)
+        else:
+            self._cancel_call = self._session.ask_nowait(INDEX_SERVICE, LEASE, request, self._answered)
         self._schedule()
 
     def check(self) -> tuple[set[int], set[int]]:
@@ -126,12 +140,22 @@ class LeaseMembership:
 
     def _answered(self, answer: LeaseResponse | ClientError) -> None:
         if isinstance(answer, ClientError):
-            self._failed(answer)
+            if self._knows_waits and not answer.retriable:
+                # An older node does not know requests that wait. If this is another refusal, the next request gets it.
+                self._knows_waits = False
+                self.renew()
+            else:
+                self._failed(answer)
             return
         assert self._machine is not None
-        changed = self._machine.answer(answer, self._session.shell.now_s())
-        # The timer follows the time to live in the answer.
-        self._schedule()
+        now_s = self._session.shell.now_s()
+        changed = self._machine.answer(answer, now_s)
+        # The next request waits at the node. A node that answers early without a reason is not asked again at once.
+        if self._knows_waits and (changed or not self._wait_s or now_s >= self._asked_s + self._wait_s / 2):
+            self._renew_in(NEXT_WAIT_S)
+        else:
+            # The timer follows the time to live in the answer.
+            self._schedule()
         if changed:
             self._on_change()
 

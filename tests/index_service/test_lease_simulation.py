@@ -9,10 +9,11 @@ import random
 from collections import deque
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
-from index_service.extensions import LEASE
+from index_service.extensions import LEASE, WAITING_LEASE, WaitingLeaseRequest
 from index_service.worker import IndexService
 from ockam.actors.address import local
 from ockam.actors.message import Message
@@ -41,6 +42,7 @@ class Member:
         self._address = local(name)
         self._network = network
         self._rng = rng
+        self._waits = rng.random() < 0.5
         self._arrived: deque[Message] = deque()
         self.calm = False
         network.join(self._address, self._arrived.append)
@@ -50,12 +52,19 @@ class Member:
         while True:
             now_s = trio.current_time()
             while self._arrived:
-                self.machine.answer(LEASE.decode_response(self._arrived.popleft().payload), now_s)
+                protocol = WAITING_LEASE if self._waits else LEASE
+                self.machine.answer(protocol.decode_response(self._arrived.popleft().payload), now_s)
             for partition in self.machine.asked_back(now_s):
                 if rng.random() < 0.7:
                     self.machine.give_back(partition)
             if now_s >= self.machine.next_due_s():
-                request = LEASE.encode_request(self.machine.request(now_s))
+                plain = self.machine.request(now_s)
+                request = LEASE.encode_request(plain)
+                # A younger member's requests wait at the node, if its machine says so.
+                if self._waits:
+                    wait_ms = round(self.machine.wait_s(now_s) * 1000)
+                    fields = msgspec.structs.asdict(plain)
+                    request = WAITING_LEASE.encode_request(WaitingLeaseRequest(**fields, wait_ms=wait_ms))
                 self._network.to_node(Message((SERVICE,), (self._address,), request))
             pauses = not self.calm and rng.random() < 0.02
             await trio.sleep(rng.choice((6.0, 11.0, 25.0)) if pauses else 0.25)

@@ -1,7 +1,7 @@
 """Goal: a member of a group whose connection ends gives its partitions back at once, and nobody else's.
 
 Method: a real node, and two workers of a node, with leases that last for an hour; members on sockets of their own, one
-of which ends.
+of which ends; and members that are processes with the client, one of which is killed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import trio
 
 from index_service.extensions import LEASE, Lease, LeaseRequest
 from ockam.actors.address import local
+from stream_client import blocking
 from stream_node.fleet.cluster.view import choose_owner, shard_of
+from stream_node.node.process import NodeProcess
 from stream_service.names import stream_address
+from tests.client.members import processed, start_member, wait_for
 from tests.stream_node.doors.dashboard.test_cluster import two_workers
 from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import StreamPeer, stream_peer
@@ -98,3 +101,33 @@ async def test_a_member_at_another_worker_gives_its_partitions_back(tmp_path: Pa
         assert sorted([*kept, *await second.renew()]) == [0, 1, 2, 3]
         first.peer.stream.socket.close()
         await second.holds([0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_partitions_of_a_killed_process_go_to_the_other_one_before_it_would_renew(
+    tmp_path: Path, workers: int
+) -> None:
+    """With leases of an hour, a member asks the node by itself after a quarter of an hour. Then nothing would come."""
+    settings = {"STREAM_NODE_LEASE_TTL_S": "3600", "STREAM_NODE_WORKERS": str(workers)}
+    with NodeProcess(tmp_path / "data", environment=settings) as node, blocking.connect(node.address) as client:
+        stream = client.create_partitioned("shared", 4)
+        files = {name: tmp_path / name for name in "ab"}
+
+        def has_got(name: str, partitions: int) -> bool:
+            """Pushes to all partitions; whether this member has had messages of so many of them by now."""
+            for part in stream.partitions:
+                part.push(b"x")
+            return len({partition for partition, _, _ in processed(files[name])}) == partitions
+
+        members = {}
+        try:
+            members["a"] = start_member(node.address, "a", files["a"])
+            wait_for(lambda: has_got("a", 4))
+            members["b"] = start_member(node.address, "b", files["b"])
+            wait_for(lambda: has_got("b", 2))
+            members["a"].kill()
+            wait_for(lambda: has_got("b", 4))
+        finally:
+            for member in members.values():
+                member.kill()
+                member.wait()

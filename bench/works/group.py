@@ -1,0 +1,150 @@
+"""A consumer group as it grows, rests and loses a member: when its messages come, and what its leases cost the node."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import trio
+
+from bench.errors import BenchFailed
+from bench.own import ROOT
+from bench.plan import Plan
+from bench.report import OURS, Sample
+from bench.servers.bench_node import BenchNode
+from bench.works.share_member import READY
+from stream_client import StreamClient, connect
+
+STARTED: Final = "group: from the start of its members to a message of each partition"
+RESTED: Final = "group: the node, while nothing is pushed"
+KILLED: Final = "group: from a member's kill to the next message of its partitions"
+NAME: Final = "group"
+KILL_PARTITIONS: Final = 4
+KILL_GROUP: Final = "killed"
+REST_S: Final = 20.0
+"""Six renewals of each member."""
+PUSH_S: Final = 0.02
+
+
+def samples(plan: Plan) -> Iterator[Sample]:
+    members, partitions = plan.group_members, plan.group_members * 10
+    for round_ in range(plan.rounds):
+        with BenchNode() as node:
+            yield from trio.run(_start, node, members, partitions, round_)
+        with BenchNode() as node:
+            trio.run(_make, node.address, KILL_PARTITIONS)
+            # The one that is killed reads nothing: it only holds its partitions.
+            arguments = (node.address, "", NAME, str(KILL_PARTITIONS), KILL_GROUP, "1", "2")
+            command = [sys.executable, "-m", "bench.works.share_member", *arguments]
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as member:
+                try:
+                    yield trio.run(_kill, node, member, round_)
+                finally:
+                    member.kill()
+
+
+async def _make(address: str, partitions: int) -> None:
+    """Makes the stream, with a message in each partition."""
+    async with connect(address) as client:
+        stream = await client.create_partitioned(NAME, partitions)
+        async with trio.open_nursery() as nursery:
+            for target in stream.partitions:
+                nursery.start_soon(target.push, b"first")
+
+
+async def _start(node: BenchNode, members: int, partitions: int, round_: int) -> list[Sample]:
+    """Starts members with a connection each, and rests with them. Each partition has one message."""
+    await _make(node.address, partitions)
+    seen = Seen(partitions)
+    cpu_s, started_s = node.cpu_seconds(), time.monotonic()
+    async with trio.open_nursery() as nursery:
+        for _ in range(members):
+            nursery.start_soon(_take, node.address, "bench", seen)
+        await seen.all.wait()
+        first_s = time.monotonic() - started_s
+        started = Sample(
+            work=STARTED,
+            system=OURS,
+            round=round_,
+            clients=members,
+            streams=partitions,
+            messages=partitions,
+            seconds=first_s,
+            server_cpu_s=node.cpu_seconds() - cpu_s,
+        )
+        # The shares become even before the rest is timed.
+        await trio.sleep(first_s)
+        cpu_s, rested_s = node.cpu_seconds(), time.monotonic()
+        await trio.sleep(REST_S)
+        rested = Sample(
+            work=RESTED,
+            system=OURS,
+            round=round_,
+            clients=members,
+            streams=partitions,
+            messages=members,
+            seconds=time.monotonic() - rested_s,
+            server_cpu_s=node.cpu_seconds() - cpu_s,
+            server_memory_bytes=node.memory_bytes(),
+        )
+        nursery.cancel_scope.cancel()
+    return [started, rested]
+
+
+class Seen:
+    """The partitions that have given a message, each with the time of its first one."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self.begin()
+
+    def begin(self) -> None:
+        self.at_s: dict[int, float] = {}
+        self.all = trio.Event()
+
+    def note(self, partition: int) -> None:
+        self.at_s.setdefault(partition, time.monotonic())
+        if len(self.at_s) == self._partitions:
+            self.all.set()
+
+
+async def _take(address: str, group: str, seen: Seen) -> None:
+    """One member of a group, with a connection of its own."""
+    async with connect(address) as client:
+        stream = await client.get_stream(NAME)
+        async with stream.shared_consumer(group) as consumer:
+            async for partition, _ in consumer:
+                seen.note(partition)
+
+
+async def _kill(node: BenchNode, member: subprocess.Popen[bytes], round_: int) -> Sample:
+    """Kills one of two members, each with half of the partitions. The other one is in this process."""
+    assert member.stdout is not None
+    seen = Seen(KILL_PARTITIONS)
+    async with connect(node.address) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(_take, node.address, KILL_GROUP, seen)
+        if await trio.to_thread.run_sync(member.stdout.readline) != READY:
+            raise BenchFailed("a member of the group ended before it had its partitions")
+        # At first, one of the two had all partitions. Only what comes from now on counts.
+        seen.begin()
+        nursery.start_soon(_push, client)
+        await trio.sleep(10 * PUSH_S)
+        kept, killed_s = set(seen.at_s), time.monotonic()
+        member.kill()
+        await seen.all.wait()
+        nursery.cancel_scope.cancel()
+    taken_over_s = max(at_s for partition, at_s in seen.at_s.items() if partition not in kept) - killed_s
+    return Sample(
+        work=KILLED, system=OURS, round=round_, clients=2, streams=KILL_PARTITIONS, messages=1, seconds=taken_over_s
+    )
+
+
+async def _push(client: StreamClient) -> None:
+    stream = await client.get_stream(NAME)
+    while True:
+        for target in stream.partitions:
+            await target.push(b"x")
+        await trio.sleep(PUSH_S)

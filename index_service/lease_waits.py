@@ -1,0 +1,87 @@
+"""LeaseWaits: the lease requests whose answer waits until there is something to do for their member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from index_service.extensions import LeaseRequest, LeaseResponse, WaitingLeaseRequest
+from index_service.lease_groups import GroupKey, LeaseGroups
+from ockam.actors.message import Message
+
+MOVES_GATHER_S = 0.1
+"""How long the moves of a group are gathered before its waiting requests are answered. When a hundred members join one
+after the other, each of them gets some answers in place of a hundred."""
+WAITS_PER_TTL = 3
+
+
+class LeaseWaits:
+    """The waiting requests of all groups: at most one for each member.
+
+    They are in the memory of the worker only. After a crash of the worker, the members renew their leases, and wait
+    again.
+    """
+
+    def __init__(
+        self,
+        groups: LeaseGroups,
+        answer: Callable[[Message, LeaseRequest], None],
+        call_later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        """answer: called with each request that ends its wait. call_later: calls a function after some seconds."""
+        self._groups = groups
+        self._answer = answer
+        self._call_later = call_later
+        self._waiting: dict[GroupKey, dict[str, tuple[Message, WaitingLeaseRequest]]] = {}
+        self._moved: set[GroupKey] = set()
+
+    def wait(self, message: Message, request: WaitingLeaseRequest, response: LeaseResponse) -> bool:
+        """Takes a request that was served, if its answer waits. Returns whether the answer waits. A request also ends
+        the wait of the same member's request before it.
+
+        response: what the request would be answered now."""
+        key = request.client_id, request.stream_name
+        members = self._waiting.setdefault(key, {})
+        known = members.pop(request.member_id, None)
+        # A request that was overtaken by a later one of its member must not take the place of the later one.
+        if known is not None and known[1].request_id > request.request_id:
+            members[request.member_id] = known
+            return False
+        has_news = response.release or set(response.leases) != set(request.holding)
+        waits_s = min(request.wait_ms, response.ttl_ms // WAITS_PER_TTL) / 1000
+        if has_news or request.leave or not waits_s:
+            return False
+        members[request.member_id] = message, request
+        self._call_later(waits_s, partial(self._end, request))
+        # The group may have moved between this request and the end of the write of its leases.
+        if self._groups.has_news(request):
+            self.moved(key)
+        return True
+
+    def moved(self, key: GroupKey) -> None:
+        """Answers the waiting requests of a group soon, if there is something to do for their members."""
+        if self._waiting.get(key) and key not in self._moved:
+            self._moved.add(key)
+            self._call_later(MOVES_GATHER_S, partial(self._look, key))
+
+    def sweep(self) -> None:
+        """Forgets the requests of members that are no longer in their group."""
+        for key, members in list(self._waiting.items()):
+            for member_id in [each for each in members if not self._groups.has_member(key, each)]:
+                del members[member_id]
+            if not members:
+                del self._waiting[key]
+
+    def _look(self, key: GroupKey) -> None:
+        self._moved.discard(key)
+        for _, request in list(self._waiting.get(key, {}).values()):
+            if self._groups.has_news(request):
+                self._end(request)
+
+    def _end(self, request: WaitingLeaseRequest) -> None:
+        """Answers a request, unless its wait has ended before."""
+        members = self._waiting.get((request.client_id, request.stream_name), {})
+        known = members.get(request.member_id)
+        if known is not None and known[1] is request:
+            del members[request.member_id]
+            self._answer(*known)
