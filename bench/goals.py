@@ -17,6 +17,7 @@ from bench.works import (
     block,
     cardinal,
     cluster,
+    deleting,
     export,
     export_start,
     flood,
@@ -80,6 +81,7 @@ def goals(report: Report) -> Iterator[Goal]:
     yield _of_rounds(what, 1.02, ruled, at_most=True)
     yield from _of_flood(report)
     yield from _of_group(report)
+    yield from _of_deleting(report)
     yield from _of_watching(report)
     yield from _of_postgres(report)
     yield from _of_cluster(report)
@@ -157,6 +159,18 @@ def _of_group(report: Report) -> Iterator[Goal]:
     )
     killed_s = [sample.seconds for sample in report.find(group.KILLED)]
     yield _of_rounds("seconds from a member's kill to the next message of its partitions", 1.0, killed_s, at_most=True)
+
+
+def _of_deleting(report: Report) -> Iterator[Goal]:
+    """What others notice of messages that are deleted."""
+    truncated = report.find(deleting.TRUNCATED)
+    rates = [rate(sample) for sample in truncated]
+    yield _of_rounds("messages deleted a second by a truncation beside single pushes", 120_000.0, rates)
+    worst_ms = [(sample.p999_us or 0.0) / 1e3 for sample in truncated]
+    yield _of_rounds("ms, p99.9 of a push beside a truncation of another stream", 50.0, worst_ms, at_most=True)
+    late_s = [p50_us(sample) / 1e6 for sample in report.find(deleting.RETAINED)]
+    what = "seconds that a message outlives a retention by age at most, beside a publisher at full speed"
+    yield _of_rounds(what, 10.0, late_s, at_most=True)
 
 
 def _of_watching(report: Report) -> Iterator[Goal]:

@@ -16,6 +16,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     load_percents: the loads under which pushes are timed, in percent of the most that a system can do.
     shared_messages: messages that two consumers share.
     group_members: members of a group that are started at once, each with ten partitions.
+    truncated: messages of a stream that is truncated. retained_seconds: how long a publisher pushes under a retention.
     many_streams: the numbers of streams to which one client pushes, in turn with the peers.
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
@@ -40,6 +41,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     load_percents: tuple[int, ...] = (10, 50, 80)
     shared_messages: int = 1_000_000
     group_members: int = 100
+    truncated: int = 2_400_000
+    retained_seconds: float = 30.0
     sizes_bytes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, MIB)
     volume_bytes: int = 128 * MIB
     streams: tuple[int, ...] = (1, 10, 100, 1_000)
@@ -74,6 +77,8 @@ QUICK = Plan(
     load_percents=(50,),
     shared_messages=4_000,
     group_members=3,
+    truncated=20_000,
+    retained_seconds=1.0,
     windows=(1, 1_000),
     sizes_bytes=(10, 10_000),
     volume_bytes=MIB,

@@ -74,6 +74,8 @@ TITLES = {
     "group: from the start of its members to a message of each partition": "A consumer group starts",
     "group: the node, while nothing is pushed": "A consumer group that has nothing to do",
     "group: from a member's kill to the next message of its partitions": "A member of a consumer group is killed",
+    "deleting: a truncation beside single pushes to another stream": "Messages deleted beside single pushes",
+    "deleting: a retention by age beside a publisher": "Pushes beside a retention by age",
     "fanout": "Consumers that follow one publisher (messages are deliveries)",
     "push by size": "Durable pushes by size",
     "push by streams": "Durable pushes round robin to many streams",

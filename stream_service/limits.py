@@ -31,7 +31,9 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     # the longest that a rich pull may wait for a message; the real clients give up after 10 s
     pull_wait_s_max: float = 5.0
     list_streams_max: int = 1_000  # in one answer to `node/stream_list/1`
-    truncate_step_messages: int = 1_000  # deleted by one transaction, so that pushes never wait long
+    truncate_step_messages: int = 1_000  # of a stream that are deleted in one step, which takes some milliseconds
+    # of all streams that are deleted at the same time, so that pushes never wait long
+    truncating_messages: int = 8_000
     truncate_step_bytes: int = 4 * 1024 * 1024  # the data that one transaction deletes, about
     tails_bytes_max: int = 32 * 1024 * 1024  # memory for the newest messages of all streams, which need no disk read
     tail_bytes_max: int = 4 * 1024 * 1024  # of one stream: a few pages of a pull

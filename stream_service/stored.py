@@ -103,6 +103,12 @@ SIZES: Final = compiled(
     .offset(_zero),
     *("stream_id", "index", "limit"),
 )
+SIZE_BETWEEN: Final = compiled(
+    select(func.coalesce(func.sum(func.length(messages.c.data)), _zero)).where(
+        _of_stream, messages.c.idx >= bindparam("index"), messages.c.idx < bindparam("end")
+    ),
+    *("stream_id", "index", "end"),
+)
 
 
 time_falls = Table(
@@ -269,8 +275,12 @@ def first_index_kept(session: Session, record: StreamRecord, retention: Retentio
 def step_end(session: Session, record: StreamRecord, index: int, messages_max: int, bytes_max: int) -> int:
     """Returns the index before which one step of a truncation deletes: `index`, or where a limit is reached."""
     end, size_bytes = record.first_index, 0
-    limit = min(messages_max, index - end)
-    for (message_bytes,) in session.execute(SIZES, (record.stream_id, end, limit)) if limit > 0 else ():
+    limit = max(0, min(messages_max, index - end))
+    # Nearly always all of them fit, which one statement says. Else they are measured one by one.
+    summed = session.execute(SIZE_BETWEEN, (record.stream_id, end, end + limit)).fetchone()[0]
+    if summed <= bytes_max:
+        return end + limit
+    for (message_bytes,) in session.execute(SIZES, (record.stream_id, end, limit)):
         end += 1
         size_bytes += message_bytes
         if size_bytes >= bytes_max:

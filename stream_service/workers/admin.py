@@ -37,7 +37,7 @@ from stream_service.publisher_rows import forget_publishers
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Do, DoLittle, Operation, Session, StreamRecord
-from stream_storage.errors import StorageBusy, StorageError, UnknownStreamId
+from stream_storage.errors import StorageBusy, StorageClosed, StorageError, UnknownStreamId
 from stream_storage.history import forget_history
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ class StreamManagement:
         self._forget_positions = services.forget_positions
         self._cuts: list[tuple[int, Finish]] = []
         self._cutting = False
+        self._turns = services.truncation_turns
+        self._next_before = bounds.next_index
         self._is_handed_over = False
         self.retention: Retention | None = None
 
@@ -289,16 +291,34 @@ class StreamManagement:
             self._finish(deleted, None)
             return
         self._cutting = True
+        # A step deletes more than was pushed to the stream since the step before, so that it keeps up with publishers.
+        pushed, self._next_before = self._bounds.next_index - self._next_before, self._bounds.next_index
+        messages_max = max(self._limits.truncate_step_messages, min(2 * pushed, self._limits.truncating_messages))
         stepped = self._worker.context.guard(lambda step: self._stepped(step, deleted))
-        work = partial(
-            truncate_step,
-            stream_id=self._bounds.stream_id,
-            index=index,
-            messages_max=self._limits.truncate_step_messages,
-            bytes_max=self._limits.truncate_step_bytes,
-            times=self._clock.times(),
-        )
-        self._storage.submit_write(DoLittle(work, stepped))
+
+        def submit() -> None:
+            work = partial(
+                truncate_step,
+                stream_id=self._bounds.stream_id,
+                index=index,
+                messages_max=messages_max,
+                bytes_max=self._limits.truncate_step_bytes,
+                times=self._clock.times(),
+            )
+            operation = DoLittle(work, done)
+            try:
+                self._storage.submit_write(operation)
+            except StorageClosed as closed:
+                operation.error = closed
+                done(operation)
+
+        def done(step: DoLittle[tuple[int, StreamRecord]]) -> None:
+            # Also the step of a worker that has failed meanwhile gives its part back.
+            self._turns.end(expected)
+            stepped(step)
+
+        expected = min(messages_max, index - self._bounds.first_index)
+        self._turns.begin(expected, submit)
 
     def _stepped(self, step: DoLittle[tuple[int, StreamRecord]], deleted: int) -> None:
         self._cutting = False

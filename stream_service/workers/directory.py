@@ -26,6 +26,7 @@ from stream_service.workers.clock import Clock
 from stream_service.workers.readable_stream import ReadableStream, ReadOnlyStream
 from stream_service.workers.stream import StreamWorker
 from stream_service.workers.tail_machine import Tails
+from stream_service.workers.truncation_turns import TruncationTurns
 from stream_storage.contract import Session, StreamRecord
 from stream_storage.runner import Runner
 
@@ -57,6 +58,7 @@ class StreamDirectory:
         self.counters = StreamCounters()
         self.remote_streams = remote_streams
         self.tails = Tails(limits.tails_bytes_max, limits.tail_bytes_max)
+        self.truncation_turns = TruncationTurns(limits.truncating_messages)
         self.node = node
         self.storage = storage
         self.limits = limits

@@ -12,6 +12,7 @@ from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import AskingMirror
 from stream_service.workers.clock import Clock
 from stream_service.workers.tail_machine import Tails
+from stream_service.workers.truncation_turns import TruncationTurns
 from stream_storage.contract import Session
 from stream_storage.runner import Runner
 
@@ -44,6 +45,9 @@ class StreamServices(Protocol):
 
     @property
     def tails(self) -> Tails: ...
+
+    @property
+    def truncation_turns(self) -> TruncationTurns: ...
 
     @property
     def role_changed(self) -> Callable[[tuple[str, int], MirrorRow | None], None] | None: ...

@@ -37,6 +37,7 @@ from stream_service.workers.clock import Clock
 from stream_service.workers.stream import StreamWorker
 from stream_service.workers.stream_machine import StreamActivity
 from stream_service.workers.tail_machine import Tails
+from stream_service.workers.truncation_turns import TruncationTurns
 from stream_storage.contract import Operation
 from stream_storage.errors import StorageError
 from tests.support.storage.memory import MemoryDatabase
@@ -71,6 +72,7 @@ class Around:
         self.limits = StreamLimits(error_delay_s=0.0)
         self.counters = StreamCounters()
         self.tails = Tails(0, 0)
+        self.truncation_turns = TruncationTurns(self.limits.truncating_messages)
         self.clock = Clock(lambda: 1, lambda: 0.0)
         self.storage: Any = self
         self.mailbox: deque[Message] = deque()
