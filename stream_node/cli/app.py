@@ -38,7 +38,8 @@ def _print_version(asked: bool) -> None:
 
 
 def build(first: str | None = None) -> typer.Typer:
-    """Returns the command with its subcommands; if `first` names a command or a group, with this one alone.
+    """Returns the command with its subcommands; if `first` names a command or a group, with this one alone. If it is
+    `--help`, which shows one line of each, they take no options.
 
     typer reads the signature of every command that it is given, which takes more time than most commands.
     """
@@ -56,8 +57,9 @@ def build(first: str | None = None) -> typer.Typer:
     app.callback()(about)
     names = {*COMMANDS, *(group.name for group in GROUPS if not group.below)}
     wanted = {first} if first in names else names
+    prepare = _without_options if first == "--help" else with_options
     for name in (name for name in COMMANDS if name in wanted):
-        app.command(name, cls=MonitoringCommand if name == "status" else None)(with_options(COMMANDS[name]))
+        app.command(name, cls=MonitoringCommand if name == "status" else None)(prepare(COMMANDS[name]))
     made = {"": app}
     for group in GROUPS:
         # The group of a group comes before it in the list.
@@ -65,9 +67,19 @@ def build(first: str | None = None) -> typer.Typer:
             continue
         made[group.name] = typer.Typer(help=group.text, no_args_is_help=True)
         for name, command in group.commands.items():
-            made[group.name].command(name)(group.prepare(command))
+            made[group.name].command(name)((prepare if first == "--help" else group.prepare)(command))
         made[group.below].add_typer(made[group.name], name=group.name)
     return app
+
+
+def _without_options(command: Callable[..., object]) -> Callable[[], None]:
+    """Returns a command without options that has the help text of another one."""
+
+    def shown() -> None:
+        pass
+
+    shown.__doc__ = command.__doc__
+    return shown
 
 
 def about(

@@ -40,6 +40,16 @@ def test_a_start_builds_the_named_command_alone() -> None:
     assert [list(commands(build(first))) for first in ("nonsense", "--help", "backfill")] == [COMMANDS] * 3
 
 
+def test_the_first_help_shows_what_the_whole_command_would(capsys: pytest.CaptureFixture[str]) -> None:
+    """Claim: the short help, which reads no command's options, misses nothing. Method: the help of all commands."""
+    shown = []
+    for first in ("--help", None):
+        build(first)(["--help"], prog_name="stream-node", standalone_mode=False)
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert "Push the lines of the input" in shown[0]
+
+
 def imported_by(*arguments: str) -> set[str]:
     program = (
         "import sys\nfrom stream_node.cli.app import main\nsys.argv[0] = 'stream-node'\n"
