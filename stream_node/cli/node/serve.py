@@ -61,6 +61,9 @@ def serve(
 
     Example: stream-node serve --data-dir ./data --listen 127.0.0.1:4000
     """
+    # structlog imports rich, if it is there, for tracebacks in colors, which a node never writes. That takes 6 MB and a
+    # twentieth of a second.
+    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
     import trio
 
     from stream_node.fleet.worker_directory import check_workers
