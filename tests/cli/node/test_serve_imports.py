@@ -8,8 +8,8 @@ from pathlib import Path
 from stream_node.node.process import NodeProcess
 
 UNUSED = {"pygments", "alembic", "pyarrow", "pyspark", "psycopg", "starlette", "jinja2"}
-"""What an idle node without HTTP and PostgreSQL needs for nothing. pygments comes with rich; the list has also the import
-of rich that fails."""
+"""What an idle node without HTTP and PostgreSQL needs for nothing. pygments comes with rich; the list also has
+the import of rich, which fails."""
 
 
 class Listed(NodeProcess):
