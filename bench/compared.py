@@ -18,11 +18,15 @@ from bench.peers import Peer, Work
 from bench.plan import Plan
 from bench.report import Sample
 from bench.servers.bench_node import BenchNode
+from stream_node.node.config import ENVIRONMENT_PREFIX
 
 DELIVERED = "deliver"
 LOADED = "at rate"
 MANY = "push to many streams"
 MANY_WINDOW = 10_000
+BY_CLIENTS = "push by many clients"
+CLIENT_LIMITS = {f"{ENVIRONMENT_PREFIX}IDENTITY_CONNECTIONS_MAX": "10000"}
+"""All clients of the bench are one identity."""
 LOADED_WINDOW = 1_000
 """The window of pushes by which the maximum of a system is found, for the loads that are parts of it."""
 BLOCKING = ", blocking client"
@@ -59,6 +63,21 @@ def many_streams(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iter
                 if peer.kind.work == "redis":
                     sample = peer.measure(Work.PUSH, round_, stream=peer.new_stream(), named=MANY, **load)
                     yield msgspec.structs.replace(sample, streams=streams)
+
+
+def many_clients(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
+    """Many clients, each with a connection and a stream, that push one message at a time."""
+    for clients in plan.single_clients:
+        load = {**_load(plan, window=1), "streams": clients}
+        for round_ in range(plan.rounds):
+            for own in owns:
+                with BenchNode(environment={**own.environment, **CLIENT_LIMITS}) as node:
+                    sample = own.measure(node, "clients", work=BY_CLIENTS, round_=round_, stream="bench", **load)
+                yield msgspec.structs.replace(sample, streams=clients, clients=clients)
+            for peer in peers:
+                if peer.kind.work == "redis":
+                    sample = peer.measure(Work.CLIENTS, round_, stream=peer.new_stream(), named=BY_CLIENTS, **load)
+                    yield msgspec.structs.replace(sample, streams=clients, clients=clients)
 
 
 def latencies(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench.compared import BLOCKING, DELIVERED, MANY
+from bench.compared import BLOCKING, BY_CLIENTS, DELIVERED, MANY
 from bench.measure import PAGE_MESSAGES
 from bench.own import COMPILED
 from bench.peers.kinds import NATS_DEFAULT, NATS_SYNCED, VALKEY
@@ -123,6 +123,10 @@ def _to_peers(report: Report, system: str) -> Iterator[Goal]:
         ours, theirs = (report.find(MANY, system=each, streams=streams) for each in (system, VALKEY))
         what = f"{system}: pushes to {streams:,} streams, 10,000 unconfirmed, to those of {VALKEY}"
         yield _of_rounds(what, wanted, ratios(ours, theirs, rate))
+    ours, theirs = (report.find(BY_CLIENTS, system=each, clients=1_000) for each in (system, VALKEY))
+    what = f"{system}: pushes of 1,000 clients, one at a time each"
+    yield _of_rounds(f"{what}, to those of {VALKEY}", 1.0, ratios(ours, theirs, rate))
+    yield _of_rounds(f"{what}: p99, to that of {VALKEY}", 2.0, ratios(ours, theirs, p99_us), at_most=True)
     singles = report.find("latency", system=VALKEY)
     for client in ("", BLOCKING):
         single = ratios(report.find("latency", system=system + client), singles, p50_us)

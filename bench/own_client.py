@@ -20,7 +20,15 @@ from typing import Any
 import trio
 
 from bench.peer_clients.load import Clock, Done, Load, Pace
+from bench.peer_clients.sockets import ask_in_turns
+from ockam.actors.address import local, split_host_port
+from ockam.actors.message import Message
+from ockam.errors import FrameTooLarge
+from ockam.transport.frames import FrameWriter
+from ockam.transport.wire_head import HEAD
 from stream_client import blocking, connect
+from stream_service.names import stream_address
+from stream_service.protocol import PUSH, PushRequest
 
 FILL_WINDOW = 1_000
 WINDOW_AT_RATE = 100_000
@@ -97,6 +105,26 @@ def latency_blocking(address: str, load: Load) -> Done:
         return clock.done(sent)
 
 
+def clients(address: str, load: Load) -> Done:
+    """A client for each stream, which pushes one message at a time."""
+    names = [f"{load.stream}.{number}" for number in range(load.streams)]
+    with blocking.connect(address) as client:
+        for name in names:
+            client.create(name)
+    push = PUSH.encode_request(PushRequest(1, os.urandom(load.size_bytes)))
+    writer = FrameWriter(HEAD)
+    frames = [
+        writer.encode([Message((local("-"), stream_address(name, 0)), (local("me"),), push)], _too_large)[1]
+        for name in names
+    ]
+    # A confirm is one short frame, which comes in one piece.
+    return ask_in_turns(split_host_port(address)[1], load, frames, bool, HEAD.hello)
+
+
+def _too_large(error: FrameTooLarge) -> None:
+    raise error
+
+
 async def pull(address: str, load: Load) -> Done:
     """Pages of `window` messages, from the first to the last, decoded to objects."""
     async with connect(address) as client:
@@ -164,12 +192,14 @@ ASYNC_WORKS: dict[str, Callable[[str, Load], Any]] = {
     each.__name__: each for each in (push, push_in_turn, fill, latency, pull, at_rate, deliver)
 }
 
+BLOCKING_WORKS: dict[str, Callable[[str, Load], Done]] = {each.__name__: each for each in (latency_blocking, clients)}
+
 
 def main() -> None:
     address, work, load = sys.argv[1:]
     wanted = Load(**json.loads(load))
-    if work == latency_blocking.__name__:
-        done = latency_blocking(address, wanted)
+    if work in BLOCKING_WORKS:
+        done = BLOCKING_WORKS[work](address, wanted)
     else:
         done = trio.run(ASYNC_WORKS[work], address, wanted)
     sys.stdout.write(json.dumps(done._asdict()) + "\n")

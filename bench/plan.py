@@ -17,6 +17,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     shared_messages: messages that two consumers share.
     group_members: members of a group that are started at once, each with ten partitions.
     truncated: messages of a stream that is truncated. retained_seconds: how long a publisher pushes under a retention.
+    single_clients: the numbers of clients that push one message at a time, in turn with the peers.
     many_streams: the numbers of streams to which one client pushes, in turn with the peers.
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
@@ -47,6 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     volume_bytes: int = 128 * MIB
     streams: tuple[int, ...] = (1, 10, 100, 1_000)
     many_streams: tuple[int, ...] = (1_000, 10_000)
+    single_clients: tuple[int, ...] = (1_000,)
     clients: tuple[int, ...] = (1, 10, 100, 1_000)
     consumers: tuple[int, ...] = (1, 10, 100)
     fanout_messages: int = 20_000
@@ -84,6 +86,7 @@ QUICK = Plan(
     volume_bytes=MIB,
     streams=(1, 10),
     many_streams=(10,),
+    single_clients=(10,),
     clients=(1, 10),
     consumers=(1, 10),
     fanout_messages=500,

@@ -102,6 +102,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "push": lambda bench: compared.pushes(bench.plan, bench.owns, bench.peers),
     "pull": lambda bench: compared.pulls(bench.plan, bench.owns, bench.peers),
     "many": lambda bench: compared.many_streams(bench.plan, bench.owns, bench.peers),
+    "many-clients": lambda bench: compared.many_clients(bench.plan, bench.owns, bench.peers),
     "latency": lambda bench: compared.latencies(bench.plan, bench.owns, bench.peers),
     "deliver": lambda bench: compared.deliveries(bench.plan, bench.owns, bench.peers),
     "loads": lambda bench: compared.loads(bench.plan, bench.owns, bench.peers),

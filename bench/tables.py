@@ -66,6 +66,7 @@ COLUMNS = (
 TITLES = {
     "push": "Durable pushes by window",
     "push to many streams": "Durable pushes of one client to many streams, 10,000 unconfirmed in all",
+    "push by many clients": "Clients with a connection and a stream each, that push one message at a time",
     "latency": "Single durable pushes",
     "pull": "Stored messages pulled, 1,000 a page",
     "deliver": "From a push to a waiting consumer, 1,000 pushes a second",

@@ -4,8 +4,8 @@ It is a program of its own, because the packages of these clients lie in a folde
 
     python -m bench.peer_clients.client FOLDER redis|nats|nats_batches|postgres PORT WORK LOAD
 
-LOAD: the fields of `Load`, in JSON. It prints the fields of `Done` as one JSON line. Of this project, only `load` is
-imported.
+LOAD: the fields of `Load`, in JSON. It prints the fields of `Done` as one JSON line. Of this project, only
+modules of this folder are imported.
 """
 
 from __future__ import annotations

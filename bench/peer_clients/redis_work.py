@@ -11,6 +11,7 @@ from typing import Any
 import redis
 
 from bench.peer_clients.load import Clock, Done, Load, Pace
+from bench.peer_clients.sockets import ask_in_turns
 
 FILL_WINDOW = 1_000
 PAGE = 1_000
@@ -49,6 +50,16 @@ class RedisWork:
             clock.add(began_ns)
             sent += 1
         return clock.done(sent)
+
+    def clients(self, load: Load) -> Done:
+        """A client for each stream, which pushes one message at a time."""
+        data = os.urandom(load.size_bytes)
+        requests = []
+        for number in range(load.streams):
+            words = (b"XADD", f"{load.stream}.{number}".encode(), b"*", b"d", data)
+            requests.append(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words))
+        # An answer is an id: its length, and the id, each with the end of a line.
+        return ask_in_turns(self._port, load, requests, lambda data: data.count(b"\r\n") == 2)
 
     def pull(self, load: Load) -> Done:
         """Pages of `window` messages, from the first to the last."""

@@ -23,6 +23,7 @@ class Work(StrEnum):
     PULL = "pull"
     DELIVER = "deliver"
     AT_RATE = "at_rate"
+    CLIENTS = "clients"
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
