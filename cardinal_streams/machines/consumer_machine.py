@@ -488,6 +488,9 @@ class ChainConsumer:
     def _needed_batches(self) -> Iterator[CompleteBatch]:
         yield from self._chain.held()
         yield from self._held
+        # The next consumer begins before these updates, so it also needs what they remove: otherwise it does not know
+        # where the other branch forks off.
         for event in self._unfinished:
+            yield from event.removed
             if isinstance(event, ChainUpdate):
                 yield from event.added

@@ -93,6 +93,26 @@ def test_an_application_that_does_not_finish_stops_the_feeds() -> None:
 
 
 class TestCheckpoint:
+    def test_it_has_what_an_unfinished_update_removes(self) -> None:
+        """Goal: a consumer that is restarted before an update is finished gets that update again, also if the chain
+        has grown so far that the removed blocks can never return. Method: a fork as deep as the threshold, heavier by
+        two blocks, is taken and not finished; the next consumer begins with the checkpoint of that moment."""
+        logs, producer = Logs(), producer_of()
+        old = chain("o", "g", 1, 8)
+        new = chain("n", "o4", 5, 6, bonus=5)
+        send(logs, producer, old)
+        shell = Shell(logs, Application(GENESIS_HASH), 4, GENESIS)
+        shell.run()
+        consumer = shell.consumer
+        send(logs, producer, new)
+        consumer.done = lambda event: None  # type: ignore[method-assign]
+        shell.run()
+        assert shell.application.hashes[-1] == new[-1].hash
+        again = Shell(logs, Application(GENESIS_HASH), 4, consumer.checkpoint())
+        again.application.hashes = [GENESIS_HASH, *(block.hash for block in old)]
+        again.run()
+        assert again.application.hashes == [GENESIS_HASH, *(block.hash for block in (*old[:4], *new))]
+
     def test_it_survives_as_text(self) -> None:
         checkpoint = Checkpoint(
             start=Start(hash_of("a"), 1, 1 << 255),
