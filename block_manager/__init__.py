@@ -2,9 +2,11 @@
 
 `docs/block-manager.md` explains how to use it, and answers the questions that the RFC leaves open.
 
-`open_store` opens a store on disk. A program that opens the database itself imports `block_manager.commit_store` first,
-which adds a table to the schema.
+`open_store` opens a store on disk. A program that opens the database itself takes `CommitStore` and a `Transactions`
+from here first, which adds a table to the schema. The database is loaded only when one of these names is used.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from block_manager.errors import (
     BlockConflict,
@@ -26,6 +28,10 @@ from block_manager.manager import BlockManager, ManagerStatistics
 from block_manager.store import BlockStore, MemoryStore, open_store
 from block_manager.tree import NULL_BLOCK_ID, Block, ReferenceCount
 
+if TYPE_CHECKING:
+    from block_manager.commit_store import CommitStore, CommitStoreStatistics
+    from block_manager.transactions import JoinedTransactions, RunnerTransactions, SessionTransactions, Transactions
+
 __all__ = [
     "NULL_BLOCK_ID",
     "Block",
@@ -37,8 +43,11 @@ __all__ = [
     "BlockStore",
     "BlockStoreError",
     "Change",
+    "CommitStore",
+    "CommitStoreStatistics",
     "ForkChoice",
     "IntegrityBroken",
+    "JoinedTransactions",
     "ManagerStatistics",
     "MemoryStore",
     "MissingInput",
@@ -47,8 +56,21 @@ __all__ = [
     "NumberNotIncreasing",
     "ReferenceBelowZero",
     "ReferenceCount",
+    "RunnerTransactions",
+    "SessionTransactions",
     "StoreExists",
+    "Transactions",
     "UnknownBlock",
     "UnknownStore",
     "open_store",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name.startswith("CommitStore"):
+        return getattr(import_module("block_manager.commit_store"), name)
+    if name.endswith("Transactions"):
+        return getattr(import_module("block_manager.transactions"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

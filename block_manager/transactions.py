@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from sqlite3 import Connection
 from threading import Event, Lock
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+from block_manager.errors import BlockManagerError
 from stream_storage.contract import Operation, Session
 from stream_storage.engine import SessionSource
 from stream_storage.errors import StorageClosed, StorageError
+from stream_storage.failpoint import failpoint
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.rows import connection_of
 
 Result = TypeVar("Result")
+Write: TypeAlias = Callable[[Connection], object]
+"""Work of a program in a transaction. It must neither commit nor roll back."""
 
 CHECKPOINT_PAGES = 1_000
 """The size of the WAL (write-ahead log), in pages, at which a commit of `SessionTransactions` copies the WAL into the
@@ -27,14 +33,14 @@ class Transactions(Protocol):
     returns any other error as its result, before it changes anything.
     """
 
-    def write(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    def write(self, work: Callable[[Connection], Result]) -> Result:
         """Returns the result of the work after its transaction is on disk.
 
         Raises StorageError; then nothing was stored, unless the result of the commit is unknown.
         """
         ...
 
-    def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    def read(self, work: Callable[[Connection], Result]) -> Result:
         """Returns the result of work that only reads, on one state of the database. Raises StorageError."""
         ...
 
@@ -62,7 +68,7 @@ class SessionTransactions:
             self._writing.close()
             raise
 
-    def write(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    def write(self, work: Callable[[Connection], Result]) -> Result:
         with self._write_lock:
             if self._failure is not None:
                 raise StorageClosed(f"nothing is written any more, since {self._failure}")
@@ -75,7 +81,7 @@ class SessionTransactions:
                         self._on_fatal()
                 raise
 
-    def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    def read(self, work: Callable[[Connection], Result]) -> Result:
         with self._read_lock:
             return _run(self._reading, work, commit=False)
 
@@ -99,11 +105,56 @@ class RunnerTransactions:
         self._submit_write = submit_write
         self._submit_read = submit_read
 
-    def write(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    def write(self, work: Callable[[Connection], Result]) -> Result:
         return _wait_done(self._submit_write, work)
 
-    def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    def read(self, work: Callable[[Connection], Result]) -> Result:
         return _wait_done(self._submit_read, work)
+
+
+class JoinedTransactions:
+    """JoinedTransactions: a `Transactions` over another one, in which a program commits its own work together with a
+    change of the blocks: both are on disk afterwards, or neither is.
+
+        with joined.also(save_state):
+            manager.persist(head, "chain")
+    """
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+        self._also: Write | None = None
+
+    @contextmanager
+    def also(self, work: Write) -> Iterator[None]:
+        """Does `work` at the beginning of the transaction of the first write inside the `with` statement. If there was
+        no write, the end of the statement does `work` in a transaction of its own. An exception of `work` undoes the
+        transaction. Only one thread may write meanwhile.
+        """
+        self._also = work
+        try:
+            yield
+            if self._also is not None:
+                self._transactions.write(work)
+        finally:
+            self._also = None
+
+    def write(self, work: Callable[[Connection], Result]) -> Result:
+        also, self._also = self._also, None
+        if also is None:
+            return self._transactions.write(work)
+
+        def both(connection: Connection) -> Result:
+            also(connection)
+            result = work(connection)
+            # A refusal is raised here, so that it undoes the other work, too.
+            if isinstance(result, BlockManagerError):
+                raise result
+            return result
+
+        return self._transactions.write(both)
+
+    def read(self, work: Callable[[Connection], Result]) -> Result:
+        return self._transactions.read(work)
 
 
 class Work(Operation):
@@ -111,7 +162,7 @@ class Work(Operation):
 
     __slots__ = ("done", "results", "work")
 
-    def __init__(self, work: Callable[[sqlite3.Connection], Any]) -> None:
+    def __init__(self, work: Callable[[Connection], Any]) -> None:
         super().__init__(Work.wake)
         self.work = work
         self.results: list[Any] = []
@@ -124,7 +175,7 @@ class Work(Operation):
         self.done.set()
 
 
-def _wait_done(submit: Callable[[Operation], object], work: Callable[[sqlite3.Connection], Result]) -> Result:
+def _wait_done(submit: Callable[[Operation], object], work: Callable[[Connection], Result]) -> Result:
     operation = Work(work)
     submit(operation)
     operation.done.wait()
@@ -134,12 +185,16 @@ def _wait_done(submit: Callable[[Operation], object], work: Callable[[sqlite3.Co
     return result
 
 
-def _run(session: Session, work: Callable[[sqlite3.Connection], Result], *, commit: bool) -> Result:
+def _run(session: Session, work: Callable[[Connection], Result], *, commit: bool) -> Result:
+    if commit:
+        failpoint("before_begin")
     session.begin()
     try:
         result = work(connection_of(session))
         if commit:
+            failpoint("after_rows_before_commit")
             session.commit()
+            failpoint("after_commit_before_confirm")
     except BaseException as error:
         session.rollback()
         if isinstance(error, sqlite3.Error):

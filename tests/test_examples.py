@@ -99,6 +99,28 @@ def test_the_page_of_the_block_manager_shows_what_its_example_prints(node: NodeP
     assert "\n".join(run_example("fork_tree.py", node)).startswith(shown)
 
 
+def test_the_programs_of_the_page_of_the_block_manager_run(tmp_path: Path) -> None:
+    """Method: each program of the page runs in a folder of its own; the last one is that of the validator, and prints
+    what the page shows below it."""
+    page = (ROOT / "docs" / "block-manager.md").read_text(encoding="utf-8")
+    programs = [part.split("```")[0] for part in page.split("```python\n")[1:]]
+    printed = ""
+    for program in programs:
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            cwd=tmp_path,
+            env={**os.environ, **IMPORTS},
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT_S,
+            check=False,
+        )
+        assert (run.returncode, run.stderr) == (0, "")
+        printed = run.stdout
+    assert len(programs) == 2
+    assert printed == page.split("```text\n")[-1].split("```")[0]
+
+
 def test_the_consumer_resumes_behind_what_it_has_read(node: NodeProcess) -> None:
     for first, last in ((0, 999), (1_000, 1_999)):
         assert run_example("publisher.py", node) == [f"1000 messages stored, the last at index {last}"]

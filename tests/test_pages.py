@@ -18,7 +18,7 @@ from tests.support.pages import ROOT, Reader, blocks
 from tests.support.prefork import Prefork
 
 NOT_HERE = {
-    "docs/block-manager.md": "tests/test_examples.py runs its example",
+    "docs/block-manager.md": "tests/test_examples.py runs its example and its programs",
     "docs/commands.md": "its commands stand alone; tests/cli/test_documented.py parses them",
     "docs/consumer-groups.md": "its program waits for jobs without end; the guide docs/how-to/work-queue.md is run",
     "docs/decoding.md": "tests/spark_export/test_reading_page.py runs it",
