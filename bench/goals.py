@@ -88,6 +88,8 @@ def goals(report: Report) -> Iterator[Goal]:
     yield from _of_growth(report)
     whole = typical(report.find(cardinal.REASSEMBLE), rate)
     yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)
+    stored = ratios(report.find(cardinal.STORE), report.find(cardinal.RECEIVE), rate)
+    yield _of_rounds("Cardinal messages received with a chain store, to those without", 0.6, stored)
     native = report.find(export.WORK, system=export.NATIVE)
     for system, wanted in ((export.OVER_TCP, 0.95), (export.SMALL_ENGINE, 1.7)):
         copied = ratios(report.find(export.WORK, system=system), native, rate)

@@ -90,6 +90,7 @@ TITLES = {
     "cardinal: put together and ordered": "Cardinal messages put together and ordered, in one process",
     "cardinal: sent through a node": "Cardinal messages sent through a node of four partitions",
     "cardinal: received and ordered through a node": "Cardinal messages received through a node and ordered",
+    "cardinal: received and kept in a chain store": "Cardinal messages received, ordered and kept in a chain store",
     "security: pushed": "Pushes over encrypted connections and under rules",
     "security: pushed in short turns": "Pushes with and without rules, in short turns",
     "flood: pushed beside a flood": "Pushes beside a flood, with limits for the flooders and with the default limits",

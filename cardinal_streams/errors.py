@@ -99,6 +99,15 @@ class CheckpointTaken(CardinalError):
         self.client_id = client_id
 
 
+class ChainStoreMismatch(CardinalError):
+    """A chain store is not one that this consumer can continue: it belongs to another application, to other tracked
+    entries or another version of this package, or the stored chain does not lead to what the topics have now. Nothing
+    was changed."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the chain store does not fit: {why}; give this consumer a chain store of its own")
+
+
 class PayloadTextError(CardinalError):
     """A JSON text is not a valid list of blocks. `path` is the location of the invalid value, e.g. `$[3].number`."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple, TypeAlias
@@ -33,11 +34,12 @@ NOWHERE = "in memory"
 APPLICATION = Application(
     "bench", "bench-blocks", tuple(Prefix(pattern=f"{name}/", topic=f"bench-{name}") for name in "abc")
 )
-PRODUCE, REASSEMBLE, SEND, RECEIVE = (
+PRODUCE, REASSEMBLE, SEND, RECEIVE, STORE = (
     "cardinal: made",
     "cardinal: put together and ordered",
     "cardinal: sent through a node",
     "cardinal: received and ordered through a node",
+    "cardinal: received and kept in a chain store",
 )
 
 
@@ -125,7 +127,7 @@ def ordered(deliveries: Delivered, blocks: int) -> Spent:
 
 def _through_a_node(round_: int, blocks: list[Payload], messages: int) -> Iterator[Sample]:
     with BenchNode() as node:
-        for work, action in ((SEND, _send), (RECEIVE, _receive)):
+        for work, action in ((SEND, _send), (RECEIVE, _receive), (STORE, _store)):
             started, server_cpu_s = Spent.now(), node.cpu_seconds()
             seconds = trio.run(_timed, action, node.address, blocks)
             server_cpu_s = node.cpu_seconds() - server_cpu_s
@@ -165,6 +167,17 @@ async def _receive(transport: StreamTransport, blocks: list[Payload]) -> None:
         async for update in updates:
             added += len(update.added)
             update.done()
+    _check(added, len(blocks))
+
+
+async def _store(transport: StreamTransport, blocks: list[Payload]) -> None:
+    """As `_receive`, with a chain store on the disk of the node."""
+    added = 0
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as folder:
+        async with consume(APPLICATION, transport, chain_store=folder, stop_at_end=True) as updates:
+            async for update in updates:
+                added += len(update.added)
+                update.done()
     _check(added, len(blocks))
 
 

@@ -9,15 +9,18 @@ They run on any transport, under trio or asyncio. The program calls `done()` on 
 
 A checkpoint is the state after the last item that was done. It is saved every `save_interval_s` seconds if items were
 done meanwhile, and when the `async with` block ends without an exception. After a crash, the items that were done since
-the last save are returned again. An application that stores `updates.checkpoint()` in its own database, in the
-transaction that applies the update, processes every update exactly once."""
+the last save are returned again. To process every update exactly once, an application either gives `consume` a
+`chain_store`, and what it writes to `done`, or stores `updates.checkpoint()` in its own database, in the transaction
+that applies the update."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -25,6 +28,7 @@ import msgspec
 from cardinal_streams.application import Application
 from cardinal_streams.consume.checkpoints import CheckpointStore
 from cardinal_streams.consume.consumption import Consumption, OnEvent
+from cardinal_streams.errors import ChainStoreMismatch
 from cardinal_streams.machines.chain_events import ChainUpdate, Revert, Start
 from cardinal_streams.machines.consumer_events import (
     Checkpoint,
@@ -48,6 +52,11 @@ from stream_client import StreamRemade
 from stream_client.errors import ClientError
 from stream_client.shell.background import background_tasks
 
+if TYPE_CHECKING:
+    from block_manager import Transactions
+    from block_manager.transactions import Write
+    from cardinal_streams.consume.chain_store import KeptChain
+
 SAVE_INTERVAL_S = 1.0
 REORG_TIMEOUT_S = 600.0
 """A reorg is given up if nothing came on its channel for this long. Blocks that come later are still weighed."""
@@ -63,17 +72,21 @@ class Update:
 
     Both lists are in ascending order of block numbers. If `reverted_to` is not None, the chain goes back to this block,
     because of a Reorg message or a reorg that was given up. Then `removed` has only the blocks that were still in
-    memory, so the application must be able to return to that block by itself."""
+    memory, so the application must be able to return to that block by itself. With a chain store, `removed` has all of
+    them, back to the first block of the store."""
 
-    __slots__ = ("_finish", "event")
+    __slots__ = ("_finish", "_removed", "event")
 
-    def __init__(self, event: ChainUpdate | Revert, finish: Callable[[ChainUpdate | Revert], None]) -> None:
+    def __init__(
+        self, event: ChainUpdate | Revert, finish: Callable[[ChainUpdate | Revert, Write | None], None]
+    ) -> None:
         self.event = event
         self._finish = finish
+        self._removed: tuple[CompleteBatch, ...] | None = None
 
     @property
     def removed(self) -> tuple[CompleteBatch, ...]:
-        return self.event.removed
+        return self.event.removed if self._removed is None else self._removed
 
     @property
     def added(self) -> tuple[CompleteBatch, ...]:
@@ -83,10 +96,20 @@ class Update:
     def reverted_to(self) -> Revert | None:
         return self.event if isinstance(self.event, Revert) else None
 
-    def done(self) -> None:
+    async def deliver(self, chain: KeptChain) -> None:
+        """Adds the update to the chain store, once, before the application gets it."""
+        if self._removed is None:
+            self._removed = await chain.deliver(self.event)
+
+    def done(self, write: Write | None = None) -> None:
         """Notes that the application has finished this update and all earlier ones. Raises ValueError if called
-        twice."""
-        self._finish(self.event)
+        twice.
+
+        `write`: with a chain store, a function that gets the connection to its database, and writes what the update
+        changes in tables of the application: exactly once, since it is called in a thread, inside the transaction that
+        saves the update. It must neither commit nor roll back. An exception of it ends the iteration, and nothing of
+        that transaction is stored."""
+        self._finish(self.event, write)
 
 
 class Arrival:
@@ -112,6 +135,7 @@ class Updates(Consumption[ChainConsumer, Update]):
     channel is silent, `ReorgStalled` is reported, and the reorg is given up after `reorg_timeout_s` seconds."""
 
     transport: Transport
+    chain: KeptChain | None = None
     reorg_timeout_s = REORG_TIMEOUT_S
     _reorg: OpenReorg | None = None
     _reorg_began_s = _reorg_read_s = _reorg_reported_s = 0.0
@@ -130,6 +154,41 @@ class Updates(Consumption[ChainConsumer, Update]):
     def gaps(self) -> tuple[Gap, ...]:
         """Returns the blocks that the chain lacks, and what is missing of each."""
         return self.machine.gaps()
+
+    @property
+    def tip(self) -> bytes | None:
+        """The hash of the newest block in the chain store, None before the first one: after a restart, the last block
+        that is finished for certain."""
+        return self._chain().tip
+
+    async def get(self, hash_: bytes) -> CompleteBatch:
+        """Returns a block of the chain store. It has the blocks of the chain, and those of other branches while an
+        unfinished update or an iteration needs them. Raises UnknownBlock and BlockStoreError (`block_manager`)."""
+        return await self._chain().get(hash_)
+
+    def branch(self, tip: bytes | None = None, *, exclude: bytes | None = None) -> AsyncGenerator[CompleteBatch, None]:
+        """Iterates over the blocks of the chain store from `tip`, by default the newest one, to the first: newest
+        first, without the blocks that are also on the branch of `exclude`. The blocks stay until the iteration ends,
+        even if a reorg removes them meanwhile. Raises UnknownBlock and BlockStoreError (`block_manager`)."""
+        return self._chain().branch(tip, exclude)
+
+    def finish(self, event: ChainUpdate | Revert, write: Write | None) -> None:
+        """Takes what `Update.done` says."""
+        if write is not None:
+            self._chain()
+        self.machine.done(event)
+        if self.chain is not None:
+            self.chain.finish(event, write)
+        self.finished(at_once=self.chain is not None and self.chain.is_full)
+
+    def _chain(self) -> KeptChain:
+        if self.chain is None:
+            raise ValueError("there is no chain store; call `consume` with chain_store=")
+        return self.chain
+
+    async def _deliver(self, item: Update) -> None:
+        if self.chain is not None:
+            await item.deliver(self.chain)
 
     async def _do_when_idle(self) -> None:
         await self._look_at_reorg()
@@ -204,6 +263,7 @@ async def consume(
     transport: Transport,
     store: CheckpointStore | None = None,
     *,
+    chain_store: str | os.PathLike[str] | Transactions | None = None,
     checkpoint: Checkpoint | None = None,
     start: Start | None = None,
     tracked: Tracked | None = None,
@@ -221,6 +281,11 @@ async def consume(
     is complete only later is reported (`LeftOut`). While `ConsumerLimits.unfinished_max` updates are not done, the
     iteration waits.
 
+    `chain_store`: keeps the chain with all its blocks, in a folder or, by `block_manager.Transactions`, in an SQLite
+    database that the program has opened. It is `store`, too: the checkpoint is saved in the same transaction as the
+    blocks. Raises `StorageError` if it cannot be opened (another process has it open), `ChainStoreMismatch` if it does
+    not fit, and `BlockStoreError` (`block_manager`) if it cannot be read or written. A `StreamRemade` is raised, too.
+
     `wanted`: by block number, the only hash that is accepted for this number.
     `tracked`: the entries of blocks that are wanted. Only the topics that can have them are read.
     `reorg_timeout_s`: a reorg beyond the threshold is given up if its channel brings nothing for so many seconds.
@@ -229,38 +294,38 @@ async def consume(
     again since the checkpoint was saved. Then the iteration begins as without a checkpoint."""
     wants = application.tracked(tracked)
     topics = application.topics_of(wants)
-    known = await _known(checkpoint, store, start, topics, transport, on_event)
-    machine = ChainConsumer(
-        reorg_threshold=application.reorg_threshold,
-        tracked=wants,
-        checkpoint=known,
-        wanted=wanted,
-        limits=application.limits,
-    )
-
-    def finish(event: ChainUpdate | Revert) -> None:
-        machine.done(event)
-        updates.finished()
-
-    def make(event: object) -> Update | None:
-        return Update(event, finish) if isinstance(event, ChainUpdate | Revert) else None
-
-    async with _feed_set(transport, stop_at_end) as feeds:
-        updates = Updates(
-            machine=machine,
-            application=application,
-            topics=topics,
-            feeds=feeds,
-            store=store,
-            make=make,
-            save_interval_s=save_interval_s,
-            on_event=on_event,
+    if chain_store is not None and (store is not None or checkpoint is not None):
+        raise ValueError("a chain store has the checkpoint itself; leave out `store` and `checkpoint`")
+    async with _opened(chain_store, application, wants) as chain:
+        store = store if chain is None else chain
+        known = await _known(checkpoint, store, start, topics, transport, on_event, is_strict=chain is not None)
+        machine = ChainConsumer(
+            reorg_threshold=application.reorg_threshold,
+            tracked=wants,
+            checkpoint=known,
+            wanted=wanted,
+            limits=application.limits,
         )
-        updates.transport, updates.reorg_timeout_s = transport, reorg_timeout_s
-        updates.handle([PrefixUnmet(pattern) for pattern in application.unmet(wants)])
-        await updates.begin(transport, known)
-        yield updates
-        await updates.save()
+
+        def make(event: object) -> Update | None:
+            return Update(event, updates.finish) if isinstance(event, ChainUpdate | Revert) else None
+
+        async with _feed_set(transport, stop_at_end) as feeds:
+            updates = Updates(
+                machine=machine,
+                application=application,
+                topics=topics,
+                feeds=feeds,
+                store=store,
+                make=make,
+                save_interval_s=save_interval_s,
+                on_event=on_event,
+            )
+            updates.transport, updates.reorg_timeout_s, updates.chain = transport, reorg_timeout_s, chain
+            updates.handle([PrefixUnmet(pattern) for pattern in application.unmet(wants)])
+            await updates.begin(transport, known)
+            yield updates
+            await updates.save()
 
 
 @asynccontextmanager
@@ -312,7 +377,11 @@ async def _known(
     topics: tuple[str, ...],
     transport: Transport,
     on_event: OnEvent | None,
+    *,
+    is_strict: bool = False,
 ) -> Checkpoint:
+    """Returns the state with which a consumer continues. is_strict: raises an error if the streams of the checkpoint
+    were made again, since the consumer cannot begin anew."""
     if checkpoint is None and store is not None:
         checkpoint = await store.load()
     # The streams of the checkpoint can be gone by now, and others have their names.
@@ -325,6 +394,9 @@ async def _known(
         for source, offset in checkpoint.position.items()
         if source in created and checkpoint.created.get(source, created[source]) != created[source]
     }
+    if remade and is_strict:
+        source, offset = min(remade.items())
+        raise StreamRemade(*split_source(source), offset)
     if remade:
         # A block has messages in several topics, so nothing that was known before helps to read the new streams.
         for source, offset in remade.items():
@@ -337,8 +409,28 @@ async def _known(
     # After a backup of the node was restored, its partitions may end before the offsets that were read earlier.
     # Messages that are stored after these ends are new, and must not count as read.
     ends = await transport.ends(topics)
+    for source, end in checkpoint.read.items():
+        # A transport that does not say when its topics were created shows a topic that was made again only by its end.
+        if is_strict and source in ends and source not in created and ends[source] < end:
+            raise ChainStoreMismatch(
+                f"{source} was read up to offset {end}, and ends at {ends[source]}: it was made again"
+            )
     read = {source: min(end, ends.get(source, end)) for source, end in checkpoint.read.items()}
     return msgspec.structs.replace(checkpoint, read=read)
+
+
+@asynccontextmanager
+async def _opened(
+    chain_store: str | os.PathLike[str] | Transactions | None, application: Application, wants: Tracked
+) -> AsyncIterator[KeptChain | None]:
+    if chain_store is None:
+        yield None
+        return
+    # Imported here, since consumers without a chain store need no database.
+    from cardinal_streams.consume.chain_store import open_chain_store
+
+    async with open_chain_store(chain_store, application, wants) as chain:
+        yield chain
 
 
 @asynccontextmanager

@@ -107,6 +107,8 @@ class Consumption(Generic[M, T]):
                 await self._do_when_idle()
                 await self._feeds.wait(min(self._save_due_s, self._check_due_s) - anyio.current_time())
         await self._save_if_due()
+        # The item stays in the queue until it is delivered for certain, so that a cancellation loses none.
+        await self._deliver(self._items[0])
         await anyio.lowlevel.checkpoint()
         return self._items.popleft()
 
@@ -137,10 +139,11 @@ class Consumption(Generic[M, T]):
                 ends[source] = max(end, ends.get(source, 0))
         return {source: end - self._read.get(source, 0) for source, end in ends.items()}
 
-    def finished(self) -> None:
-        """Notes that an item is done: a save becomes due, and feeds that had to wait may be read again."""
-        if self._store is not None and self._save_due_s == math.inf:
-            self._save_due_s = anyio.current_time() + self._save_interval_s
+    def finished(self, *, at_once: bool = False) -> None:
+        """Notes that an item is done: a save becomes due, now (`at_once`) or after the interval, and feeds that had to
+        wait may be read again."""
+        if self._store is not None and (at_once or self._save_due_s == math.inf):
+            self._save_due_s = anyio.current_time() + (0 if at_once else self._save_interval_s)
         self._feeds.wake()
 
     def handle(self, events: list[Any]) -> None:
@@ -227,6 +230,9 @@ class Consumption(Generic[M, T]):
     def _may_end(self) -> bool:
         feeds = self.machine.feeds
         return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
+
+    async def _deliver(self, item: T) -> None:
+        """Called before an item is returned, perhaps more than once."""
 
     async def _do_when_idle(self) -> None:
         """Called each time before the iteration waits, because no feed that may be read has a message."""
