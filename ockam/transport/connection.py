@@ -43,6 +43,8 @@ from ockam.transport.remote_streams import LinkEnd
 from ockam.transport.sockets import end_stream, send_nowait
 from ockam.transport.wire import Wire
 
+WHOLE_BYTES_MIN = 64 * 1024
+"""A lone payload of at least this many bytes is sent without a copy."""
 logger = structlog.get_logger(__name__)
 
 
@@ -162,9 +164,13 @@ class Connection(Worker):
             self._mailbox.admit()
 
     def _send_run(self, run: Sequence[Message]) -> None:
-        data = self._machine.encode(run, self._refuse)
+        pieces = self._machine.encode(run, self._refuse)
         self._note_held()
-        self._put(data)
+        # A payload of megabytes, such as a page, is not copied into a frame: the socket takes the pieces.
+        if len(pieces) == 3 and len(pieces[1]) >= WHOLE_BYTES_MIN and self._tls is None:
+            self._put_raw(*pieces)
+        else:
+            self._put(b"".join(pieces))
 
     def _refuse(self, error: FrameTooLarge) -> None:
         self._node.count_drop("frame_too_large")
@@ -175,14 +181,16 @@ class Connection(Worker):
             data = self._tls.encrypt(data)
         self._put_raw(data)
 
-    def _put_raw(self, data: bytes) -> None:
+    def _put_raw(self, *pieces: bytes) -> None:
         machine = self._machine
+        size_bytes = sum(map(len, pieces))
         # Bytes that already wait must be sent first. So the socket is written directly only if none wait.
-        rest = data
-        if data and not machine.backlog.size_bytes and self._socket is not None:
-            rest = send_nowait(self._socket, data)
-        machine.sent_bytes += len(data) - len(rest)
-        self._usage.note_sent(len(data))
+        if size_bytes and not machine.backlog.size_bytes and self._socket is not None:
+            rest = send_nowait(self._socket, *pieces)
+        else:
+            rest = b"".join(pieces)
+        machine.sent_bytes += size_bytes - len(rest)
+        self._usage.note_sent(size_bytes)
         if rest and machine.state is not TransportState.CLOSED:
             self._queue(rest)
 

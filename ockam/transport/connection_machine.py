@@ -396,11 +396,12 @@ class ConnectionMachine:
         room_bytes = self.soft_bytes() - self.backlog.size_bytes
         return self.backlog.take_forwarded(room_bytes) if room_bytes >= 0 else []
 
-    def encode(self, run: Sequence[Message], too_large: Callable[[FrameTooLarge], None]) -> bytes:
+    def encode(self, run: Sequence[Message], too_large: Callable[[FrameTooLarge], None]) -> list[bytes]:
+        """Returns the pieces of the frames, as `FrameWriter.pieces` does."""
         assert self.writer is not None
-        count, data = self.writer.encode(run, too_large)
-        self.sent += count
-        return data
+        pieces = self.writer.pieces(run, too_large)
+        self.sent += len(pieces) // 3
+        return pieces
 
     # The memory of headers.
 

@@ -24,6 +24,8 @@ KNOWN_PAYLOAD_SIZES_MAX = 64
 """The most payload sizes that a writer remembers for one header. A further size makes it forget the earlier ones."""
 ENTRY_BYTES = 500
 """The measured memory, in bytes, of the objects for one remembered header: routes, addresses, dict entries."""
+WHOLE_HEADER_BYTES = 32 * 1024
+"""The beginning of a frame with at least this many bytes has the whole header: two routes have at most some 18 KiB."""
 PIECES_BYTES = 120
 """The measured memory, in bytes, of the objects for one remembered envelope, without its bytes."""
 
@@ -90,10 +92,17 @@ class FrameReader:
         self._waiting_bytes += len(chunk)
         if self._waiting_bytes < self._need:
             return []
-        data = b"".join(self._parts) if len(self._parts) > 1 else chunk
         found: list[Message] = []
+        data, at = chunk, 0
         try:
-            at = self._take_frames(data, found)
+            if len(self._parts) > 1:
+                # Only the first frame has bytes of several parts. The frames behind it are not copied.
+                at = self._need - self._waiting_bytes + len(chunk)
+                if self._need > self._wire.length_bytes:
+                    self._take_first(at, found)
+                else:
+                    data, at = b"".join(self._parts), 0
+            at = self._take_frames(data, at, found)
         except RemoteProtocolError as error:
             self._parts = []
             raise BadFrame(error, tuple(found)) from error
@@ -104,10 +113,35 @@ class FrameReader:
     def drop_partial(self) -> None:
         self._parts = []
 
-    def _take_frames(self, data: bytes, found: list[Message]) -> int:
-        """Appends the messages of all complete frames to `found`. Returns the position of the first incomplete one."""
+    def _take_first(self, end: int, found: list[Message]) -> None:
+        """Appends the message of the first frame, which begins with the first part and ends at `end` of the last."""
+        parts, width, wire = self._parts, self._wire.length_bytes, self._wire
+        first, last = parts[0], parts[-1]
+        if len(first) >= WHOLE_HEADER_BYTES:
+            raw, onward_route, return_route = self._find_header(first, width, len(first))
+            begin = width + len(raw)
+            body_bytes = self._need - begin
+            payload_bytes = body_bytes - sum(map(len, wire.around_payload(body_bytes)))
+            head, tail = wire.around_payload(payload_bytes)
+            # If the envelope is the usual one, only the payload is joined: it may have megabytes, which would be
+            # copied twice with the frame.
+            if (
+                onward_route
+                and len(head) + payload_bytes + len(tail) == body_bytes
+                and first.startswith(head, begin)
+                and last.endswith(tail, 0, end)
+            ):
+                view = memoryview(first)[begin + len(head) :]
+                payload = b"".join((view, *parts[1:-1], memoryview(last)[: end - len(tail)]))
+                found.append(Message(onward_route, return_route, payload, self.origin))
+                return
+        self._take_frames(b"".join((*parts[:-1], memoryview(last)[:end])), 0, found)
+
+    def _take_frames(self, data: bytes, at: int, found: list[Message]) -> int:
+        """Appends the messages of all complete frames from `at` on to `found`. Returns the position of the first
+        incomplete one."""
         width, size_max = self._wire.length_bytes, self._wire.receive_bytes_max
-        have, at, young = len(data), 0, self._known.young
+        have, young = len(data), self._known.young
         # Begin with the last header of the chunk before: a peer mostly goes on with the same routes.
         raw: bytes | None = None
         onward_route: Route = ()
@@ -294,9 +328,14 @@ class FrameWriter:
         self._heads.forget()
 
     def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
-        """Encodes messages. Returns the number of frames, and the bytes of all frames. The first hop of each onward
-        route is this connection and is left out of the frame. A message that is too large for the framing is given to
-        `too_large` and skipped."""
+        """Encodes messages as `pieces` does. Returns the number of frames, and the bytes of all frames."""
+        pieces = self.pieces(messages, too_large)
+        return len(pieces) // 3, b"".join(pieces)
+
+    def pieces(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> list[bytes]:
+        """Encodes messages. Returns three pieces for each frame, the second of which is the payload. The first hop of
+        each onward route is this connection and is left out of the frame. A message that is too large for the framing
+        is given to `too_large` and skipped."""
         onward_route = return_route = None
         raw, parts = b"", list[bytes]()
         around: Pieces = {}
@@ -316,9 +355,9 @@ class FrameWriter:
                 except FrameTooLarge as error:
                     too_large(error)
                     continue
-            # The parts are joined only once, at the end, because a payload may have megabytes.
+            # The parts are not joined here, because a payload may have megabytes.
             parts += (pieces[0], payload, pieces[1])
-        return len(parts) // 3, b"".join(parts)
+        return parts
 
     def _header(self, onward_route: Route, return_route: Route) -> bytes:
         routes = onward_route, return_route

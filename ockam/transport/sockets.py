@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any, Protocol
 
 import trio
@@ -14,14 +15,17 @@ class HasDescriptor(Protocol):
     def fileno(self) -> int: ...
 
 
-def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
+def send_nowait(socket: HasDescriptor, *pieces: bytes) -> bytes:
     """Sends the bytes that the socket accepts right now, and returns the others: all if it is full, closed or broken.
     No task may be sending on the socket, and no earlier bytes may wait."""
-    try:
-        sent = os.write(socket.fileno(), data)
-    except OSError:
-        return data
-    return data[sent:]
+    sent = 0
+    with suppress(OSError):
+        sent = os.write(socket.fileno(), pieces[0]) if len(pieces) == 1 else os.writev(socket.fileno(), pieces)
+    for number, piece in enumerate(pieces):
+        if sent < len(piece):
+            return b"".join((memoryview(piece)[sent:], *pieces[number + 1 :])) if sent or number else b"".join(pieces)
+        sent -= len(piece)
+    return b""
 
 
 def socket_name(address: tuple[Any, ...]) -> str:

@@ -294,7 +294,7 @@ class Model:
         """Forward what there is room for, as the worker does behind every send."""
         while run := self.machine.take_forwarded():
             self.forwarded = self.forwarded[len(run) :]
-            self.queue(self.machine.encode(run, refuse))
+            self.queue(b"".join(self.machine.encode(run, refuse)))
 
     def read(self, size_bytes: int) -> None:
         made = self.machine
@@ -317,7 +317,7 @@ class Model:
         """A message of a worker of the node."""
         if self.machine.writer is not None and self.machine.state is not TransportState.CLOSED:
             message = Message((US, local("worker")), (local("me"),), bytes(size_bytes))
-            self.queue(self.machine.encode([message], refuse))
+            self.queue(b"".join(self.machine.encode([message], refuse)))
 
     def forward(self, size_bytes: int) -> None:
         """A message of another peer."""

@@ -116,6 +116,40 @@ def test_frames_as_long_as_the_one_before_mean_what_they_mean_alone(
     assert outcome([b"".join(frames)], [FrameReader(wire, HERE)]) == alone
 
 
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+@given(
+    payload_bytes=st.sampled_from([40_000, 60_000, 65_530, 65_534, 65_535, 65_536, 65_541, 100_000]),
+    places=st.lists(st.integers(0, 210_000), min_size=1, max_size=4),
+    change=st.none() | st.tuples(st.integers(-3, 60), st.integers(0, 255)),
+)
+def test_a_large_frame_in_parts_means_what_it_means_at_once(
+    wire: Wire, payload_bytes: int, places: list[int], change: tuple[int, int] | None
+) -> None:
+    """Goal: a payload that is joined without its frame is that of the frame, and no other frame passes for a usual
+    one. Method: two frames, of which the first has a byte changed at either end, cut anywhere, and not cut at all."""
+    if wire is LEGACY:
+        payload_bytes = min(payload_bytes, 60_000)
+    frame = bytearray(framed(wire, (local("stream"),), (local("me"),), bytes(payload_bytes)))
+    if change is not None:
+        frame[change[0] if change[0] < 0 else wire.length_bytes + change[0]] = change[1]
+    data = bytes(frame) + framed(wire, (local("stream"),), (local("me"),), b"x")
+
+    def outcome(chunks: list[bytes]) -> tuple[list[tuple[Route, Route, bytes]], str]:
+        reader = FrameReader(wire, HERE)
+        found: list[tuple[Route, Route, bytes]] = []
+        try:
+            for chunk in chunks:
+                found += read(reader, [chunk])
+        except BadFrame as error:
+            return [
+                *found,
+                *((each.onward_route, each.return_route, each.payload) for each in error.messages),
+            ], error.kind
+        return found, ""
+
+    assert outcome(cut(data, places)) == outcome([data])
+
+
 BEHIND = {
     "head": (b"\xf6", b"\xf6\xff", b"\x60", b"\x61t\xff", b""),
     "legacy": (b"", b"\x00", b"\x01\x00", b"\x01\x01t"),
