@@ -15,7 +15,7 @@ from stream_storage.errors import DatabaseCorrupt, IndexConflict, corrupt_text
 from stream_storage.log_statements import DELETE_BELOW
 from stream_storage.sqlite import statements
 from stream_storage.sqlite.errors import storage_error
-from stream_storage.sqlite.page import can_join, read_page
+from stream_storage.sqlite.page import ASSUMED_BYTES, can_join, read_page
 from stream_storage.sqlite.rows import execute
 from stream_storage.stream_rows import INDEX_MAX, StreamRows
 
@@ -49,6 +49,7 @@ class SqliteLog(StreamRows):
         self._connection = connection
         self._joins = can_join(connection)
         self.appended_bytes = 0
+        self._assumed_bytes = ASSUMED_BYTES
 
     @_mapped
     def append(self, appends: Sequence[Append]) -> None:
@@ -116,7 +117,11 @@ class SqliteLog(StreamRows):
             bytes_max,
             first_bytes_max,
             joins=self._joins,
+            assumed_bytes=self._assumed_bytes,
         )
+        # Whoever reads page after page has messages of similar sizes. Rows that do not fit are measured in vain.
+        if records:
+            self._assumed_bytes = len(records[-1][1])
         # Only at its two ends can a page lack messages without notice: between, the indexes are consecutive.
         if at_end or not records or records[0][0] != index:
             self._check_page(stream_id, index, records, at_end)

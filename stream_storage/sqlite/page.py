@@ -37,7 +37,7 @@ WINDOW_MAX = 1024
 """The largest number of messages whose sizes one statement returns. The actual number is an estimate, from the size of
 the messages measured before, of how many fit into the page."""
 ASSUMED_BYTES = 1024
-"""The assumed size of a message until a message of the page has been measured."""
+"""The assumed size of a message for the first page of a connection. Later pages begin with that of the page before."""
 JOIN_ROWS_MIN = 8
 """A page with fewer messages is read row by row, which costs less than a joined value for so few rows."""
 JOIN_BYTES_MAX = 16 * 1024 * 1024
@@ -76,12 +76,15 @@ def read_page(
     first_bytes_max: int | None,
     *,
     joins: bool,
+    assumed_bytes: int = ASSUMED_BYTES,
 ) -> tuple[list[Record], bool]:
     """Returns a page, as `Log.read` describes it, and whether the stream has no further message. The caller has
-    begun a transaction. Raises sqlite3.Error, and DatabaseCorrupt if a message is damaged, or missing between two."""
+    begun a transaction. Raises sqlite3.Error, and DatabaseCorrupt if a message is damaged, or missing between two.
+
+    assumed_bytes: about the size of a message, until one of the page has been measured."""
     records: list[Record] = []
     room_bytes = bytes_max
-    window = _window(room_bytes, ASSUMED_BYTES)
+    window = _window(room_bytes, assumed_bytes)
     while limit > 0 and room_bytes >= 0:
         # Measure the next messages.
         asked = min(limit, window)
