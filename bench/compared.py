@@ -30,6 +30,7 @@ CLIENT_LIMITS = {f"{ENVIRONMENT_PREFIX}IDENTITY_CONNECTIONS_MAX": "10000"}
 LOADED_WINDOW = 1_000
 """The window of pushes by which the maximum of a system is found, for the loads that are parts of it."""
 BLOCKING = ", blocking client"
+CONSUMER = ", consumer"
 TIMED_MIN = 50_000
 """Of a load with a rate, about so many pushes or more are timed."""
 
@@ -96,7 +97,8 @@ def latencies(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterato
 
 
 def pulls(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
-    """Stored messages read from the first to the last, a thousand a page."""
+    """Stored messages read from the first to the last, a thousand a page. Ours are read page after page, and by a
+    consumer, which asks for the next page before it has decoded this one."""
     load: dict[str, Any] = {"messages": plan.messages, "size_bytes": plan.size_bytes, "window": PAGE_MESSAGES}
     streams = {peer: peer.new_stream() for peer in peers if peer.does(Work.PULL)}
     for peer, stream in streams.items():
@@ -107,7 +109,9 @@ def pulls(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sa
             own.measure(node, "fill", work="fill", round_=0, stream="bench.0", **load)
         for round_ in range(plan.rounds):
             for own, node in nodes:
-                yield own.measure(node, "pull", work="pull", round_=round_, stream="bench.0", **load)
+                for action, client in (("pull", ""), ("follow", CONSUMER)):
+                    sample = own.measure(node, action, work="pull", round_=round_, stream="bench.0", **load)
+                    yield msgspec.structs.replace(sample, system=own.system + client)
             for peer, stream in streams.items():
                 yield peer.measure(Work.PULL, round_, stream=stream, **load)
 

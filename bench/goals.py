@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench.compared import BLOCKING, BY_CLIENTS, DELIVERED, MANY
+from bench.compared import BLOCKING, BY_CLIENTS, CONSUMER, DELIVERED, MANY
 from bench.measure import PAGE_MESSAGES
 from bench.own import COMPILED
 from bench.peers.kinds import NATS_DEFAULT, NATS_SYNCED, VALKEY
@@ -135,8 +135,8 @@ def _to_peers(report: Report, system: str) -> Iterator[Goal]:
         yield _of_rounds(f"{system}{client}: p50 of a single push, to that of {VALKEY}", 1.3, single, at_most=True)
     times_ms = [p99_us(sample) / 1e3 for sample in report.find("push", system=system, window=1_000)]
     yield _of_rounds(f"{system}: ms, p99 of a push, window 1,000", 10.0, times_ms, at_most=True)
-    pulled = ratios(report.find("pull", system=system), report.find("pull", system=VALKEY), rate)
-    yield _of_rounds(f"{system}: pulled messages, to those of {VALKEY}", 3.0, pulled)
+    pulled = ratios(report.find("pull", system=system + CONSUMER), report.find("pull", system=VALKEY), rate)
+    yield _of_rounds(f"{system}: messages pulled by a consumer, to those of {VALKEY}", 3.0, pulled)
     for name, figure, most_ms in (("p50", p50_us, 1.5), ("p99", p99_us, 5.0)):
         ways_ms = [figure(sample) / 1e3 for sample in report.find(DELIVERED, system=system)]
         yield _of_rounds(f"{system}: ms, {name} from push to a waiting consumer", most_ms, ways_ms, at_most=True)

@@ -137,6 +137,20 @@ async def pull(address: str, load: Load) -> Done:
         return clock.done(received)
 
 
+async def follow(address: str, load: Load) -> Done:
+    """The same pages as a consumer gets them: the next page is on its way while the program makes the messages of this
+    one."""
+    async with connect(address) as client:
+        follower = (await client.create(load.stream)).follow(0, page_messages=load.window)
+        clock, received = Clock(load), 0
+        while clock.goes_on(received):
+            began_ns = time.perf_counter_ns()
+            received += len(await follower.next_page())
+            clock.add(began_ns)
+        follower.stop()
+        return clock.done(received)
+
+
 async def at_rate(address: str, load: Load) -> Done:
     """Pushes that become due at a fixed rate. Each is timed from when it was due."""
     data = os.urandom(load.size_bytes)
@@ -189,7 +203,7 @@ def _watch(added: Any, clock: Clock) -> None:
 
 
 ASYNC_WORKS: dict[str, Callable[[str, Load], Any]] = {
-    each.__name__: each for each in (push, push_in_turn, fill, latency, pull, at_rate, deliver)
+    each.__name__: each for each in (push, push_in_turn, fill, latency, pull, follow, at_rate, deliver)
 }
 
 BLOCKING_WORKS: dict[str, Callable[[str, Load], Done]] = {each.__name__: each for each in (latency_blocking, clients)}

@@ -43,7 +43,7 @@ class Requests:
         self.core = core
         self.shell = shell
         self.answer_timeout_s = answer_timeout_s
-        self.best_pull = 3
+        self.best_pull = 4
 
     def now_s(self) -> float:
         return self.shell.now_s()

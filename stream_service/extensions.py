@@ -262,6 +262,27 @@ class MarkedPage(RichPage, frozen=True):
     created_us: bare.U64
 
 
+# type PackedPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint  created_us: u64 }
+class PackedPull(MarkedPull, frozen=True):
+    """A MarkedPull that is answered by a PackedPage, or by a MarkedPage if a message has a key or headers."""
+
+
+# type PackedPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint  created_us: u64
+#   start: uint  times_us: data  sizes: data  messages: data }
+class PackedPage(msgspec.Struct, frozen=True):
+    """A page of messages with consecutive indexes, without keys and headers. The bounds are those of the stream."""
+
+    request_id: bare.UInt
+    first_index: bare.UInt
+    next_index: bare.UInt
+    resume_index: bare.UInt  # where the next pull must start, also after an empty page
+    created_us: bare.U64  # when the stream was created, in microseconds since 1970
+    start: bare.UInt  # the index of the first message
+    times_us: bytes  # of each message as u64, or one for all
+    sizes: bytes  # of the data of each message, as u32
+    messages: bytes  # the data of all messages
+
+
 # type BeforeIndex struct { index: uint }
 class BeforeIndex(msgspec.Struct, frozen=True):
     """The limit of a deletion: the messages with a lower index are deleted."""
@@ -337,6 +358,7 @@ RICH_PUSH = Protocol("node/stream_push/1", RichPush, RichConfirm)
 PUSH_FAILED = Protocol("node/push_failed/1", PushFailure, PushFailure)
 RICH_PULL = Protocol("node/stream_pull/1", RichPull, RichPage)
 MARKED_PULL = Protocol("node/stream_pull/3", MarkedPull, MarkedPage)
+PACKED_PULL = Protocol("node/stream_pull/4", PackedPull, PackedPage)
 TRUNCATE = Protocol("node/stream_truncate/1", TruncateRequest, TruncateResponse)
 DELETE = Protocol("node/stream_delete/1", DeleteRequest, DeleteResponse)
 DELETE_ALL = Protocol("node/stream_delete/2", DeleteAllRequest, DeleteResponse)

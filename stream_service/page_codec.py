@@ -1,17 +1,22 @@
-"""Encodes and decodes the payloads of pages, the answers to pulls, faster than PULL, RICH_PULL and MARKED_PULL do.
+"""Encodes and decodes the payloads of pages, the answers to pulls, faster than their protocols do.
 
 It handles the usual pages: messages without key and headers. All others go to the functions of the protocols, which
-also raise the errors. `tests/service/machines/test_page_codec.py` compares both.
+also raise the errors. The columns of a packed page are made and cut by one call for all messages of the page.
+`tests/service/machines/test_page_codec.py` compares both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate, pairwise, repeat
+from struct import Struct, pack, unpack_from
 from typing import Any, TypeAlias
 
 from bare.errors import Irregular
 from bare.limits import LIST_ITEMS_MAX
 from bare.varint import FIRST_BYTE, ONE_BYTE, decode_uint, encode_uint, long_uint
-from stream_service.extensions import MARKED_PULL, RICH_PULL, MarkedPage, RichMessage, RichPage
+from ockam.protocol import ProtocolError
+from stream_service.extensions import MARKED_PULL, PACKED_PULL, RICH_PULL, Header, MarkedPage, RichMessage, RichPage
 from stream_service.protocol import PULL, PullResponse, StreamMessage
 
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
@@ -21,10 +26,14 @@ RICH_TAG = RICH_PULL.tag
 MARKED_TAG = MARKED_PULL.tag
 USUAL_BYTES_MAX = 8 * 1024 * 1024
 """The size of the largest payload that is handled here, in bytes."""
+COUNTED_PIECES_MAX = 1024
 NO_KEY_NO_HEADERS = b"\0\0"
 TIME_BYTES = 8
 BLOCK_MAX = ((1 << 64) - 1) >> 7
 """The block, which is the index divided by 128, of the greatest index."""
+INDEX_END = 1 << 64
+TIME = Struct("<Q")
+SIZE = Struct("<I")
 
 
 def encode_page(request_id: int, records: list[Record]) -> bytes:
@@ -71,16 +80,10 @@ def decode_rich_page(payload: bytes) -> RichPage:
     return RichPage(request_id, first_index, next_index, resume_index, messages)
 
 
-def decode_marked_page(payload: bytes) -> MarkedPage:
-    found = _decode_usual(payload, MARKED_TAG, 4, timed=True, behind_bytes=TIME_BYTES)
-    if found is None:
-        return MARKED_PULL.decode_response(payload)
-    (request_id, first_index, next_index, resume_index), messages = found
-    created_us = int.from_bytes(payload[-TIME_BYTES:], "little")
-    return MarkedPage(request_id, first_index, next_index, resume_index, messages, created_us)
-
-
 def _payload(tag: bytes, pieces: list[bytes]) -> bytes:
+    # Few pieces are counted, and many are joined twice: a page of few messages may have megabytes.
+    if len(pieces) <= COUNTED_PIECES_MAX:
+        return b"".join((tag, encode_uint(sum(map(len, pieces))), *pieces))
     body = b"".join(pieces)
     return tag + encode_uint(len(body)) + body
 
@@ -108,12 +111,10 @@ def _encode_messages(pieces: list[bytes], records: list[Record], timed: bool) ->
         pieces.append(data)
 
 
-def _decode_usual(
-    payload: bytes, tag: bytes, numbers: int, timed: bool, behind_bytes: int = 0
-) -> tuple[list[int], list[Any]] | None:
+def _decode_usual(payload: bytes, tag: bytes, numbers: int, timed: bool) -> tuple[list[int], list[Any]] | None:
     """Returns the numbers before the messages, and the messages; None for a payload that is not usual.
 
-    numbers: how many numbers stand before the number of messages. behind_bytes: how many bytes stand behind them.
+    numbers: how many numbers stand before the number of messages.
     """
     have = len(payload)
     if have > USUAL_BYTES_MAX or not payload.startswith(tag):
@@ -163,4 +164,94 @@ def _decode_usual(
             at = end
     except (Irregular, IndexError):
         return None
-    return (head, messages) if at + behind_bytes == have else None
+    return (head, messages) if at == have else None
+
+
+class PackedMessages:
+    """The messages of a page, which are made all at once when one of them is first asked for.
+
+    So a client can request the next page first. Whoever has checked the sizes makes it: making messages cannot fail.
+    """
+
+    def __init__(self, payload: bytes, at: int, start: int, times_us: Sequence[int], sizes: Sequence[int]) -> None:
+        """at: where the data of the first message begin. times_us: of each message, or one for all."""
+        self.start = start
+        self._count = len(sizes)
+        self._columns = payload, at, times_us, sizes
+        self._made: list[RichMessage] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, at: Any) -> Any:
+        if self._made is None:
+            payload, begin, times_us, sizes = self._columns
+            data = [payload[first:end] for first, end in pairwise(accumulate(sizes, initial=begin))]
+            times = repeat(times_us[0]) if len(times_us) == 1 else times_us
+            # Every message has a list of its own: a program may change it.
+            headers: list[list[Header]] = [[] for _ in sizes]
+            indexes = range(self.start, self.start + self._count)
+            self._made = list(map(RichMessage, indexes, times, repeat(None), headers, data))
+            self._columns = b"", 0, (), ()
+        return self._made[at]
+
+
+def encode_packed_page(
+    request_id: int, first_index: int, next_index: int, resume_index: int, created_us: int, records: Sequence[Record]
+) -> bytes | None:
+    """Returns the payload of a page; None if a message has a key or headers."""
+    times_us: set[int] = set()
+    data: Sequence[bytes] = ()
+    if records:
+        _, data, times, keys, headers = zip(*records, strict=True)
+        if keys.count(None) + headers.count(None) < 2 * len(records):
+            return None
+        times_us = set(times)
+    sizes = list(map(len, data))
+    head = [encode_uint(each) for each in (request_id, first_index, next_index, resume_index)]
+    head += (TIME.pack(created_us), encode_uint(records[0][0] if records else resume_index))
+    packed = TIME.pack(*times_us) if len(times_us) == 1 else pack(f"<{len(sizes)}Q", *(each[2] for each in records))
+    for column in (packed, pack(f"<{len(sizes)}I", *sizes)):
+        head += (encode_uint(len(column)), column)
+    head.append(encode_uint(sum(sizes)))
+    body_bytes = sum(map(len, head)) + sum(sizes)
+    return b"".join((PACKED_PULL.tag, encode_uint(body_bytes), *head, *data))
+
+
+def decode_packed_page(payload: bytes) -> MarkedPage:
+    """Returns the answer to a PackedPull, with the PackedMessages of a PackedPage. Raises ProtocolError."""
+    if not PACKED_PULL.is_in(payload):
+        return MARKED_PULL.decode_response(payload)
+    try:
+        return _decode(payload)
+    except (Irregular, IndexError) as error:
+        raise ProtocolError(f"{PACKED_PULL.name} response: sizes that do not fit") from error
+
+
+def _decode(payload: bytes) -> MarkedPage:
+    size, at = decode_uint(payload, len(PACKED_PULL.tag))
+    end = at + size
+    request_id, at = decode_uint(payload, at)
+    first_index, at = decode_uint(payload, at)
+    next_index, at = decode_uint(payload, at)
+    resume_index, at = decode_uint(payload, at)
+    created_us, at = int.from_bytes(payload[at : at + TIME.size], "little"), at + TIME.size
+    start, at = decode_uint(payload, at)
+    times_bytes, times_at = decode_uint(payload, at)
+    sizes_bytes, sizes_at = decode_uint(payload, times_at + times_bytes)
+    data_bytes, at = decode_uint(payload, sizes_at + sizes_bytes)
+    count = sizes_bytes // SIZE.size
+    # Nothing is read beyond the end of the payload, and every message has a time and ends within the data.
+    if (
+        not end == len(payload) == at + data_bytes
+        or sizes_bytes % SIZE.size
+        or times_bytes not in (TIME.size if count else 0, TIME.size * count)
+        or start + count > INDEX_END
+    ):
+        raise Irregular
+    times_us = unpack_from(f"<{times_bytes // TIME.size}Q", payload, times_at)
+    sizes = unpack_from(f"<{count}I", payload, sizes_at)
+    if sum(sizes) != data_bytes:
+        raise Irregular
+    messages: Any = PackedMessages(payload, at, start, times_us, sizes)
+    return MarkedPage(request_id, first_index, next_index, resume_index, messages, created_us)

@@ -27,6 +27,8 @@ class Follower(Following):
     async def __anext__(self) -> RichMessage:
         if self._at >= len(self._rest) and not await self._has_more():
             raise StopAsyncIteration
+        if not self._at:
+            self._rest = self._rest[:]
         message = self._rest[self._at]
         self._at += 1
         return message
@@ -52,7 +54,7 @@ class Follower(Following):
                 # The reader will not fetch this page again, so the page is stored before any code can raise an error.
                 self._rest, self._at = page.messages, 0
                 expected = self._first_wanted if self._next_index is None else self._next_index
-                self._next_index = page.messages[-1].index + 1
+                self._next_index = page.resume_index
                 self._report_holes(page.messages, expected)
             # The next page travels while the program uses this page. Without this, every page would cost a round trip.
             if not self._ended:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from stream_service.extensions import RichMessage
+from stream_service.page_codec import PackedMessages
 from stream_service.protocol import StreamMessage
 
 PAGE_MESSAGES = 1_000
@@ -43,9 +44,10 @@ class Page(msgspec.Struct, frozen=True):
 def find_holes(messages: Sequence[RichMessage | StreamMessage], expected: int | None) -> list[tuple[int, int]]:
     """Returns the ranges of missing indexes before and between messages (at least one), as (first missing index, next
     existing index). `expected`: the index that the first message should have; None if any index is right."""
-    first = messages[0].index
+    first = messages.start if isinstance(messages, PackedMessages) else messages[0].index
     holes = [(expected, first)] if expected is not None and expected < first else []
-    if messages[-1].index - first + 1 != len(messages):
+    # The indexes of a packed page follow each other, and its messages are not made for this.
+    if not isinstance(messages, PackedMessages) and messages[-1].index - first + 1 != len(messages):
         for earlier, later in pairwise(messages):
             if later.index > earlier.index + 1:
                 holes.append((earlier.index + 1, later.index))

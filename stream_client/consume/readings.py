@@ -77,6 +77,8 @@ class PartitionReading:
         return self.handle.partition, self.hand_out()
 
     def hand_out(self) -> RichMessage:
+        if not self.at:
+            self.messages = self.messages[:]
         message = self.messages[self.at]
         self.at += 1
         self.handed_index = message.index + 1

@@ -15,7 +15,7 @@ from stream_client.core.pushes import PendingResult
 from stream_client.core.states_machine import CallState, CoreEvent, after
 from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer
 from stream_service.extensions import MARKED_PULL, RICH_PULL, MarkedPage, RichPage
-from stream_service.page_codec import decode_marked_page, decode_page, decode_rich_page
+from stream_service.page_codec import decode_packed_page, decode_page, decode_rich_page
 from stream_service.protocol import PULL, StreamMessage
 
 PATIENCE_CHECKS = 2
@@ -177,4 +177,8 @@ def pulled_rich(call: Call) -> RichPage:
 
 
 def pulled_marked(call: Call) -> MarkedPage:
-    return answer_of(call, MARKED_PULL, decode_marked_page)
+    return answer_of(call, MARKED_PULL)
+
+
+def pulled_packed(call: Call) -> MarkedPage:
+    return answer_of(call, MARKED_PULL, decode_packed_page)

@@ -44,6 +44,7 @@ USES = {
     "node/stream_delete/1": "deleting",
     "node/stream_retention/1": "setting what is kept",
     "node/stream_pull/3": "telling a stream from one that was made again",
+    "node/stream_pull/4": "telling a stream from one that was made again",
     "node/stream_delete/2": "deleting the positions of consumers with a stream",
     "node/index_load/1": "telling a stream from one that was made again",
     "node/index_save/1": "sharing partitions",

@@ -17,6 +17,7 @@ from stream_service.extensions import (
     FromTime,
     MarkedPage,
     MarkedPull,
+    PackedPull,
     RichMessage,
     RichPage,
     RichPull,
@@ -25,7 +26,7 @@ from stream_service.extras import decode_extras
 from stream_service.mirror_codec import encode_mirror_page
 from stream_service.mirroring import MirrorPull, MirrorStatus, SourceRole
 from stream_service.operations import PullPage, data_bytes, size_of
-from stream_service.page_codec import encode_page, encode_rich_page
+from stream_service.page_codec import encode_packed_page, encode_page, encode_rich_page
 from stream_service.protocol import PullRequest
 from stream_storage.contract import Record
 from stream_storage.errors import StorageError
@@ -181,7 +182,10 @@ class PullPages:
             )
         head = (request.request_id, bounds.first_index, next_index, resume_index)
         created_us = bounds.created_us if isinstance(request, MarkedPull) else None
-        usual = encode_rich_page(*head, found, created_us)
+        if isinstance(request, PackedPull):
+            usual = encode_packed_page(*head, bounds.created_us, found)
+        else:
+            usual = encode_rich_page(*head, found, created_us)
         if usual is not None:
             return usual
         rich = [
@@ -219,7 +223,10 @@ def payload_bytes_max(message: Message) -> int:
 
 def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
     """Removes messages from the end of a page until the answer fits. The first message always stays."""
-    if not rich and data_bytes(page) + MESSAGE_OVERHEAD_BYTES * len(page) <= bytes_max:
+    # Few messages have a key or headers, so their sizes are added one by one, and those of the data together.
+    beside = [record for record in page if record[3] is not None or record[4] is not None] if rich else ()
+    size_bytes = data_bytes(page) + MESSAGE_OVERHEAD_BYTES * len(page) + sum(map(size_of, beside))
+    if size_bytes <= bytes_max:
         return
     sizes = [(size_of(record) if rich else len(record[1])) + MESSAGE_OVERHEAD_BYTES for record in page]
     size_bytes = sum(sizes)

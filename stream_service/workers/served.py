@@ -14,7 +14,17 @@ from stream_service.appending import APPEND
 from stream_service.bulk import BULK
 from stream_service.copying import COPY
 from stream_service.cutting import CUT_PULL
-from stream_service.extensions import DELETE, DELETE_ALL, INFO, MARKED_PULL, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE
+from stream_service.extensions import (
+    DELETE,
+    DELETE_ALL,
+    INFO,
+    MARKED_PULL,
+    PACKED_PULL,
+    RETENTION,
+    RICH_PULL,
+    RICH_PUSH,
+    TRUNCATE,
+)
 from stream_service.mirroring import MIRROR, ROLE
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, PULL, PUSH
 from stream_service.push_batch import PUSH_BATCH
@@ -71,6 +81,7 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
         RICH_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, RICH_PULL.decode_request)),
         CUT_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, CUT_PULL.decode_request)),
         MARKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, MARKED_PULL.decode_request)),
+        PACKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, PACKED_PULL.decode_request)),
         BULK: read(Right.READ, lambda stream, message: stream.bulk.receive(message)),
         MIRROR: read(Right.READ, lambda stream, message: stream.mirror_pulls.receive(message)),
         # Whether the stream exists, and where it begins and ends: one right on the stream is enough, whichever it is.

@@ -17,6 +17,7 @@ import pytest
 from bench import run
 from bench.__main__ import build
 from bench.big_log import STREAM, extend_log
+from bench.compared import CONSUMER
 from bench.measure import push_rate
 from bench.plan import QUICK
 from bench.report import OURS, Report
@@ -155,7 +156,8 @@ def test_a_report_has_the_fields_that_are_promised(capfd: pytest.CaptureFixture[
         run_command(lambda **_: build()(["pull", "--quick", "--messages", "100", "--json"], standalone_mode=False)) == 0
     )
     report = msgspec.json.decode(capfd.readouterr().out, type=Benched)
-    assert [(sample.work, sample.messages) for sample in report.samples] == [("pull", 100)]
+    pulled = [(sample.work, sample.system, sample.messages) for sample in report.samples]
+    assert pulled == [("pull", OURS, 100), ("pull", OURS + CONSUMER, 100)]
 
 
 def test_an_unknown_part_or_peer_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,16 @@
-"""The codec of pages does what the codec made from the BARE schema does: equal bytes, equal values, equal errors."""
+"""The codecs of pages do what the codecs made from the BARE schemas do: equal bytes, equal values, equal errors."""
 
 from __future__ import annotations
+
+import struct
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ockam.protocol import ProtocolError
 from stream_service import page_codec
-from stream_service.extensions import RICH_PULL, Header, RichMessage, RichPage
-from stream_service.page_codec import Record
+from stream_service.extensions import PACKED_PULL, RICH_PULL, Header, PackedPage, RichMessage, RichPage
+from stream_service.page_codec import Record, decode_packed_page, encode_packed_page
 from stream_service.protocol import PULL, PullResponse, StreamMessage
 from tests.service.machines.spoiling import outcome, spoil
 
@@ -90,3 +93,80 @@ def test_any_bytes_are_decoded_or_refused_as_the_schema_says(payload: bytes) -> 
     """Goal: no payload is accepted or refused otherwise than by the schema's codec, and the texts are the same."""
     assert outcome(page_codec.decode_page, payload) == outcome(PULL.decode_response, payload)
     assert outcome(page_codec.decode_rich_page, payload) == outcome(RICH_PULL.decode_response, payload)
+
+
+@st.composite
+def packed(draw: st.DrawFn) -> tuple[bytes, list[RichMessage]]:
+    """The payload of a packed page, and its messages."""
+    times = st.sampled_from([5, 5, 5, (1 << 63) - 1])
+    start, count = draw(st.integers(0, 1 << 62)), draw(st.sampled_from([0, 1, 2, 5, 140]))
+    records: list[Record] = [(start + at, bytes(draw(sizes)), draw(times), None, None) for at in range(count)]
+    payload = encode_packed_page(draw(uints), 1, draw(uints), draw(uints), draw(uints), records)
+    assert payload is not None
+    return payload, [RichMessage(index, time_us, None, [], data) for index, data, time_us, _, _ in records]
+
+
+def unpacked(payload: bytes) -> list[RichMessage] | None:
+    """The slow way: the page as the schema decodes it, cut message by message; None for columns that do not fit."""
+    page = PACKED_PULL.decode_response(payload)
+    if len(page.sizes) % 4 or len(page.times_us) % 8:
+        return None
+    measured, times = (
+        struct.unpack(f"<{len(page.sizes) // 4}I", page.sizes),
+        [each[0] for each in struct.iter_unpack("<Q", page.times_us)],
+    )
+    if len(times) not in ({1, len(measured)} if measured else {0}) or sum(measured) != len(page.messages):
+        return None
+    if page.start + len(measured) > 1 << 64:
+        return None
+    messages, at = [], 0
+    for number, size in enumerate(measured):
+        data = page.messages[at : at + size]
+        messages.append(RichMessage(page.start + number, times[-1 if len(times) == 1 else number], None, [], data))
+        at += size
+    return messages
+
+
+@given(packed())
+def test_a_packed_page_is_encoded_as_the_schema_says(made: tuple[bytes, list[RichMessage]]) -> None:
+    """Goal: the columns are those of the schema, and the messages that are made of them are those that went in."""
+    payload, messages = made
+    page: PackedPage = PACKED_PULL.decode_response(payload)
+    assert PACKED_PULL.encode_response(page) == payload
+    found = decode_packed_page(payload)
+    assert (len(found.messages), found.messages[:]) == (len(messages), messages)
+    bounds = (page.request_id, page.first_index, page.next_index, page.resume_index, page.created_us)
+    assert bounds == (found.request_id, found.first_index, found.next_index, found.resume_index, found.created_us)
+
+
+@st.composite
+def spoilt_packed(draw: st.DrawFn) -> bytes:
+    return spoil(draw, draw(packed())[0], 80)
+
+
+@given(spoilt_packed())
+def test_a_spoilt_packed_page_is_refused_before_its_messages_are_made(payload: bytes) -> None:
+    """Goal: a payload is accepted exactly when the slow way accepts it, with the same messages; making the messages of
+    an accepted page never fails."""
+    try:
+        expected = unpacked(payload)
+    except ProtocolError:
+        expected = None
+    try:
+        found = decode_packed_page(payload)
+    except ProtocolError:
+        assert expected is None
+    else:
+        assert found.messages[:] == expected
+
+
+def test_a_message_with_a_key_or_headers_is_not_packed() -> None:
+    for key, headers in ((b"", None), (None, b"\0\0")):
+        assert encode_packed_page(1, 0, 3, 3, 9, [(1, b"x", 2, None, None), (2, b"x", 2, key, headers)]) is None
+
+
+def test_messages_of_a_packed_page_share_no_list_of_headers() -> None:
+    payload = encode_packed_page(1, 0, 3, 3, 9, [(1, b"x", 2, None, None), (2, b"x", 2, None, None)])
+    assert payload is not None
+    first, second = decode_packed_page(payload).messages
+    assert first.headers is not second.headers
