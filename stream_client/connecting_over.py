@@ -18,12 +18,12 @@ from stream_client.shell.defaults import ANSWER_TIMEOUT_S
 from stream_client.shell.dial import Dialled
 
 if TYPE_CHECKING:
-    from anyio.abc import SocketStream
+    from anyio.abc import ByteStream
 
 
 @asynccontextmanager
 async def connect_over(
-    stream: SocketStream,
+    stream: ByteStream,
     address: str,
     *,
     service: str = STREAM_SERVICE,

@@ -1,5 +1,6 @@
 """The interface between the trio thread of a node and its storage, and the code that all runners share:
-`stream_storage.thread_runner` for a node, `tests/support/storage/inline_runner.py` for simulations."""
+`stream_storage.thread_runner` for a node, `stream_storage.memory_runner` for a node in memory,
+`tests/support/storage/inline_runner.py` for simulations."""
 
 from __future__ import annotations
 
@@ -21,25 +22,25 @@ logger = structlog.get_logger(__name__)
 class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The counters of a runner since its start. Times are in seconds."""
 
-    commits: int  # committed transactions, each with at least one sync
-    operations: int  # committed operations
-    rows: int  # messages in these operations
-    reads: int  # finished read operations, including failed ones
-    bulk_pages: int  # pages that bulk reads returned
-    bulk_rows: int  # messages in these pages
-    failed: int  # reads and writes that ended with an error
-    callback_failures: int  # `on_done` calls that raised
-    writes_waiting: int
-    reads_waiting: int
-    outstanding: int  # submitted operations whose `on_done` was not called yet
-    commit_s_last: float
-    commit_s_total: float
-    commit_s_max: float
-    checkpoints: int
-    checkpoint_failures: int
-    checkpoint_s_last: float
-    wal_pages: int  # pages in the write-ahead log at the last checkpoint
-    failure: str | None  # why the runner does not write any more; None if it writes
+    commits: int = 0  # committed transactions, each with at least one sync
+    operations: int = 0  # committed operations
+    rows: int = 0  # messages in these operations
+    reads: int = 0  # finished read operations, including failed ones
+    bulk_pages: int = 0  # pages that bulk reads returned
+    bulk_rows: int = 0  # messages in these pages
+    failed: int = 0  # reads and writes that ended with an error
+    callback_failures: int = 0  # `on_done` calls that raised
+    writes_waiting: int = 0
+    reads_waiting: int = 0
+    outstanding: int = 0  # submitted operations whose `on_done` was not called yet
+    commit_s_last: float = 0.0
+    commit_s_total: float = 0.0
+    commit_s_max: float = 0.0
+    checkpoints: int = 0
+    checkpoint_failures: int = 0
+    checkpoint_s_last: float = 0.0
+    wal_pages: int = 0  # pages in the write-ahead log at the last checkpoint
+    failure: str | None = None  # why the runner does not write any more; None if it writes
 
 
 class Runner(Protocol):

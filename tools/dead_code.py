@@ -24,6 +24,12 @@ USED = {
     "Python, for a name that a module lacks": ("__getattr__",),
     "hatchling, when it builds a wheel": ("ClientHook", "CompileHook", "PLUGIN_NAME", "initialize"),
     "mkdocs, when it builds the site": ("on_page_content", "on_page_markdown", "on_post_build"),
+    "pytest, which loads the plugin": ("async_stream_client", "pytest_addoption"),
+    "trio, AnyIO and Python, as parts of their interfaces": (
+        "wait_send_all_might_not_block",
+        "extra_attributes",
+        "get_map",
+    ),
     "Alembic, which orders the revisions by it": ("down_revision",),
     "SQLAlchemy, when it compiles a statement": ("_greatest", "visit_INTEGER", "visit_TEXT", "visit_VARCHAR"),
     "cbor2 and PySpark, which pass it to a function of ours": ("client_address", "immutable"),

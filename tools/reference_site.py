@@ -15,6 +15,7 @@ PACKAGES = {
     "cardinal_streams": "Cardinal Streams",
     "block_manager": "A tree of blocks",
     "spark_export": "Spark and the exporter",
+    "stream_node.testing": "Nodes inside a program, for tests",
     "bare": "The codec",
 }
 """The packages for programs of users, each with what it is. Its page has the names of its `__all__`."""

@@ -139,8 +139,8 @@ class TcpTransport:
         """Connects to a node. Returns the address that begins every route to the node. Raises ConnectFailed."""
         return (await self.open_connection(destination, framing)).own_address
 
-    def attach(self, stream: trio.SocketStream, peer: str, identity: Identity) -> None:
-        """Serves a peer at `host:port` that has proved its identity in another way, such as over HTTP."""
+    def attach(self, stream: trio.abc.Stream, peer: str, identity: Identity) -> None:
+        """Serves a peer at `host:port` whose identity is proved in another way, such as over HTTP."""
         connection = self._add(stream, None, peer, None, identity)
         self._nursery.start_soon(self._run, connection)
 

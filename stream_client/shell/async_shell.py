@@ -48,10 +48,12 @@ from stream_client.shell.defaults import (
 )
 from stream_client.shell.dial import Dialled, dial
 from stream_client.shell.forking import watch_forks
+from stream_client.shell.in_memory import HOST, open_pipes
+from stream_client.shell.memory_stream import MemoryStream
 from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.tls import error_of
 
-AnyDialled: TypeAlias = Dialled[anyio.abc.SocketStream]
+AnyDialled: TypeAlias = Dialled[anyio.abc.ByteStream]
 
 
 @asynccontextmanager
@@ -107,7 +109,7 @@ class AsyncShell:
         self._framing = framing
         self._tasks: anyio.abc.TaskGroup | None = None
         self._scope = anyio.CancelScope(shield=True)
-        self._stream: anyio.abc.SocketStream | None = None
+        self._stream: anyio.abc.ByteStream | None = None
         self._socket: socket.socket | None = None
         self._outgoing = anyio.Event()
         self._sent = anyio.Event()
@@ -189,7 +191,7 @@ class AsyncShell:
     def forked(self, error: ClientForked) -> None:
         self.core.connection.close(error)
         stream, self._stream, self._socket = self._stream, None, None
-        if stream is not None:
+        if stream is not None and not isinstance(stream, MemoryStream):
             # The descriptor belongs to objects of the event loop. With another file in its place, this process no
             # longer has the connection, so that the node hears when the parent ends it.
             with open(os.devnull) as nothing:
@@ -318,7 +320,7 @@ class AsyncShell:
             self._sent.set()
         return fault
 
-    async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> ClientError | None:
+    async def _receive(self, stream: anyio.abc.ByteStream, received: bytes) -> ClientError | None:
         """Receives until the connection ends. Returns an error if the other side broke the protocol, else None."""
         try:
             if received:
@@ -338,7 +340,7 @@ class AsyncShell:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return None
 
-    async def _send(self, stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
+    async def _send(self, stream: anyio.abc.ByteStream, scope: anyio.CancelScope) -> None:
         """Sends the core's outgoing bytes whenever there are any. If the connection breaks, cancels `scope`."""
         while True:
             # While publishers wait for answers that will come, they and others may add to many small batches.
@@ -389,10 +391,10 @@ class AsyncLine:
     """A `dial.DialLine` of AnyIO."""
 
     def __init__(self) -> None:
-        self._stream: anyio.abc.SocketStream | None = None
+        self._stream: anyio.abc.ByteStream | None = None
 
     @property
-    def stream(self) -> anyio.abc.SocketStream:
+    def stream(self) -> anyio.abc.ByteStream:
         assert self._stream is not None, "it is connected"
         return self._stream
 
@@ -407,7 +409,10 @@ class AsyncLine:
         return anyio.fail_after(seconds)
 
     async def connect(self, host: str, port: int) -> None:
-        self._stream = await anyio.connect_tcp(host, port)
+        if host == HOST:
+            self._stream = MemoryStream(*open_pipes(port))
+        else:
+            self._stream = await anyio.connect_tcp(host, port)
 
     async def send(self, data: bytes) -> None:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -424,9 +429,9 @@ class AsyncLine:
             await anyio.aclose_forcefully(self._stream)
 
 
-def raw_socket_of(stream: anyio.abc.SocketStream) -> socket.socket | None:
-    """Returns the socket to which bytes can be written directly; None under asyncio."""
+def raw_socket_of(stream: anyio.abc.ByteStream) -> socket.socket | None:
+    """Returns the socket to which bytes can be written directly; None under asyncio, and without a socket."""
     # Under asyncio the socket is wrapped, and its transport perhaps still holds earlier bytes. Bytes written to the
     # socket directly would overtake them.
-    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
+    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)
     return raw if isinstance(raw, socket.socket) else None

@@ -17,8 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from ockam.actors.address import split_host_port
 from ockam.errors import RemoteProtocolError
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import PendingResult
@@ -47,6 +48,7 @@ from stream_client.shell.defaults import (
 )
 from stream_client.shell.dial import Dialled, dial, run_now
 from stream_client.shell.forking import watch_forks
+from stream_client.shell.in_memory import HOST, MemorySelector, MemorySocket, open_pipes
 from stream_client.shell.interruption import WHOLE
 from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.tls import error_of
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from ockam.identity.tls import Tls
     from ockam.identity.tls_layer import TlsLayer
     from ockam.identity.token import Token
+
+AnySocket: TypeAlias = socket.socket | MemorySocket
 
 SLICE_S = 0.2
 """The longest single wait for the socket, in seconds. Some systems handle signals only between two waits."""
@@ -135,8 +139,8 @@ class BlockingShell:
         if reconnect is not None:
             core.service_route.on_lost = RouteRetry(self, core, reconnect).lost
         self._dial_at_s = 0.0
-        self._socket: socket.socket | None = None
-        self._selector = _new_selector()
+        self._socket: AnySocket | None = None
+        self._selector = _new_selector(address)
         self._unsent = memoryview(b"")
         self._received_before = 0
         self._timers: list[_Timer] = []
@@ -245,7 +249,7 @@ class BlockingShell:
         if self._contact_timeout_s is not None and self._waited_s >= self._contact_timeout_s:
             self.core.close(no_contact(self._address, self.core))
 
-    def _exchange(self, connection: socket.socket, wait_s: float) -> None:
+    def _exchange(self, connection: AnySocket, wait_s: float) -> None:
         """Sends the waiting bytes. If there are none, or if the socket does not take all of them, waits for the socket
         for at most `wait_s` seconds, then sends and receives once. An exception meanwhile drops the connection."""
         whole = False
@@ -287,14 +291,14 @@ class BlockingShell:
                 self._waited_s = max(self._waited_s, PROBE_AFTER_S)
                 self._lost(fault)
 
-    def _send(self, connection: socket.socket) -> bool:
+    def _send(self, connection: AnySocket) -> bool:
         try:
             self._unsent = self._unsent[connection.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
             return False
         return not self._unsent
 
-    def _receive(self, connection: socket.socket) -> bool:
+    def _receive(self, connection: AnySocket) -> bool:
         """Receives the bytes that have arrived. Returns False if the other side has ended the connection."""
         data = connection.recv(READ_BYTES_MAX)
         layer = self._layer
@@ -349,14 +353,14 @@ class BlockingShell:
         else:
             self._adopt(dialled)
 
-    def _dial(self) -> Dialled[socket.socket]:
+    def _dial(self) -> Dialled[AnySocket]:
         # Nothing else happens meanwhile, so this must not take longer than the program waits, nor delay a timer.
         until_s = min(self._wait_until_s, self._timers[0].due_s if self._timers else math.inf)
         timeout_s = min(connect_timeout_s(self._contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
         how = (self._framing, self._auto_wait_s, self._tls, self._token)
         return run_now(dial(SocketLine(), self._address, *how, timeout_s=timeout_s))
 
-    def _adopt(self, dialled: Dialled[socket.socket]) -> None:
+    def _adopt(self, dialled: Dialled[AnySocket]) -> None:
         """Hands a new connection to the core, which sends everything over it from now on."""
         self._socket, self._layer = dialled.stream, dialled.tls
         self._socket.setblocking(False)
@@ -402,8 +406,10 @@ class BlockingShell:
                 self._lost(None)
 
 
-def _new_selector() -> selectors.BaseSelector:
+def _new_selector(address: str) -> selectors.BaseSelector:
     """Returns a selector without a file descriptor of its own, so that a client needs only that of its socket."""
+    if split_host_port(address)[0] == HOST:
+        return MemorySelector()
     return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()
 
 
@@ -415,11 +421,11 @@ class SocketLine:
     """A `dial.DialLine` of a plain socket. Its coroutines wait for the socket, and never suspend."""
 
     def __init__(self) -> None:
-        self._socket: socket.socket | None = None
+        self._socket: AnySocket | None = None
         self._until_s = 0.0
 
     @property
-    def stream(self) -> socket.socket:
+    def stream(self) -> AnySocket:
         assert self._socket is not None, "it is connected"
         return self._socket
 
@@ -436,8 +442,11 @@ class SocketLine:
         return max(WAIT_S_MIN, self._until_s - time.monotonic())
 
     async def connect(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port), self._left_s())
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if host == HOST:
+            self._socket = MemorySocket(*open_pipes(port))
+            return
+        self._socket = connection = socket.create_connection((host, port), self._left_s())
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def send(self, data: bytes) -> None:
         self.stream.settimeout(self._left_s())

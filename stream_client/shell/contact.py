@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ockam.actors.address import split_host_port
 from stream_client.core.first_bytes import SHOWN_BYTES, find_sign
 from stream_client.errors import ClientError, NodeUnreachable
+from stream_client.shell.in_memory import HOST
 
 if TYPE_CHECKING:
     from stream_client.core.client_core import ClientCore
@@ -61,6 +62,8 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
 def identify(address: str) -> str | None:
     """Returns a text that names the kind of server at `host:port`, or None if unknown. Blocks for at most two times
     PROBE_S seconds, and raises nothing."""
+    if split_host_port(address)[0] == HOST:
+        return None
     for request in (HTTP_REQUEST, _client_hello()):
         found = find_sign(_ask(address, request))
         if found is not None:

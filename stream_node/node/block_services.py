@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -218,6 +218,7 @@ class BlockServices:
         self._blocks.store.refusal = reason
 
 
+@cache
 def program_version() -> str:
     try:
         return metadata.version("stream-node")

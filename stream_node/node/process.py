@@ -18,7 +18,8 @@ from ockam.actors.address import split_host_port
 
 
 class NodeNotStarted(Exception):
-    """The child process ended before it listened. The text has the exit code and the last line of its log."""
+    """A node of a child process, or of `stream_node.testing`, ended before it listened. The text has the reason, such
+    as the exit code, and the end of its log."""
 
 
 class NodeProcess:

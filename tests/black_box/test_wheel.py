@@ -58,6 +58,30 @@ def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> 
     installed.smoke()
 
 
+@pytest.mark.slow
+def test_pytest_finds_the_fixtures_of_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    """Goal: an installation is enough for the fixtures, and pytest changes no code of ours. Method: a test in an
+    environment with the wheel uses them, and looks at what pytest would rewrite."""
+    installed = Installed(tmp_path)
+    zipfile.ZipFile(wheel).extractall(installed.packages)
+    installed.borrow()
+    (installed.home / "test_it.py").write_text(USE_OF_FIXTURES)
+    assert b"1 passed" in installed.run(installed.python, "-m", "pytest", "-q", "test_it.py")
+
+
+USE_OF_FIXTURES = """
+import sys
+from importlib.metadata import distribution
+
+def test_it(stream_client, request):
+    assert stream_client.create("orders").push(b"x") == 0
+    ours = {str(file).partition("/")[0] for file in distribution("stream-node").files or []}
+    assert "stream_service" in ours and "stream_service" in sys.modules
+    rewritten = request.config.pluginmanager.rewrite_hook._must_rewrite
+    assert rewritten and not ours & rewritten, ours & rewritten
+"""
+
+
 @pytest.mark.soak
 @pytest.mark.network
 def test_the_installation_that_the_page_describes_works(tmp_path: Path) -> None:

@@ -27,6 +27,9 @@ EXTRA_OF = {
     "spark_export/tables": "export",
 }
 
+# Modules that only the program imports whose plugin they are.
+PLUGINS = {"stream_node/pytest_plugin.py": "pytest"}
+
 # Modules that do without an extra, or need another one than their folder, and say so where it is missing.
 OPTIONAL = {
     "ockam/tracing/exporting.py": "otel",
@@ -164,7 +167,7 @@ def import_problems(root: Path) -> list[str]:
     known = sys.stdlib_module_names | set(packages(root))
     for path in package_files(root):
         place = path.relative_to(root)
-        declared = list(project["dependencies"])
+        declared = [*project["dependencies"], *filter(None, [PLUGINS.get(str(place))])]
         folders = (EXTRA_OF[str(each)] for each in place.parents if str(each) in EXTRA_OF)
         for extra in OPTIONAL.get(str(place), next(folders, "")).split():
             declared += project["optional-dependencies"].get(extra, [])

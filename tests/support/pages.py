@@ -87,6 +87,9 @@ class Reader:
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT)))),
             "STREAM_NODE_LISTEN": "127.0.0.1:0",
+            # pytest has our plugin and no other, also if the environment was made before there was one.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_PLUGINS": "stream_node.pytest_plugin",
         }
         if address:
             self._environment["STREAM_NODE_ADDRESS"] = address

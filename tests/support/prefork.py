@@ -183,6 +183,11 @@ def run(name: str, arguments: list[str]) -> int:
         if name == "stream-node":
             sys.argv = [name, *arguments]
             sys.exit(app.run(program()))
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+            return 0
         sys.argv = arguments
         sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
         runpy.run_path(arguments[0], run_name="__main__")

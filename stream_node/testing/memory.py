@@ -1,0 +1,88 @@
+"""The node in memory of `stream_node.testing`: the services of a real node, with storage and connections in memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import anyio
+import trio
+
+from ockam.actors.node import Node
+from ockam.identity.identity import ANONYMOUS
+from ockam.transport.tcp import TcpTransport
+from stream_client.shell.in_memory import HOST, Pipe, listeners
+from stream_client.shell.memory_stream import MemoryStream
+from stream_node.node.config import Config
+from stream_node.node.services import Services
+from stream_node.testing.hosted import HostedNode
+from stream_storage.memory_runner import MemoryRunner
+from stream_storage.sqlite.in_memory import open_in_memory
+
+DRAIN_S = 5.0
+"""How long the end of a node waits for clients that do not take their answers."""
+_ports = itertools.count(1)
+
+
+def memory_node() -> HostedNode:
+    """Returns an empty node without disk and sockets, in a thread of this process. Its data is gone after the block.
+
+        with memory_node() as running, blocking.connect(running.address) as client:
+            client.create("orders").push(b"hello")
+
+    It has the streams, positions, consumer groups and blocks of a real node with the default settings, but no HTTP and
+    gRPC, no TLS, tokens and rules, and no status. Clients of this process connect to its address as to any other.
+    The block raises NodeNotStarted and NodeNotRunning as that of `node` does."""
+    return HostedNode(_serve)
+
+
+async def _serve(running: HostedNode) -> None:
+    token, port = trio.lowlevel.current_trio_token(), next(_ports)
+    async with trio.open_nursery() as nursery:
+        node = Node(nursery)
+        runner = MemoryRunner(open_in_memory(), node)
+        services = Services(node, runner, Config())
+        services.start([])
+        tcp = TcpTransport(node, nursery)
+
+        def attach(incoming: Pipe, outgoing: Pipe) -> None:
+            # The node may have stopped since the client called.
+            if port in listeners:
+                tcp.attach(NodeStream(MemoryStream(incoming, outgoing)), running.address, ANONYMOUS)
+            else:
+                outgoing.end()
+
+        listeners[port] = lambda incoming, outgoing: token.run_sync_soon(attach, incoming, outgoing)
+        try:
+            running.listens(f"{HOST}:{port}")
+            await running.stopping.wait()
+        finally:
+            del listeners[port]
+        # The end is that of a server: what was received is stored and answered before the connections end.
+        tcp.stop_reading()
+        await runner.wait_idle()
+        services.stop()
+        await tcp.close_when_sent(trio.current_time() + DRAIN_S)
+        await runner.aclose()
+        nursery.cancel_scope.cancel()
+
+
+class NodeStream(trio.abc.Stream):
+    """The node's end of a connection."""
+
+    def __init__(self, stream: MemoryStream) -> None:
+        self._stream = stream
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        try:
+            return await self._stream.receive()
+        except anyio.EndOfStream:
+            return b""
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
