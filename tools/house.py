@@ -38,6 +38,7 @@ KEPT_NAMES = {"bare"}
 FACES = {
     *("bare", "bare.schema", "block_manager", "block_node.client", "block_node.client.blocking", "cardinal_streams"),
     *("ockam", "pyspark_stream_node", "spark_export", "stream_client", "stream_client.blocking", "stream_node"),
+    "stream_node.testing",
 }
 """The packages whose `__init__` hands names on to the programs of users. `stream_node` has its version only."""
 
@@ -212,8 +213,8 @@ def figures(house: House) -> list[Figure]:
         return Figure(name, len(found), bar, recorded, found)
 
     return [
-        Figure("installed lines", lines, 112_000, 123_873, by_lines),
-        Figure("installed lines of code", code, 73_000, 84_451, by_code),
+        Figure("installed lines", lines, 112_000, 124_560, by_lines),
+        Figure("installed lines of code", code, 73_000, 84_891, by_code),
         listed("installed top-level packages", house.packages, 12, 12),
         listed("names that other distributions install", clashes(house), 0, 0),
         listed("entries of the root", root_entries(house), 32, 32),
