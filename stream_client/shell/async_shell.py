@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import os
 import random
@@ -33,7 +35,7 @@ from stream_client.errors import (
 )
 from stream_client.shell.background import background_tasks
 from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.clock import boot_time_s
+from stream_client.shell.clock import Timer, boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
     AUTO_WAIT_S,
@@ -115,6 +117,9 @@ class AsyncShell:
         self._sent = anyio.Event()
         self._sending = False
         self._outgoing_since_s = 0.0
+        self._timers: list[Timer] = []
+        self._timers_sleep: anyio.CancelScope | None = None
+        self._numbers = itertools.count()
         self._holders = 0
         self._hurries = False
         self._in_doubt = anyio.Event()
@@ -208,16 +213,35 @@ class AsyncShell:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
-        scope = anyio.CancelScope()
+        timer = Timer(anyio.current_time() + delay_s, next(self._numbers), callback)
+        heapq.heappush(self._timers, timer)
+        # All timers share one task: each publisher has one, and a program may have ten thousand.
+        if self._timers_sleep is None:
+            assert self._tasks is not None
+            self._timers_sleep = anyio.CancelScope()
+            self._tasks.start_soon(self._run_timers)
+        elif self._timers[0] is timer:
+            # It is due before all others, so the task must wake up earlier than it planned.
+            self._timers_sleep.cancel()
+        return timer.cancel
 
-        async def call() -> None:
-            with scope:
-                await anyio.sleep(delay_s)
-                callback()
-
-        assert self._tasks is not None
-        self._tasks.start_soon(call)
-        return scope.cancel
+    async def _run_timers(self) -> None:
+        """Runs the timers that are due, until there are none."""
+        try:
+            while self._timers:
+                assert self._timers_sleep is not None
+                with self._timers_sleep:
+                    await anyio.sleep_until(self._timers[0].due_s)
+                self._timers_sleep = anyio.CancelScope()
+                # All due timers are taken before the first runs: it may set others that are due at once, and running
+                # those here could keep other tasks from ever having a turn.
+                due, now_s = [], anyio.current_time()
+                while self._timers and self._timers[0].due_s <= now_s:
+                    due.append(heapq.heappop(self._timers))
+                for timer in due:
+                    timer.run()
+        finally:
+            self._timers_sleep = None
 
     def now_s(self) -> float:
         return boot_time_s()

@@ -33,7 +33,7 @@ from stream_client.errors import (
     silent,
 )
 from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.clock import boot_time_s
+from stream_client.shell.clock import Timer, boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
     AUTO_WAIT_S,
@@ -91,27 +91,6 @@ def open_shell(
         shell.close()
 
 
-class _Timer:
-    """A callback and the time when it is due. Timers with the same time run in the order of their creation."""
-
-    __slots__ = ("_callback", "_number", "due_s")
-
-    def __init__(self, due_s: float, number: int, callback: Callable[[], None]) -> None:
-        self.due_s = due_s
-        self._number = number
-        self._callback: Callable[[], None] | None = callback
-
-    def __lt__(self, other: _Timer) -> bool:
-        return (self.due_s, self._number) < (other.due_s, other._number)
-
-    def cancel(self) -> None:
-        self._callback = None
-
-    def run(self) -> None:
-        if self._callback is not None:
-            self._callback()
-
-
 class BlockingShell:
     """Does the I/O of one client inside the program's calls, for one thread at a time (`blocking.session.Shell`)."""
 
@@ -143,7 +122,7 @@ class BlockingShell:
         self._selector = _new_selector(address)
         self._unsent = memoryview(b"")
         self._received_before = 0
-        self._timers: list[_Timer] = []
+        self._timers: list[Timer] = []
         self._numbers = itertools.count()
         self._check_at_s = 0.0
         self._turned_at_s = 0.0
@@ -201,7 +180,7 @@ class BlockingShell:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
-        timer = _Timer(self.now_s() + delay_s, next(self._numbers), callback)
+        timer = Timer(self.now_s() + delay_s, next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
         return timer.cancel
 

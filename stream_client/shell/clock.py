@@ -1,4 +1,4 @@
-"""The clock of the clients, and the interface of their timers."""
+"""The clock of the clients, their timers, and the interface by which these are set."""
 
 from __future__ import annotations
 
@@ -16,6 +16,27 @@ class ClockTimers(Protocol):
     def now_s(self) -> float:
         """Returns the time in seconds on a monotonic clock that, where possible, also runs while the machine sleeps."""
         ...
+
+
+class Timer:
+    """A callback and the time when it is due. Timers with the same time run in the order of their creation."""
+
+    __slots__ = ("_callback", "_number", "due_s")
+
+    def __init__(self, due_s: float, number: int, callback: Callable[[], None]) -> None:
+        self.due_s = due_s
+        self._number = number
+        self._callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: Timer) -> bool:
+        return (self.due_s, self._number) < (other.due_s, other._number)
+
+    def cancel(self) -> None:
+        self._callback = None
+
+    def run(self) -> None:
+        if self._callback is not None:
+            self._callback()
 
 
 def boot_time_s() -> float:
