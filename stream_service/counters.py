@@ -56,9 +56,10 @@ class StreamCounters:
     def find_no_room(self, data: Sequence[bytes]) -> str | None:
         """Reserves disk space for one append of these messages, or returns the reason why the disk is too full."""
         data_bytes = sum(map(len, data))
-        if not self.has_room(data_bytes, len(data)):
+        left_bytes = self.room_bytes - _needed_bytes(data_bytes, len(data))
+        if left_bytes < 0:
             return NO_ROOM
-        self.room_bytes -= _needed_bytes(data_bytes, len(data))
+        self.room_bytes = left_bytes
         self.push_bytes += data_bytes
         return None
 

@@ -9,13 +9,13 @@ from typing import Generic, TypeVar
 
 GENERATION_MIN = 64
 """The first size of a generation, in entries. Real peers use a few routes on a connection."""
-GENERATION_MAX = 4096
-"""The largest size, in entries: enough for a client that alternates between thousands of streams."""
-GENERATION_BYTES_MAX = 3 * 1024 * 1024
+GENERATION_MAX = 16_384
+"""The largest size, in entries: enough for a client that alternates between ten thousand streams."""
+GENERATION_BYTES_MAX = 8 * 1024 * 1024
 """The largest estimated memory of a generation. The entry that exceeds it is still added, as the last one."""
-FORGOTTEN_BITS = 1 << 15
+FORGOTTEN_BITS = 1 << 16
 """The number of bits in the record of forgotten keys. Each forgotten key sets one bit, which its hash selects."""
-FORGOTTEN_MAX = 8192
+FORGOTTEN_MAX = GENERATION_MAX
 """After this many forgotten keys, their record is cleared, so a new key is seldom mistaken for a forgotten one."""
 
 K = TypeVar("K", bound=Hashable)

@@ -161,6 +161,11 @@ class PushRun:
 
     def _plain_answers(self, index: int, route: Route) -> list[Message]:
         """Joins the answers to pushes that follow each other, where their publisher understands it."""
+        # Of many streams, most have one push or one batch in a transaction.
+        if len(self.messages) == 1:
+            message, request = self.messages[0], self.requests[0]
+            payload = _stored(request.request_id, len(self.data), index, isinstance(request, PushBatch))
+            return [Message(message.return_route, route, payload)]
         answers: list[Message] = []
         return_route: Route = ()
         # The pushes of the next answer: the request id and the index of the first one, and their number.
