@@ -49,8 +49,9 @@ class Mailbox:
     __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "is_peer")
 
     def __init__(self) -> None:
-        self._messages: deque[Message] = deque()
-        self._counted: deque[tuple[int, int, Usage]] = deque()
+        # A list, because an empty deque has 760 bytes, and nearly always everything is taken at once.
+        self._messages: list[Message] = []
+        self._counted: deque[tuple[int, int, Usage]] | None = None
         self._size_bytes = 0
         self._received = 0
         self._held = False
@@ -86,18 +87,18 @@ class Mailbox:
             self._hold_for(usage, size_bytes)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        self._messages.extendleft(reversed(messages))
+        self._messages[:0] = messages
         self._size_bytes += sum(len(message.payload) for message in messages)
 
     def take_run(self) -> list[Message]:
         messages = self._messages
         # Mostly the worker takes everything, and nothing needs to be summed.
         if len(messages) <= RUN_MESSAGES_MAX:
-            run = list(messages)
-            messages.clear()
+            run, self._messages = messages, []
             self._size_bytes = 0
         else:
-            run = [messages.popleft() for _ in range(RUN_MESSAGES_MAX)]
+            run = messages[:RUN_MESSAGES_MAX]
+            del messages[:RUN_MESSAGES_MAX]
             self._size_bytes -= sum(len(message.payload) for message in run)
         if self._counted:
             self._give_back()
@@ -130,6 +131,8 @@ class Mailbox:
 
     def _hold_for(self, usage: Usage, size_bytes: int) -> None:
         usage.hold(size_bytes)
+        if self._counted is None:
+            self._counted = deque()
         self._counted.append((self._received, size_bytes, usage))
 
     def _give_back(self) -> None:

@@ -64,13 +64,17 @@ class Node:
     depth: the number of nested open batches. gate: decides which messages the workers get; None: all.
     usages: what the identities of the peers use, and their limits.
 
-    Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` once."""
+    A worker that sleeps has an address and takes no memory: its first message, or whoever looks for it, starts it.
+
+    Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` once. An
+    address is that of a cell or of a worker that sleeps, never of both."""
 
     def __init__(self, nursery: trio.Nursery, usages: Usages | None = None) -> None:
         self._nursery = nursery
         self.usages = usages if usages is not None else Usages()
         self._timers = Timers(nursery, self._call)
         self._cells: dict[Address, Cell] = {}
+        self._asleep: dict[Address, Callable[[Address], WorkerFactory]] = {}
         self._ready: deque[Cell] = deque()
         self._forwards: dict[int, Forward] = {}
         self._batch = DeliveryBatch(self)
@@ -88,15 +92,31 @@ class Node:
         Raises AddressInUse if another worker has one of the addresses."""
         # All addresses are checked before the first is taken, so that an error leaves nothing behind.
         for address in addresses:
-            if address in self._cells:
+            if self.is_registered(address):
                 raise AddressInUse(f"the address {address} is taken")
         cell = Cell(self, tuple(addresses), factory, restarts=restarts)
         self._cells.update(dict.fromkeys(addresses, cell))
         cell.start()
         return addresses[0]
 
+    def register_asleep(self, address: Address, wake: Callable[[Address], WorkerFactory]) -> None:
+        """Takes the address for a worker that sleeps. wake: called once, when the worker is needed; returns the factory
+        that starts it. Raises AddressInUse."""
+        if self.is_registered(address):
+            raise AddressInUse(f"the address {address} is taken")
+        self._asleep[address] = wake
+
+    def put_to_sleep(self, address: Address, wake: Callable[[Address], WorkerFactory]) -> None:
+        """Stops the worker at this address, which has no message, but keeps the address for `wake`."""
+        self.unregister(address)
+        self._asleep[address] = wake
+
+    def is_asleep(self, address: Address) -> bool:
+        return address in self._asleep
+
     def unregister(self, address: Address) -> None:
         """Stops the worker at this address and frees all addresses of this worker. Safe to repeat."""
+        self._asleep.pop(address, None)
         cell = self._cells.get(address)
         if cell is not None:
             # The addresses go first: messages that the worker sends while it stops must not come back to it.
@@ -107,23 +127,24 @@ class Node:
     def retire(self, address: Address) -> list[Message]:
         """Stops the worker at this address. Returns the messages that it has not got yet."""
         waiting: list[Message] = []
-        mailbox = self.find_mailbox(address)
+        cell = self._cells.get(address)
+        mailbox = None if cell is None else cell.mailbox
         while mailbox is not None and (run := mailbox.take_run()):
             waiting += run
         self.unregister(address)
         return waiting
 
     def is_registered(self, address: Address) -> bool:
-        return address in self._cells
+        return address in self._cells or address in self._asleep
 
     def find_mailbox(self, address: Address) -> Mailbox | None:
         """Returns the mailbox of the worker at this address, or None. A restart of the worker keeps the mailbox."""
-        cell = self._cells.get(address)
+        cell = self._cells.get(address) or self._wake(address)
         return cell.mailbox if cell is not None else None
 
     def find_worker(self, address: Address) -> Worker | None:
         """Returns the worker at this address, or None. A restart replaces the worker object."""
-        cell = self._cells.get(address)
+        cell = self._cells.get(address) or self._wake(address)
         return cell.worker if cell is not None else None
 
     def register_forward(self, address_type: int, forward: Forward) -> Forward | None:
@@ -144,7 +165,12 @@ class Node:
         # Every append of a stream passes here. The context manager of `batch` would cost it two calls.
         self.depth += 1
         try:
-            self.deliver_run(messages if isinstance(messages, list) else list(messages))
+            run = messages if isinstance(messages, list) else list(messages)
+            # Of a thousand streams, each has one answer in a transaction.
+            if len(run) == 1:
+                self.deliver(run[0])
+            elif run:
+                self.deliver_run(run)
         finally:
             self.end_batch()
 
@@ -154,7 +180,7 @@ class Node:
         route = message.onward_route
         if not route:
             return None
-        cell = self._cells.get(route[0])
+        cell = self._cells.get(route[0]) or self._wake(route[0])
         # The next hop is no worker here: a transport may forward the message.
         if cell is None:
             return self._deliver_remote(message)
@@ -183,7 +209,8 @@ class Node:
             while end < count and messages[end].onward_route is route:
                 end += 1
             cell = cells.get(route[0]) if route else None
-            # A transport or a restarting worker may refuse each message, so these are delivered one by one.
+            # A transport or a restarting worker may refuse each message, so these are delivered one by one. So are
+            # those to a worker that sleeps, which the first of them starts.
             if cell is None or cell.life is Life.RESTARTING:
                 found = map(self.deliver, messages[start:end])
                 mailboxes.update(mailbox for mailbox in found if mailbox is not None)
@@ -249,15 +276,24 @@ class Node:
         self._ready.append(cell)
 
     def mailboxes(self) -> Iterator[Mailbox]:
-        """Iterates over the mailboxes of all workers. That of a worker with several addresses comes once for each."""
+        """Iterates over the mailboxes of the workers that run. That of a worker with several addresses comes once for
+        each."""
         return (cell.mailbox for cell in self._cells.values())
 
     def statistics(self) -> NodeStatistics:
-        return NodeStatistics(len(self._cells), self._routed, dict(self._dropped), self._crashes)
+        return NodeStatistics(len(self._cells) + len(self._asleep), self._routed, dict(self._dropped), self._crashes)
 
     def _call(self, function: Callable[[], None]) -> None:
         with self.batch():
             function()
+
+    def _wake(self, address: Address) -> Cell | None:
+        """Starts the worker that sleeps at this address, and returns its cell; None if none sleeps there."""
+        wake = self._asleep.pop(address, None)
+        if wake is None:
+            return None
+        self.register([address], wake(address))
+        return self._cells[address]
 
     def _deliver_remote(self, message: Message) -> Mailbox | None:
         hop = message.onward_route[0]

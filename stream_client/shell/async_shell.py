@@ -35,7 +35,7 @@ from stream_client.errors import (
 )
 from stream_client.shell.background import background_tasks
 from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.clock import Timer, boot_time_s
+from stream_client.shell.clock import ClientTimer, boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
     AUTO_WAIT_S,
@@ -117,7 +117,7 @@ class AsyncShell:
         self._sent = anyio.Event()
         self._sending = False
         self._outgoing_since_s = 0.0
-        self._timers: list[Timer] = []
+        self._timers: list[ClientTimer] = []
         self._timers_sleep: anyio.CancelScope | None = None
         self._numbers = itertools.count()
         self._holders = 0
@@ -213,7 +213,7 @@ class AsyncShell:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
-        timer = Timer(anyio.current_time() + delay_s, next(self._numbers), callback)
+        timer = ClientTimer(anyio.current_time() + delay_s, next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
         # All timers share one task: each publisher has one, and a program may have ten thousand.
         if self._timers_sleep is None:

@@ -33,7 +33,7 @@ from stream_client.errors import (
     silent,
 )
 from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.clock import Timer, boot_time_s
+from stream_client.shell.clock import ClientTimer, boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
     AUTO_WAIT_S,
@@ -122,7 +122,7 @@ class BlockingShell:
         self._selector = _new_selector(address)
         self._unsent = memoryview(b"")
         self._received_before = 0
-        self._timers: list[Timer] = []
+        self._timers: list[ClientTimer] = []
         self._numbers = itertools.count()
         self._check_at_s = 0.0
         self._turned_at_s = 0.0
@@ -180,7 +180,7 @@ class BlockingShell:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
-        timer = Timer(self.now_s() + delay_s, next(self._numbers), callback)
+        timer = ClientTimer(self.now_s() + delay_s, next(self._numbers), callback)
         heapq.heappush(self._timers, timer)
         return timer.cancel
 

@@ -18,7 +18,7 @@ class ClockTimers(Protocol):
         ...
 
 
-class Timer:
+class ClientTimer:
     """A callback and the time when it is due. Timers with the same time run in the order of their creation."""
 
     __slots__ = ("_callback", "_number", "due_s")
@@ -28,7 +28,7 @@ class Timer:
         self._number = number
         self._callback: Callable[[], None] | None = callback
 
-    def __lt__(self, other: Timer) -> bool:
+    def __lt__(self, other: ClientTimer) -> bool:
         return (self.due_s, self._number) < (other.due_s, other._number)
 
     def cancel(self) -> None:

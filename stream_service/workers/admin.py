@@ -34,6 +34,7 @@ from stream_service.mirror_rows import forget_mirror
 from stream_service.operations import describe, find_cut, truncate_step
 from stream_service.promotion_rows import forget_addresses
 from stream_service.publisher_rows import forget_publishers
+from stream_service.workers.clock import Clock
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Do, DoLittle, Operation, Session, StreamRecord
@@ -49,6 +50,18 @@ Finish = Callable[[int, StorageError | None], None]
 """Called when a truncation has ended, with the number of deleted messages, and the error that ended it or None."""
 
 
+def usable_retention(retention: Retention | None, clock: Clock) -> Retention | None:
+    """Returns the limits that can be applied now: while the clock is in doubt, no message is too old."""
+    if retention is not None and retention.age_s is not None and clock.in_doubt:
+        return msgspec.structs.replace(retention, age_s=None)
+    return retention
+
+
+def find_kept(session: Session, *, stream_id: int, retention: Retention, now_us: int) -> int:
+    """Returns the index before which a stream deletes its messages. Raises UnknownStreamId."""
+    return stored.first_index_kept(session, session.log.get_stream(stream_id), retention, now_us)
+
+
 class StreamManagement:
     """Serves the requests of `served_messages` by which one stream is managed. Each deletion writes one log line.
 
@@ -59,6 +72,25 @@ class StreamManagement:
     first is under way, and the others wait.
     """
 
+    __slots__ = (
+        "_bounds",
+        "_clock",
+        "_counters",
+        "_cuts",
+        "_cutting",
+        "_forget_positions",
+        "_identity",
+        "_is_handed_over",
+        "_limits",
+        "_next_before",
+        "_removed",
+        "_storage",
+        "_turns",
+        "_under_way",
+        "_worker",
+        "retention",
+    )
+
     def __init__(
         self,
         worker: Worker,
@@ -68,7 +100,6 @@ class StreamManagement:
         removed: Callable[[], None],
     ) -> None:
         self._worker = worker
-        self._log = logger.bind(stream=identity[0], partition=identity[1])
         self._bounds = bounds
         self._storage = services.storage
         self._limits = services.limits
@@ -82,7 +113,28 @@ class StreamManagement:
         self._turns = services.truncation_turns
         self._next_before = bounds.next_index
         self._is_handed_over = False
+        self._under_way = 0
         self.retention: Retention | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no operation is under way whose end changes this object."""
+        return not self._under_way and not self._cuts
+
+    @property
+    def _log(self) -> Any:
+        name, partition = self._identity
+        return logger.bind(stream=name, partition=partition)
+
+    def _until(self, ended: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Returns the `on_done` of an operation that begins now."""
+        self._under_way += 1
+
+        def done(operation: Any) -> None:
+            self._under_way -= 1
+            ended(operation)
+
+        return self._worker.context.guard(done)
 
     def describe(self, message: Message) -> None:
         self._tell(message, INFO, INFO.decode_request(message.payload).request_id)
@@ -99,9 +151,7 @@ class StreamManagement:
 
     def apply_retention(self, default: Retention | None) -> None:
         """Deletes the messages that exceed the stream's retention, or `default` if it has none of its own."""
-        retention = self.retention if self.retention is not None else default
-        if retention is not None and retention.age_s is not None and self._clock.in_doubt:
-            retention = msgspec.structs.replace(retention, age_s=None)
+        retention = usable_retention(self.retention or default, self._clock)
         # While a truncation is under way, retention waits for its next round. An empty stream has nothing to delete. A
         # mirror deletes what its source has deleted, and nothing else. A stream that is held may become one.
         if (
@@ -131,12 +181,9 @@ class StreamManagement:
             else:
                 self._counters.retaining.pop(self._bounds.stream_id, None)
 
-        stream_id, now_us = self._bounds.stream_id, self._clock.time_us()
-
-        def find(session: Session) -> int:
-            return stored.first_index_kept(session, session.log.get_stream(stream_id), retention, now_us)
-
-        self._storage.submit_read(Do(find, self._worker.context.guard(cut)))
+        now_us = self._clock.time_us()
+        find = partial(find_kept, stream_id=self._bounds.stream_id, retention=retention, now_us=now_us)
+        self._storage.submit_read(Do(find, self._until(cut)))
 
     def follow(self, first_index: int) -> None:
         """Deletes the messages of a mirror before this index, or nothing during a truncation: the mirror asks again."""
@@ -156,9 +203,7 @@ class StreamManagement:
                 self._worker.reply(message, under.encode_response(InfoResponse(request_id, found.result)))
 
         stream_id = self._bounds.stream_id
-        work = Do(
-            lambda session: describe(session, session.log.get_stream(stream_id)), self._worker.context.guard(told)
-        )
+        work = Do(lambda session: describe(session, session.log.get_stream(stream_id)), self._until(told))
         self._storage.submit_read(work)
 
     def truncate(self, message: Message) -> None:
@@ -181,7 +226,7 @@ class StreamManagement:
                 self._cut(cut.result, finished)
 
         work = partial(find_cut, stream_id=self._bounds.stream_id, before=request.before)
-        self._storage.submit_read(Do(work, self._worker.context.guard(found)))
+        self._storage.submit_read(Do(work, self._until(found)))
 
     def delete(self, message: Message) -> None:
         self._check_may_change()
@@ -218,7 +263,7 @@ class StreamManagement:
             # Messages that were pushed after the truncation began are deleted together with the stream, and counted
             # too.
             left = self._bounds.next_index - self._bounds.first_index
-            gone = self._worker.context.guard(lambda operation: removed(operation, deleted + left))
+            gone = self._until(lambda operation: removed(operation, deleted + left))
             self._storage.submit_write(DoLittle(remove, gone))
 
         def removed(operation: Operation, deleted: int) -> None:
@@ -249,7 +294,7 @@ class StreamManagement:
             self._log.info("retention_set", retention=kept, **message.origin.who)
             self._tell(message, RETENTION, request.request_id)
 
-        self.set_retention(retention, self._worker.context.guard(changed))
+        self.set_retention(retention, self._until(changed))
 
     def set_retention(self, retention: Retention | None, then: Callable[[Operation], None]) -> None:
         """Stores the retention of the stream. then: called when it is stored, or has failed."""

@@ -5,8 +5,6 @@ Another process reads the pages (`stream_storage.sqlite.bulk.arrow_thread`), whi
 
 from __future__ import annotations
 
-from collections import deque
-
 import structlog
 
 from ockam.actors.message import Message
@@ -40,9 +38,13 @@ class BulkReads:
         self._bounds = bounds
         self._storage = services.storage
         self._counters = services.counters
-        self._waiting: deque[tuple[Message, BulkRead]] = deque()
+        self._waiting: list[tuple[Message, BulkRead]] = []
         self._reading = False
         self._resting = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and not self._reading
 
     def receive(self, message: Message) -> None:
         """Takes a request, which is answered later. Raises ProtocolError if it is not valid, or too many wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -22,16 +23,37 @@ from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import AskingMirror
 from stream_service.names import generated_name, stream_address
 from stream_service.stored import StoredStream
+from stream_service.workers.admin import find_kept, usable_retention
 from stream_service.workers.clock import Clock
 from stream_service.workers.readable_stream import ReadableStream, ReadOnlyStream
 from stream_service.workers.stream import StreamWorker
 from stream_service.workers.tail_machine import Tails
 from stream_service.workers.truncation_turns import TruncationTurns
-from stream_storage.contract import Session, StreamRecord
+from stream_storage.contract import Do, Session, StreamRecord
 from stream_storage.runner import Runner
 
 if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
+
+
+class StreamFactory:
+    """Makes the worker of one stream-partition, at its first start and after each crash."""
+
+    __slots__ = ("_directory", "_identity", "_stream")
+
+    def __init__(self, directory: StreamDirectory, stream: StoredStream) -> None:
+        self._directory = directory
+        self._identity = stream.record.name, stream.record.partition
+        self._stream: StoredStream | None = stream
+
+    def __call__(self) -> ReadableStream:
+        # The stream is known, so the first start of the worker need not read it. After a crash the row is outdated, and
+        # the worker reads the stream again.
+        known, self._stream = self._stream, None
+        directory = self._directory
+        if directory.find_keeper(self._identity[0]) is not None:
+            return ReadOnlyStream(*self._identity, known, directory, directory.kept)
+        return StreamWorker(*self._identity, known, directory, directory.removed)
 
 
 class StreamDirectory:
@@ -80,11 +102,20 @@ class StreamDirectory:
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])
         self._keepers = tuple(keepers)
         self._new_id = new_id
-        self._addresses: dict[Address, None] = {}
+        self._now_us: int | None = None
+        # Of each partition: what its worker begins with, while it sleeps (`Node.register_asleep`); None while it runs.
+        self._addresses: dict[Address, StoredStream | None] = {}
 
-    @property
-    def now_us(self) -> Callable[[], int]:
-        return self.clock.time_us
+    def now_us(self) -> int:
+        """Returns the trusted time, in microseconds since 1970. It is read once a batch, because a batch can have an
+        append of each of ten thousand streams."""
+        if self._now_us is None:
+            self._now_us = self.clock.time_us()
+            self.node.at_batch_end(self._forget_time)
+        return self._now_us
+
+    def _forget_time(self) -> None:
+        self._now_us = None
 
     @property
     def has_rules(self) -> bool:
@@ -147,7 +178,8 @@ class StreamDirectory:
             self.open_stream(StoredStream(record, 0, None))
 
     def open_stream(self, stream: StoredStream) -> None:
-        """Starts the worker of a stored stream, unless it runs. Raises AddressInUse if another has its address."""
+        """Serves a stored stream, unless it is served. Its worker starts when somebody needs it. Raises AddressInUse if
+        another stream has its address."""
         name, partition = stream.record.name, stream.record.partition
         address = stream_address(name, partition)
         # Two names may have the same hash. Their messages must not mix, so the second stream is refused.
@@ -156,19 +188,13 @@ class StreamDirectory:
             if not isinstance(worker, ReadableStream) or worker.identity != (name, partition):
                 raise AddressInUse(f"the address of stream {name!r} belongs to another stream; choose another name")
             return
-        keeper = self.find_keeper(name)
-        first: list[StoredStream | None] = [stream]
-
-        def make() -> ReadableStream:
-            # The stream was just read, so the first start of the worker need not read it. After a crash the record is
-            # outdated, and the worker reads the stream again.
-            known, first[0] = first[0], None
-            if keeper is not None:
-                return ReadOnlyStream(name, partition, known, self, self.kept)
-            return StreamWorker(name, partition, known, self, lambda: self._removed((name, partition)))
-
-        self.node.register([address], make)
-        self._addresses[address] = None
+        # A part of the node works with each stream that it writes, and a mirror asks its source.
+        if self.find_keeper(name) is not None or stream.mirror is not None:
+            self.node.register([address], StreamFactory(self, stream))
+            self._addresses[address] = None
+        else:
+            self.node.register_asleep(address, self._wake)
+            self._addresses[address] = stream
 
     def reopen_stream(self, stream: StoredStream) -> None:
         """Starts the worker of a stream that was written without it, also if one runs. Raises AddressInUse."""
@@ -188,14 +214,62 @@ class StreamDirectory:
         if isinstance(worker, StreamWorker) and worker.identity == identity:
             worker.bounds.set_hold(reason)
 
-    def apply_retention(self, address: Address) -> None:
-        worker = self.node.find_worker(address)
-        if isinstance(worker, StreamWorker):
-            worker.admin.apply_retention(self.default_retention)
+    def addresses_to_tend(self) -> list[Address]:
+        """Returns the partitions to `tend`: those whose worker runs, and those with messages that may become too old or
+        too many."""
+        default = self.default_retention
+        return [
+            address
+            for address, stream in self._addresses.items()
+            if stream is None
+            or ((stream.retention or default) is not None and stream.record.first_index < stream.record.next_index)
+        ]
+
+    def tend(self, address: Address) -> None:
+        """Deletes what exceeds the retention of a partition, and ends its worker if nobody has needed it for long."""
+        stream = self._addresses.get(address)
+        if stream is not None:
+            self._tend_asleep(address, stream)
+            return
+        worker, mailbox = self.node.find_worker(address), self.node.find_mailbox(address)
+        if isinstance(worker, StreamWorker) and mailbox is not None:
+            rest = worker.find_rest(mailbox.statistics().received, trio.current_time())
+            if rest is None:
+                worker.admin.apply_retention(self.default_retention)
+            else:
+                self._put_to_sleep(address, rest)
+
+    def _tend_asleep(self, address: Address, stream: StoredStream) -> None:
+        """Starts the worker of a partition that sleeps, if it has something to delete."""
+        retention = usable_retention(stream.retention or self.default_retention, self.clock)
+
+        def found(operation: Do[int]) -> None:
+            exceeds = operation.error is None and operation.result > stream.record.first_index
+            if exceeds and self._addresses.get(address) is stream:
+                worker = self.node.find_worker(address)
+                assert isinstance(worker, StreamWorker), "only the workers of such streams sleep"
+                worker.admin.apply_retention(self.default_retention)
+
+        if retention is not None:
+            find = partial(find_kept, stream_id=stream.record.stream_id, retention=retention, now_us=self.now_us())
+            self.storage.submit_read(Do(find, found))
+
+    def _put_to_sleep(self, address: Address, stream: StoredStream) -> None:
+        # The dashboard forgets a stream whose worker was closed, and this one goes on.
+        was_closed = stream.record.name in self.counters.closed
+        self.node.put_to_sleep(address, self._wake)
+        self._addresses[address] = stream
+        if not was_closed:
+            self.counters.closed.discard(stream.record.name)
+
+    def _wake(self, address: Address) -> StreamFactory:
+        stream, self._addresses[address] = self._addresses[address], None
+        assert stream is not None, "the worker sleeps"
+        return StreamFactory(self, stream)
 
     def hand_over(self, address: Address) -> list[Message]:
         """Stops the worker of a stream that another node serves now. Returns the messages that it has not served."""
-        worker = self.node.find_worker(address)
+        worker = None if self.node.is_asleep(address) else self.node.find_worker(address)
         waiting = worker.hand_over() if isinstance(worker, ReadableStream) else []
         waiting += self.node.retire(address)
         self._addresses.pop(address, None)
@@ -204,7 +278,8 @@ class StreamDirectory:
     def is_remote(self, address: Address) -> bool:
         return self.remote_streams is not None and self.remote_streams.is_remote(address)
 
-    def _removed(self, identity: tuple[str, int]) -> None:
+    def removed(self, identity: tuple[str, int]) -> None:
+        """Frees the address of a stream that has been deleted."""
         self._close_stream(stream_address(*identity))
         if self.role_changed is not None:
             self.role_changed(identity, None)

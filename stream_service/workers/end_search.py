@@ -23,6 +23,8 @@ class EndSearch:
     Invariant: at most one operation of the search is submitted or planned, and no append is done before it.
     """
 
+    __slots__ = ("_bounds", "_found", "_services", "is_under_way")
+
     def __init__(self, bounds: StreamBounds, services: StreamServices) -> None:
         self.is_under_way = False
         self._bounds = bounds

@@ -40,6 +40,10 @@ class MirrorPulls:
         self._pulls = pulls
         self._waiting: list[tuple[Message, MirrorPull]] = []
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting
+
     def receive(self, message: Message) -> None:
         """Takes a request, which is answered later. Raises ProtocolError if it is not valid, or too many wait."""
         request = MIRROR.decode_request(message.payload)

@@ -31,6 +31,8 @@ logger = structlog.get_logger(__name__)
 class PublisherMemory:
     """The numbers of one stream's publishers. machine: knows them; None until a push with a number comes."""
 
+    __slots__ = ("_bounds", "_is_plain", "_noted_index", "_services", "machine")
+
     def __init__(self, bounds: StreamBounds, services: StreamServices) -> None:
         self._bounds = bounds
         self._services = services

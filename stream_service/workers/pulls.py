@@ -71,16 +71,17 @@ class PullQueue:
         """on_room: called when answers were sent and `is_full` is False, so that the worker can resume its mailbox."""
         self._worker = worker
         self._bounds = bounds
-        self._tail = tail
         self._services = services
         self._on_room = on_room
         self._machine: PullMachine[Pull] = PullMachine(self._must_wait)
         self._timer_at_s = math.inf
         self._rooms: dict[Origin, Room] = {}
         self._used: list[Room] = []
+        self._pages = PullPages(worker.context.address, bounds, tail, services)
 
-    def started(self) -> None:
-        self._pages = PullPages(self._worker.context.address, self._bounds, self._tail, self._services)
+    @property
+    def is_idle(self) -> bool:
+        return self._machine.is_idle and not self._rooms and not self._used
 
     @property
     def is_full(self) -> bool:
@@ -131,7 +132,6 @@ class PullQueue:
         """Answers the long polls with empty pages, and returns the requests of the other pulls, in order."""
         # The end of a read that is under way answers nothing any more.
         self._machine.note(CLOSE)
-        self._tail.close()
         read = self._machine.take_batch()
         waiting, blocked, long_polls = self._clear()
         self._worker.context.send_run([self._pages.answer(pull) for pull in long_polls])
@@ -139,7 +139,6 @@ class PullQueue:
 
     def close(self) -> None:
         self._machine.note(CLOSE)
-        self._tail.close()
         self._clear()
 
     def _answer(self) -> None:

@@ -30,13 +30,15 @@ from stream_service.workers.stream_services import StreamServices
 from stream_service.workers.tail_machine import Tail
 from stream_storage.contract import Do, StreamRecord
 
+PUSH_TAGS = PUSH.tag, PUSH_BATCH.tag, RICH_PUSH.tag
+
 
 class ReadableStream(Worker):
     """Serves the readers of one stream-partition at its address.
 
     stream: the stored stream, if it was just read. None after a crash: then the worker reads it again, after all writes
     that it submitted before the crash.
-    on_removed: called when the stream has been deleted, to free its address.
+    on_removed: called with `identity` when the stream has been deleted, to free its address.
     """
 
     def __init__(
@@ -45,21 +47,42 @@ class ReadableStream(Worker):
         partition: int,
         stream: StoredStream | None,
         services: StreamServices,
-        on_removed: Callable[[], None],
+        on_removed: Callable[[tuple[str, int]], None],
     ) -> None:
         self.identity = (name, partition)
-        self.frequent = Frequent((PUSH.tag, PUSH_BATCH.tag, RICH_PUSH.tag), int(Right.WRITE), name)
+        self.frequent = Frequent(PUSH_TAGS, int(Right.WRITE), name)
         self._services = services
         self._on_removed = on_removed
         self._route: tuple[Address, ...] = ()
         self._counted_index = 0
         self._bounds = StreamBounds(0, 0, 0)
         self._tail = Tail(services.tails)
-        self.pulls = PullQueue(self, self._bounds, self._tail, services, self._maybe_resume)
-        self.bulk: BulkReads = BulkReads(self, self._bounds, services)
-        self.mirror_pulls: MirrorPulls = MirrorPulls(self, self.identity, self._bounds, services, self.pulls)
+        self._pulls: PullQueue | None = None
+        self._bulk: BulkReads | None = None
+        self._mirror_pulls: MirrorPulls | None = None
         self.admin: StreamManagement = StreamManagement(self, self.identity, self._bounds, services, self._removed)
         self._stream = stream
+
+    # A node has many streams that nobody reads for long, so these parts are made for the first request.
+
+    @property
+    def pulls(self) -> PullQueue:
+        # Reads are served only while nothing is under way, so the new queue has nothing to hold its pulls for.
+        if self._pulls is None:
+            self._pulls = PullQueue(self, self._bounds, self._tail, self._services, self._maybe_resume)
+        return self._pulls
+
+    @property
+    def bulk(self) -> BulkReads:
+        if self._bulk is None:
+            self._bulk = BulkReads(self, self._bounds, self._services)
+        return self._bulk
+
+    @property
+    def mirror_pulls(self) -> MirrorPulls:
+        if self._mirror_pulls is None:
+            self._mirror_pulls = MirrorPulls(self, self.identity, self._bounds, self._services, self.pulls)
+        return self._mirror_pulls
 
     @property
     def bounds(self) -> StreamBounds:
@@ -67,7 +90,6 @@ class ReadableStream(Worker):
 
     def started(self) -> None:
         self._route = (self.context.address,)
-        self.pulls.started()
         # Only the first start uses the stream that was read before: after a crash it is outdated.
         stream, self._stream = self._stream, None
         if stream is not None:
@@ -83,13 +105,16 @@ class ReadableStream(Worker):
 
     def stopped(self) -> None:
         self._services.counters.closed.add(self.identity[0])
-        self.pulls.close()
+        self._tail.close()
+        if self._pulls is not None:
+            self._pulls.close()
 
     def hand_over(self) -> list[Message]:
         """Ends serving the stream, which another node serves from now on. Returns the messages that were not served."""
         # What was submitted to the storage is still stored and confirmed. The mailbox has later messages.
         self.admin.hand_over()
-        return self.pulls.hand_over()
+        self._tail.close()
+        return [] if self._pulls is None else self._pulls.hand_over()
 
     def demand(self, message: Message) -> Demand | list[Demand]:
         """Returns the rights that the sender of this message needs. Raises ProtocolError."""
@@ -138,12 +163,13 @@ class ReadableStream(Worker):
             raise ProtocolError("this is another stream; create streams at the stream service")
 
     def _removed(self) -> None:
-        self.pulls.refuse(DELETED)
-        self._on_removed()
+        if self._pulls is not None:
+            self._pulls.refuse(DELETED)
+        self._on_removed(self.identity)
 
     def _maybe_resume(self) -> None:
         # Too many pulls may have paused the mailbox.
-        if not self.pulls.is_full:
+        if self._pulls is None or not self._pulls.is_full:
             self.context.resume()
 
     def _count_growth(self) -> None:
@@ -173,7 +199,7 @@ class ReadOnlyStream(ReadableStream):
     def __init__(
         self, name: str, partition: int, stream: StoredStream | None, services: StreamServices, kept: Rules
     ) -> None:
-        super().__init__(name, partition, stream, services, on_removed=lambda: None)
+        super().__init__(name, partition, stream, services, on_removed=_keep)
         self._kept = kept
 
     def receive(self, run: Sequence[Message]) -> None:
@@ -208,3 +234,7 @@ class ReadOnlyStream(ReadableStream):
         self._count_growth()
         self.pulls.wake()
         self.pulls.answer()
+
+
+def _keep(identity: tuple[str, int]) -> None:
+    """The `on_removed` of a stream that no client can delete."""

@@ -1,4 +1,5 @@
-"""RetentionWorker: makes every stream delete the messages that exceed its retention, then shrinks the database file.
+"""RetentionWorker: makes every stream delete the messages that exceed its retention, then shrinks the database file. It
+also ends the workers of streams that nobody has needed for long.
 
 It works in small steps with pauses, so that it never delays pushes. `workers.admin` decides what one stream deletes.
 """
@@ -41,14 +42,14 @@ class RetentionWorker(Worker):
     def _begin_round(self) -> None:
         # Reading the clock notices jumps and small corrections even if no message is pushed for long.
         self._directory.clock.time_us()
-        self._left = self._directory.addresses()
+        self._left = self._directory.addresses_to_tend()
         self._next_slice()
 
     def _next_slice(self) -> None:
         now, self._left = self._left[:SLICE_STREAMS], self._left[SLICE_STREAMS:]
         try:
             for address in now:
-                self._directory.apply_retention(address)
+                self._directory.tend(address)
         except StorageClosed:
             # The node is stopping. The other streams follow after its next start.
             return

@@ -36,10 +36,13 @@ from stream_service.workers.role_requests import RoleRequests
 from stream_service.workers.served import Read, Write, find_served, not_served
 from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
 from stream_service.workers.stream_services import StreamServices
-from stream_storage.contract import Append, Do, Session
+from stream_storage.contract import Append, Do, Session, StreamRecord
 from stream_storage.errors import CommitUnsettled, IndexConflict, StorageError, UnknownStreamId
 
 logger = structlog.get_logger(__name__)
+
+REST_AFTER_S = 60.0
+"""The worker of a stream that nobody has needed for this long ends, until somebody needs it."""
 
 T = TypeVar("T")
 
@@ -59,7 +62,7 @@ class StreamWorker(ReadableStream):
         partition: int,
         stream: StoredStream | None,
         services: StreamServices,
-        on_removed: Callable[[], None],
+        on_removed: Callable[[tuple[str, int]], None],
     ) -> None:
         super().__init__(name, partition, stream, services, on_removed)
         self._machine = StreamMachine(self._bounds)
@@ -68,7 +71,13 @@ class StreamWorker(ReadableStream):
         self._publishers = PublisherMemory(self._bounds, services)
         self._end_search = EndSearch(self._bounds, services)
         self._traces = None if services.tracing is None else PushTraces(services.tracing, name, partition)
-        self.roles: RoleRequests = RoleRequests(self, self.identity, self._bounds, services)
+        self._received = -1
+        self._unused_since_s = 0.0
+
+    @property
+    def roles(self) -> RoleRequests:
+        # It keeps nothing, so each request has one of its own.
+        return RoleRequests(self, self.identity, self._bounds, self._services)
 
     @property
     def last_time_us(self) -> int:
@@ -98,13 +107,35 @@ class StreamWorker(ReadableStream):
         self.context.send_run(gathered.answers_behind)
         return [*pulls, *gathered.messages, *self._machine.close()]
 
+    def find_rest(self, received: int, now_s: float) -> StoredStream | None:
+        """Returns what the next worker of this stream needs to begin with, if this one can end: it has got no message
+        for REST_AFTER_S, and nothing is under way. received: the number of messages so far. now_s: a steady time."""
+        if received != self._received:
+            self._received, self._unused_since_s = received, now_s
+        parts = self._pulls, self._bulk, self._mirror_pulls, self.admin
+        if (
+            now_s - self._unused_since_s < REST_AFTER_S
+            or self._machine.state is not SERVING
+            # Only the worker knows to whom the ids of publishers belong, until it has noted them.
+            or self._publishers.machine is not None
+            or self._bounds.mirror is not None
+            or self._end_search.is_under_way
+            or not all(part is None or part.is_idle for part in parts)
+        ):
+            return None
+        bounds, (name, partition) = self._bounds, self.identity
+        # No worker uses the size of the stored row.
+        ends = bounds.first_index, bounds.next_index
+        record = StreamRecord(bounds.stream_id, name, partition, *ends, size_bytes=0, created_us=bounds.created_us)
+        return StoredStream(record, self.last_time_us, self.admin.retention)
+
     def receive(self, run: Sequence[Message]) -> None:
         # The pushes to a mirror go on to the mirror's source.
         if self._bounds.is_mirror and self._services.pass_on is not None:
             run = self._services.pass_on(self.identity, run)
         self._decode(run)
         self._proceed()
-        if not self._machine.accepts or self.pulls.is_full:
+        if not self._machine.accepts or (self._pulls is not None and self._pulls.is_full):
             self.context.pause()
 
     # Requests
@@ -206,18 +237,23 @@ class StreamWorker(ReadableStream):
             else:
                 # All earlier pushes are stored or refused, so pulls may be answered.
                 self._send_answers_behind()
-                self.pulls.answer()
+                if self._pulls is not None:
+                    self._pulls.answer()
                 return
 
     def _settle(self) -> None:
         """Continues after an activity has ended: serves the messages that waited for it."""
         self._count_growth()
-        if self._machine.state is SERVING:
-            self._proceed()
+        machine, gathered = self._machine, self._gathered
+        if machine.state is SERVING:
+            # Mostly nothing waits, and a call for each of ten thousand streams costs.
+            if gathered.messages or gathered.answers_behind or machine.held or self._pulls is not None:
+                self._proceed()
         else:
             # The next append is submitted already. It has only pushes that came after the waiting pulls.
-            self.pulls.answer()
-        if self._machine.accepts and not self.pulls.is_full:
+            if self._pulls is not None:
+                self._pulls.answer()
+        if self._machine.accepts and not (self._pulls is not None and self._pulls.is_full):
             self.context.resume()
         else:
             self.context.pause()
@@ -249,7 +285,8 @@ class StreamWorker(ReadableStream):
         # From here on, the messages that come wait, or are staged for the next append, until this append has ended.
         place = self._machine.begin_append(len(pushes.data), services.now_us())
         # Pulls that came after these pushes must see them, so no pull is answered before the append has ended.
-        self.pulls.hold()
+        if self._pulls is not None:
+            self._pulls.hold()
         self._submitted, done = pushes, self._on_appended
         where = self._bounds.stream_id, place.first_index, place.time_us
         what, notes = (pushes.data, pushes.keys, pushes.headers), pushes.notes(place.first_index)
@@ -272,7 +309,8 @@ class StreamWorker(ReadableStream):
         self._machine.end_append(len(pushes.data))
         self._tail.append(operation)
         self._services.counters.stored(len(pushes), pushes.waited_s())
-        self.pulls.wake()
+        if self._pulls is not None:
+            self._pulls.wake()
         # The next append is submitted first, so that the writing thread works on it while the confirms are encoded.
         if self._gathered.messages:
             self._append(self._take_gathered())
@@ -331,7 +369,8 @@ class StreamWorker(ReadableStream):
             if not self._gathered.messages:
                 self._gathered = PushRun(None)
             self._tail.clear()
-            self.pulls.wake()
+            if self._pulls is not None:
+                self._pulls.wake()
 
     def _refuse(self, pushes: PushRun, failure: Failure) -> None:
         """Answers pushes that failed, after a delay, because a real publisher sends a failed push again at once."""
@@ -373,7 +412,8 @@ class StreamWorker(ReadableStream):
             self._refuse_copy(message, refusal)
             return True
         machine.begin_copy()
-        self.pulls.hold()
+        if self._pulls is not None:
+            self._pulls.hold()
         times = {"last_time_us": machine.last_time_us, "now_us": self._services.now_us()}
         begins = machine.begins_with(copy.index)
         done = self.context.guard(partial(self._copied, message, copy))
@@ -394,7 +434,8 @@ class StreamWorker(ReadableStream):
         self._machine.end_copy(copy.index, len(copy.messages), operation.last_time_us)
         # The copied messages are not in the tail, and a tail must not have gaps.
         self._tail.clear()
-        self.pulls.wake()
+        if self._pulls is not None:
+            self._pulls.wake()
         self.context.send(self._copy_answer(message, copy, stored=True))
         self._settle()
 
@@ -422,7 +463,8 @@ class StreamWorker(ReadableStream):
         self._machine.begin_change()
         # A part of the node may have called this, and not a message, so the mailbox is still open.
         self.context.pause()
-        self.pulls.hold()
+        if self._pulls is not None:
+            self._pulls.hold()
         changed = self.context.guard(partial(self._changed, then))
         self._services.storage.submit_write(StreamChange(self._bounds.stream_id, work, changed))
         return True
@@ -450,7 +492,8 @@ class StreamWorker(ReadableStream):
             self._tail.clear()
         for append in operation.appended:
             self._tail.append(append)
-        self.pulls.wake()
+        if self._pulls is not None:
+            self._pulls.wake()
         then(operation)
         self._settle()
 

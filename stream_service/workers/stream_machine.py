@@ -145,6 +145,8 @@ class StreamMachine:
     `check` checks all of this.
     """
 
+    __slots__ = ("_place", "bounds", "held", "last_time_us", "staged_bytes", "staged_messages", "state")
+
     def __init__(self, bounds: StreamBounds) -> None:
         self.state = OPENING
         self.bounds = bounds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 import trio
@@ -244,3 +244,28 @@ async def test_two_workers_that_call_each_other_for_ever_do_not_stop_the_node(no
         await trio.lowlevel.checkpoint()
     assert node.statistics().routed > 10_000
     node.unregister(A)
+
+
+async def test_a_worker_that_sleeps_starts_at_its_first_message(node: Node) -> None:
+    """The messages of one batch reach one worker, in order; nobody else gets the address meanwhile."""
+    woken: list[Recorder] = []
+
+    def wake(address: Address) -> Callable[[], Recorder]:
+        woken.append(Recorder())
+        return lambda: woken[-1]
+
+    node.register_asleep(A, wake)
+    with pytest.raises(AddressInUse):
+        node.register([A], Recorder)
+    assert (node.is_asleep(A), node.is_registered(A), node.statistics().workers, woken) == (True, True, 1, [])
+    node.send_run([message(A, b"1"), message(A, b"2")])
+    assert [worker.payloads for worker in woken] == [[b"1", b"2"]]
+    # It sleeps again: the next message reaches a new worker.
+    node.put_to_sleep(A, wake)
+    assert woken[0].stops == 1
+    node.send(message(A, b"3"))
+    assert [worker.payloads for worker in woken] == [[b"1", b"2"], [b"3"]]
+    node.put_to_sleep(A, wake)
+    assert node.retire(A) == []
+    assert not node.is_registered(A)
+    assert not node.send(message(A, b"4"))

@@ -27,6 +27,8 @@ from tests.support.virtual_time import run_seeded
 VIRTUAL_TIMEOUT_S = 2_000.0
 """The slowest seeds need a tenth of it."""
 STREAMS = ("s1", "s2")
+TENDED_EVERY_S = 0.4
+"""So often the node ends the workers that have nothing to do; `conftest.py` makes that happen without a wait."""
 
 RunnerFactory = Callable[..., FaultyRunner]
 
@@ -165,7 +167,7 @@ class World:
                 services = Services(
                     node,
                     runner,
-                    Config(),
+                    Config(retention_interval_s=TENDED_EVERY_S),
                     now_us=lambda: int(trio.current_time() * 1e6),
                     new_id=lambda: rng.randbytes(8).hex(),
                 )

@@ -155,7 +155,7 @@ class World:
         around.session.begin()
         record = around.session.log.ensure_stream("s", 0, 0)
         around.session.commit()
-        self._worker = StreamWorker("s", 0, StoredStream(record, 0, None), around, lambda: None)
+        self._worker = StreamWorker("s", 0, StoredStream(record, 0, None), around, lambda identity: None)
         self._worker.context = around
         self._worker.started()
         self._sent: list[Message] = []
@@ -251,7 +251,8 @@ class World:
         """One thing is under way at most, and the mailbox waits exactly while it must."""
         machine, gathered = self._worker._machine, self._worker._gathered
         machine.check()
-        self._worker.pulls._machine.check()
+        if self._worker._pulls is not None:
+            self._worker._pulls._machine.check()
         assert len(self._around.writes) <= 1
         assert len(self._around.reads) <= 2, "one read of pages, and one of sequence numbers"
         assert self._around.paused == (not machine.accepts)
