@@ -15,7 +15,7 @@ import msgspec
 from bench.measure import PAGE_MESSAGES
 from bench.own import Own
 from bench.peers import Peer, Work
-from bench.plan import Plan
+from bench.plan import MIB, Plan
 from bench.report import Sample
 from bench.servers.bench_node import BenchNode
 from stream_node.node.config import ENVIRONMENT_PREFIX
@@ -31,6 +31,8 @@ LOADED_WINDOW = 1_000
 """The window of pushes by which the maximum of a system is found, for the loads that are parts of it."""
 BLOCKING = ", blocking client"
 CONSUMER = ", consumer"
+LARGE_PUSHED, LARGE_PULLED = "push of large messages", "pull of large messages"
+UNCONFIRMED_BYTES_MAX = 64 * MIB
 TIMED_MIN = 50_000
 """Of a load with a rate, about so many pushes or more are timed."""
 
@@ -116,6 +118,34 @@ def pulls(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sa
                 yield peer.measure(Work.PULL, round_, stream=stream, **load)
 
 
+def large(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
+    """Durable pushes of large messages, and large messages pulled, ours by a consumer; in turn with the peers whose
+    client sends several messages as one pipeline."""
+    others = [peer for peer in peers if peer.kind.work == "redis"]
+    for size_bytes in plan.large_pushed_bytes:
+        load = _volume(plan, size_bytes, window=max(1, UNCONFIRMED_BYTES_MAX // size_bytes))
+        for round_ in range(plan.rounds):
+            for own in owns:
+                with own.node() as node:
+                    yield own.measure(node, "push", work=LARGE_PUSHED, round_=round_, stream="bench.0", **load)
+            for peer in others:
+                yield peer.measure(Work.PUSH, round_, stream=peer.new_stream(), named=LARGE_PUSHED, **load)
+    with ExitStack() as stack:
+        nodes = _nodes(owns, stack)
+        for size_bytes in plan.large_pulled_bytes:
+            load, stream = _volume(plan, size_bytes, window=PAGE_MESSAGES), f"bench.{size_bytes}"
+            fill = {**load, "window": max(1, min(PAGE_MESSAGES, UNCONFIRMED_BYTES_MAX // size_bytes))}
+            for own, node in nodes:
+                own.measure(node, "push", work="fill", round_=0, stream=stream, **fill)
+            for peer in others:
+                peer.measure(Work.PUSH, 0, stream=stream, **fill)
+            for round_ in range(plan.rounds):
+                for own, node in nodes:
+                    yield own.measure(node, "follow", work=LARGE_PULLED, round_=round_, stream=stream, **load)
+                for peer in others:
+                    yield peer.measure(Work.PULL, round_, stream=stream, named=LARGE_PULLED, **load)
+
+
 def deliveries(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
     """The way of a message from its push to a consumer that waits for it, at a fixed rate."""
     load: dict[str, Any] = {"rate": plan.delivered_rate, "seconds": plan.delivered_seconds}
@@ -168,6 +198,10 @@ def _nodes(owns: Sequence[Own], stack: ExitStack) -> list[tuple[Own, BenchNode]]
 def _load(plan: Plan, *, window: int) -> dict[str, Any]:
     """A load that ends after the messages of the plan, or after its seconds if these pass first."""
     return {"messages": plan.messages, "seconds": plan.seconds, "size_bytes": plan.size_bytes, "window": window}
+
+
+def _volume(plan: Plan, size_bytes: int, *, window: int) -> dict[str, Any]:
+    return {"messages": max(10, plan.volume_bytes // size_bytes), "size_bytes": size_bytes, "window": window}
 
 
 def _at(plan: Plan, most: float, percent: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench.compared import BLOCKING, BY_CLIENTS, CONSUMER, DELIVERED, MANY
+from bench.compared import BLOCKING, BY_CLIENTS, CONSUMER, DELIVERED, LARGE_PULLED, LARGE_PUSHED, MANY
 from bench.measure import PAGE_MESSAGES
 from bench.own import COMPILED
 from bench.peers.kinds import NATS_DEFAULT, NATS_SYNCED, VALKEY
@@ -37,10 +37,15 @@ TO_PEERS = ((VALKEY, 1.5), (NATS_DEFAULT, 3.0), (NATS_SYNCED, 5.0))
 
 
 PUSHED = (
-    (100, VALKEY, 1.2),
+    (100, VALKEY, 1.5),
     *((window, peer, wanted) for window in (1_000, 10_000) for peer, wanted in TO_PEERS),
 )
 """The windows, peers and ratios of the goals of pushes."""
+LARGE = (
+    *((LARGE_PUSHED, size_bytes, 1.0) for size_bytes in (1_000_000, 15_000_000)),
+    *((LARGE_PULLED, size_bytes, 0.9) for size_bytes in (10_000, 1_000_000)),
+)
+"""The works, sizes and ratios of the goals of large messages."""
 
 
 def rate(sample: Sample) -> float:
@@ -137,6 +142,10 @@ def _to_peers(report: Report, system: str) -> Iterator[Goal]:
     yield _of_rounds(f"{system}: ms, p99 of a push, window 1,000", 10.0, times_ms, at_most=True)
     pulled = ratios(report.find("pull", system=system + CONSUMER), report.find("pull", system=VALKEY), rate)
     yield _of_rounds(f"{system}: messages pulled by a consumer, to those of {VALKEY}", 3.0, pulled)
+    for work, size_bytes, wanted in LARGE:
+        ours, theirs = (report.find(work, system=each, size_bytes=size_bytes) for each in (system, VALKEY))
+        what = f"{system}: {work}, {size_bytes:,} bytes, to those of {VALKEY}"
+        yield _of_rounds(what, wanted, ratios(ours, theirs, rate))
     for name, figure, most_ms in (("p50", p50_us, 1.5), ("p99", p99_us, 5.0)):
         ways_ms = [figure(sample) / 1e3 for sample in report.find(DELIVERED, system=system)]
         yield _of_rounds(f"{system}: ms, {name} from push to a waiting consumer", most_ms, ways_ms, at_most=True)
@@ -234,7 +243,7 @@ def _of_growth(report: Report) -> Iterator[Goal]:
         spread = ratios(report.find("push by streams", streams=many, window=window), one, rate)
         unconfirmed = f", {window:,} unconfirmed" if window else ""
         yield _of_rounds(f"pushes to {many:,} streams, to those to one{unconfirmed}", 0.8, spread)
-    for size_bytes, wanted in ((1_000, 100.0), (10_000, 250.0)):
+    for size_bytes, wanted in ((1_000, 100.0), (10_000, 300.0)):
         volumes = [sample.bytes_per_second / MIB for sample in report.find("push by size", size_bytes=size_bytes)]
         yield _of_rounds(f"MiB a second of messages of {size_bytes:,} bytes", wanted, volumes)
     memory = [memory_bytes(sample) for sample in report.find("memory")]

@@ -20,6 +20,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     single_clients: the numbers of clients that push one message at a time, in turn with the peers.
     many_streams: the numbers of streams to which one client pushes, in turn with the peers.
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
+    large_pushed_bytes, large_pulled_bytes: the sizes of large messages that are compared with peers.
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
     round. visible: messages whose way through a daemon on Spark is timed; each takes about two seconds.
@@ -46,6 +47,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     retained_seconds: float = 30.0
     sizes_bytes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, MIB)
     volume_bytes: int = 128 * MIB
+    large_pushed_bytes: tuple[int, ...] = (1_000_000, 15_000_000)
+    large_pulled_bytes: tuple[int, ...] = (10_000, 1_000_000)
     streams: tuple[int, ...] = (1, 10, 100, 1_000)
     many_streams: tuple[int, ...] = (1_000, 10_000)
     single_clients: tuple[int, ...] = (1_000,)
@@ -84,6 +87,8 @@ QUICK = Plan(
     windows=(1, 1_000),
     sizes_bytes=(10, 10_000),
     volume_bytes=MIB,
+    large_pushed_bytes=(100_000,),
+    large_pulled_bytes=(10_000,),
     streams=(1, 10),
     many_streams=(10,),
     single_clients=(10,),

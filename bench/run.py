@@ -112,6 +112,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "fanout": lambda bench: scale.consumers(bench.plan),
     "codec": lambda bench: compare(bench.plan.rounds, bench.place, bench.absent),
     "scale": _scales,
+    "large": lambda bench: compared.large(bench.plan, bench.owns, bench.peers),
     "cardinal": lambda bench: cardinal.samples(bench.plan),
     "export": lambda bench: export.samples(bench.plan, bench.place),
     "export-ways": lambda bench: export.other_samples(bench.plan, bench.place),

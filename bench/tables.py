@@ -79,6 +79,8 @@ TITLES = {
     "deleting: a retention by age beside a publisher": "Pushes beside a retention by age",
     "fanout": "Consumers that follow one publisher (messages are deliveries)",
     "push by size": "Durable pushes by size",
+    "push of large messages": "Durable pushes of large messages",
+    "pull of large messages": "Large messages pulled",
     "push by streams": "Durable pushes round robin to many streams",
     "push by clients": "Durable pushes by many connections to one stream",
     "memory": "Memory while ten million messages are pushed",

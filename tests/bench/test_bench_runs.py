@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import run
+from bench import compared, run
 from bench.__main__ import build
 from bench.big_log import STREAM, extend_log
-from bench.compared import CONSUMER
 from bench.measure import push_rate
+from bench.own import Own
 from bench.plan import QUICK
 from bench.report import OURS, Report
 from bench.run import PARTS, Options, run_bench
@@ -157,7 +157,7 @@ def test_a_report_has_the_fields_that_are_promised(capfd: pytest.CaptureFixture[
     )
     report = msgspec.json.decode(capfd.readouterr().out, type=Benched)
     pulled = [(sample.work, sample.system, sample.messages) for sample in report.samples]
-    assert pulled == [("pull", OURS, 100), ("pull", OURS + CONSUMER, 100)]
+    assert pulled == [("pull", OURS, 100), ("pull", OURS + compared.CONSUMER, 100)]
 
 
 def test_an_unknown_part_or_peer_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
@@ -194,6 +194,7 @@ def test_every_part_can_be_asked_for() -> None:
             "fanout",
             "codec",
             "scale",
+            "large",
             "cardinal",
             "export",
         ),
@@ -297,3 +298,11 @@ def test_a_sample_says_what_the_server_spent() -> None:
     assert sample.server_memory_bytes > 10_000_000
     assert sample.fsyncs_per_second is not None
     assert sample.fsyncs_per_second > 0
+
+
+def test_large_messages_are_pushed_and_pulled_whole() -> None:
+    """Goal: each size is pushed and pulled, with the bytes of the plan. Method: the samples of a small run."""
+    plan = msgspec.structs.replace(TINY, large_pushed_bytes=(200_000,), large_pulled_bytes=(20_000, 90_000))
+    samples = [(each.work, each.size_bytes, each.messages) for each in compared.large(plan, [Own()], [])]
+    pushed, pulled = compared.LARGE_PUSHED, compared.LARGE_PULLED
+    assert samples == [(pushed, 200_000, 10), (pulled, 20_000, 52), (pulled, 90_000, 11)]
