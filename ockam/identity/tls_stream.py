@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -33,7 +33,10 @@ async def connect_tls(stream: trio.abc.Stream, layer: TlsLayer) -> None:
 
 
 async def receive_decrypted(
-    stream: trio.abc.Stream, layer: TlsLayer, put_raw: Callable[[bytes], None], bytes_max: int
+    receive_some: Callable[[int], Awaitable[bytes | bytearray]],
+    layer: TlsLayer,
+    put_raw: Callable[[bytes], None],
+    bytes_max: int,
 ) -> bytes:
     """Returns the next bytes, or b"" if the other side has closed its sending side. Raises TlsFault. put_raw: sends the
     bytes with which TLS itself answers, for example after a change of keys."""
@@ -46,7 +49,7 @@ async def receive_decrypted(
         if data:
             return data
         if not layer.ended:
-            chunk = bytes(await stream.receive_some(bytes_max))
+            chunk = bytes(await receive_some(bytes_max))
             if not chunk:
                 return b""
     return b""

@@ -40,7 +40,7 @@ from ockam.transport.forwarding import OpenRequests, is_passed_on, leaves
 from ockam.transport.listener import has_unread
 from ockam.transport.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.transport.remote_streams import LinkEnd
-from ockam.transport.sockets import end_stream, send_nowait
+from ockam.transport.sockets import end_stream, receive_ready, send_nowait
 from ockam.transport.wire import Wire
 
 WHOLE_BYTES_MIN = 64 * 1024
@@ -89,7 +89,9 @@ class Connection(Worker):
         self._who = ConnectionIdentity(
             peer, proved=identity, authenticator=authenticator, takes_certificate=tls_listener is not None
         )
-        self._receive_some: Callable[[int], Awaitable[bytes | bytearray]] = stream.receive_some
+        self._receive_some: Callable[[int], Awaitable[bytes | bytearray]] = (
+            stream.receive_some if self._socket is None else partial(receive_ready, self._socket)
+        )
         self.fault: RemoteProtocolError | None = None
         self.own_address = address
         self.peer = peer
@@ -126,7 +128,7 @@ class Connection(Worker):
 
     def _use(self, tls: TlsLayer) -> None:
         self._tls = tls
-        self._receive_some = partial(receive_decrypted, self._stream, tls, self._put_raw)
+        self._receive_some = partial(receive_decrypted, self._receive_some, tls, self._put_raw)
 
     # Outgoing messages.
 

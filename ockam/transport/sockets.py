@@ -28,6 +28,22 @@ def send_nowait(socket: HasDescriptor, *pieces: bytes) -> bytes:
     return b""
 
 
+async def receive_ready(socket: trio.socket.SocketType, bytes_max: int) -> bytes:
+    """Waits for bytes, and returns them as soon as the event loop sees them; b"" at the end. A socket stream of trio
+    asks for them in vain before it waits, and lets all other tasks run before it returns them. Raises
+    ClosedResourceError and BrokenResourceError."""
+    while True:
+        if socket.fileno() < 0:
+            raise trio.ClosedResourceError("this socket is closed")
+        await trio.lowlevel.wait_readable(socket)
+        try:
+            return os.read(socket.fileno(), bytes_max)
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            raise trio.BrokenResourceError("the connection is broken") from error
+
+
 def socket_name(address: tuple[Any, ...]) -> str:
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

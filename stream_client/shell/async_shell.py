@@ -351,7 +351,7 @@ class AsyncShell:
                 self.core.receive_data(received)
             layer = self._layer
             while True:
-                data = await stream.receive(READ_BYTES_MAX)
+                data = await self._read(stream)
                 if layer is not None:
                     data = layer.decrypt(data)
                 # Received bytes may complete no record of TLS, or announce the end of the other side.
@@ -363,6 +363,22 @@ class AsyncShell:
             return error_of(self._address, error)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return None
+
+    async def _read(self, stream: anyio.abc.ByteStream) -> bytes:
+        """Waits for bytes. Under trio, they are read as soon as the event loop sees them: the stream would ask for them
+        in vain before it waits, and let all other tasks run before it returns them."""
+        while self._socket is not None:
+            await anyio.wait_readable(self._socket)
+            try:
+                data = self._socket.recv(READ_BYTES_MAX)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise anyio.BrokenResourceError from error
+            if not data:
+                raise anyio.EndOfStream
+            return data
+        return await stream.receive(READ_BYTES_MAX)
 
     async def _send(self, stream: anyio.abc.ByteStream, scope: anyio.CancelScope) -> None:
         """Sends the core's outgoing bytes whenever there are any. If the connection breaks, cancels `scope`."""

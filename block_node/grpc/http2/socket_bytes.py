@@ -41,7 +41,7 @@ class SocketBytes:
         else:
             try:
                 # The answers of TLS itself go out in front of the next bytes.
-                data = await receive_decrypted(self._stream, self._tls, self._raw.append, READ_BYTES)
+                data = await receive_decrypted(self._stream.receive_some, self._tls, self._raw.append, READ_BYTES)
             except RemoteProtocolError as error:
                 raise trio.BrokenResourceError(str(error)) from error
         self.received_bytes += len(data)

@@ -67,7 +67,7 @@ class HttpStream:
             data = bytes(await self._stream.receive_some(READ_BYTES_MAX))
         else:
             try:
-                data = await receive_decrypted(self._stream, self._tls, self._put_raw, READ_BYTES_MAX)
+                data = await receive_decrypted(self._stream.receive_some, self._tls, self._put_raw, READ_BYTES_MAX)
             except RemoteProtocolError as error:
                 raise trio.BrokenResourceError(str(error)) from error
         self.traffic.received_bytes += len(data)
