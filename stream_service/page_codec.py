@@ -210,7 +210,7 @@ def encode_packed_page(
     sizes = list(map(len, data))
     head = [encode_uint(each) for each in (request_id, first_index, next_index, resume_index)]
     head += (TIME.pack(created_us), encode_uint(records[0][0] if records else resume_index))
-    packed = TIME.pack(*times_us) if len(times_us) == 1 else pack(f"<{len(sizes)}Q", *(each[2] for each in records))
+    packed = TIME.pack(*times_us) if len(times_us) == 1 else pack(f"<{len(sizes)}Q", *[each[2] for each in records])
     for column in (packed, pack(f"<{len(sizes)}I", *sizes)):
         head += (encode_uint(len(column)), column)
     head.append(encode_uint(sum(sizes)))
