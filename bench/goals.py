@@ -13,6 +13,7 @@ from bench.peers.kinds import NATS_DEFAULT, NATS_SYNCED, VALKEY
 from bench.plan import MIB
 from bench.report import OURS, CodecSample, Goal, Report, Sample, ratios, typical
 from bench.works import (
+    actors,
     backfill,
     block,
     cardinal,
@@ -91,6 +92,7 @@ def goals(report: Report) -> Iterator[Goal]:
     yield from _of_postgres(report)
     yield from _of_cluster(report)
     yield from _of_growth(report)
+    yield from _of_actors(report)
     whole = typical(report.find(cardinal.REASSEMBLE), rate)
     yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)
     stored = ratios(report.find(cardinal.STORE), report.find(cardinal.RECEIVE), rate)
@@ -266,6 +268,14 @@ def _of_growth(report: Report) -> Iterator[Goal]:
         )
         what = f"p50 of pulling {page:,} of {largest:,} messages, to a small log"
         yield _of_rounds(what, wanted, longer, at_most=True)
+
+
+def _of_actors(report: Report) -> Iterator[Goal]:
+    for system, kib_max in ((actors.CALLED, 2.0), (actors.AWAITING, 8.0)):
+        asked = [rate(sample) for sample in report.find(actors.ASKED, system=system, window=100)]
+        yield _of_rounds(f"requests a second of an AsyncWorker, 100 at once, to another {system}", 60_000.0, asked)
+        sizes = [memory_bytes(each) / each.clients / KIB for each in report.find(actors.ASLEEP, system=system)]
+        yield _of_rounds(f"KiB of each sleeping {system}", kib_max, sizes, at_most=True)
 
 
 def _of_flood(report: Report) -> Iterator[Goal]:

@@ -24,7 +24,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
     round. visible: messages whose way through a daemon on Spark is timed; each takes about two seconds.
-    slow_seconds: how long each side pushes with a slow sync.
+    slow_seconds: how long each side pushes with a slow sync. sleeping_workers: actors whose memory is measured.
     rule_turns: short turns of pushes with and without rules, in each round.
     flood_turns: how often a flood begins and stands still, for each window.
     watch_seconds: how long a nearly idle node is measured. watch_turns: turns of pushes with and without watching.
@@ -68,6 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     watch_seconds: float = 15.0
     watch_turns: int = 12
     watched_messages: int = 250_000
+    sleeping_workers: int = 100_000
     slow_publishers: int = 64
     slow_sync_ms: int = 5
     slow_seconds: float = 3.0
@@ -107,6 +108,7 @@ QUICK = Plan(
     watch_seconds=0.5,
     watch_turns=1,
     watched_messages=2_000,
+    sleeping_workers=1_000,
     slow_publishers=16,
     slow_seconds=0.3,
 )

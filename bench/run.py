@@ -27,6 +27,7 @@ from bench.report import CodecSample, Report, Sample
 from bench.servers import s3
 from bench.show import show
 from bench.works import (
+    actors,
     backfill,
     block,
     cardinal,
@@ -111,6 +112,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "deleting": lambda bench: deleting.samples(bench.plan),
     "fanout": lambda bench: scale.consumers(bench.plan),
     "codec": lambda bench: compare(bench.plan.rounds, bench.place, bench.absent),
+    "actors": lambda bench: actors.samples(bench.plan),
     "scale": _scales,
     "large": lambda bench: compared.large(bench.plan, bench.owns, bench.peers),
     "cardinal": lambda bench: cardinal.samples(bench.plan),

@@ -88,6 +88,8 @@ TITLES = {
     "slow disk": "Publishers that wait for each confirm, when each sync takes 5 ms longer",
     "pull by log": "Single pulls from anywhere in a log",
     "push by log": "Pushes to the end of a log",
+    "actors: asked and answered": "Requests of an AsyncWorker to a worker of its node (window: at once; by CPU time)",
+    "actors: asleep": "Memory of workers that sleep (clients: workers; server MiB: growth of the process)",
     "cardinal: made": "Cardinal messages made of blocks",
     "cardinal: put together and ordered": "Cardinal messages put together and ordered, in one process",
     "cardinal: sent through a node": "Cardinal messages sent through a node of four partitions",

@@ -1,4 +1,4 @@
-"""Workers that exchange routed messages, and the TCP transport that carries the messages between nodes.
+"""Actors that exchange routed messages, as in Ockam: nodes with workers, TCP between nodes, and secure channels.
 
     async with trio.open_nursery() as nursery:
         node = Node(nursery)
@@ -6,12 +6,13 @@
         transport = TcpTransport(node, nursery)
         await transport.listen("127.0.0.1", 4000)
 
-- A `Worker` has an `Address` and handles `Message`s. A `Node` routes messages to workers and runs them.
+- A `Worker` or `AsyncWorker` has an `Address` and handles `Message`s. A `Node` routes messages to workers, and runs
+  the workers.
 - A `Protocol` encodes and decodes payloads.
-- `TcpTransport` connects nodes. `FrameReader` and `FrameWriter` encode and decode frames, without sockets.
+- `TcpTransport` connects nodes. `SecureChannels` accepts encrypted channels.
 
-This package does not depend on streams or SQL. Each public name is imported on its first use, so a client
-that needs only `Protocol` does not have to install trio."""
+This package does not depend on streams or SQL. Each public name is imported on its first use, so a client that needs
+only `Protocol` does not have to install trio."""
 
 from __future__ import annotations
 
@@ -28,90 +29,113 @@ if TYPE_CHECKING:
         local,
         parse_address,
         parse_route,
+        tcp,
     )
-    from ockam.actors.mailbox import Mailbox
-    from ockam.actors.message import HERE, Message, Origin, reply_to
+    from ockam.actors.async_worker import AsyncWorker
+    from ockam.actors.cell import WorkerState
+    from ockam.actors.message import Message, Origin, reply_to
     from ockam.actors.node import Node, NodeStatistics
-    from ockam.actors.worker import Context, HandlingFailed, Worker, WorkerFactory
-    from ockam.errors import AddressInUse, ConnectFailed, FrameTooLarge, InvalidAddress, OckamError, RemoteProtocolError
-    from ockam.identity.gate import DENIED, Gate
-    from ockam.identity.identity import ANONYMOUS, NODE, Identity
-    from ockam.protocol import ERROR, Protocol, ProtocolError
+    from ockam.actors.worker import ALWAYS, FEW, NEVER, Context, Ended, Restarts, Worker, WorkerFactory
+    from ockam.errors import (
+        AddressInUse,
+        AskRefused,
+        AskTimedOut,
+        CallbackExpected,
+        ChildFailed,
+        ConnectFailed,
+        FrameTooLarge,
+        InvalidAddress,
+        OckamError,
+        RemoteProtocolError,
+        WorkerEnded,
+    )
+    from ockam.identity.channel.identity_file import ensure_identity
+    from ockam.identity.channel.own_identity import OwnIdentity
+    from ockam.identity.channel.trust_list import TrustList
+    from ockam.identity.channel.workers.channels import SecureChannels
+    from ockam.identity.gate import Gate
+    from ockam.identity.identity import Identity
+    from ockam.protocol import ERROR, Protocol, ProtocolError, error_payload, failed_payload
     from ockam.transport.calling import Framing
     from ockam.transport.connection_machine import ConnectionLimits, ConnectionStatistics
-    from ockam.transport.frames import BadFrame, FrameReader, FrameWriter
     from ockam.transport.tcp import TcpTransport
     from ockam.transport.tcp_statistics import TcpStatistics
-    from ockam.transport.wire import Wire
-    from ockam.transport.wire_head import HEAD
-    from ockam.transport.wire_legacy import LEGACY
 
 __all__ = [
-    "ANONYMOUS",
+    "ALWAYS",
     "DEFAULT_PORT",
-    "DENIED",
     "ERROR",
-    "HEAD",
-    "HERE",
-    "LEGACY",
+    "FEW",
     "LOCAL",
-    "NODE",
+    "NEVER",
     "TCP",
     "Address",
     "AddressInUse",
-    "BadFrame",
+    "AskRefused",
+    "AskTimedOut",
+    "AsyncWorker",
+    "CallbackExpected",
+    "ChildFailed",
     "ConnectFailed",
     "ConnectionLimits",
     "ConnectionStatistics",
     "Context",
-    "FrameReader",
+    "Ended",
     "FrameTooLarge",
-    "FrameWriter",
     "Framing",
     "Gate",
-    "HandlingFailed",
     "Identity",
     "InvalidAddress",
-    "Mailbox",
     "Message",
     "Node",
     "NodeStatistics",
     "OckamError",
     "Origin",
+    "OwnIdentity",
     "Protocol",
     "ProtocolError",
     "RemoteProtocolError",
+    "Restarts",
     "Route",
+    "SecureChannels",
     "TcpStatistics",
     "TcpTransport",
-    "Wire",
+    "TrustList",
     "Worker",
+    "WorkerEnded",
     "WorkerFactory",
+    "WorkerState",
+    "ensure_identity",
+    "error_payload",
+    "failed_payload",
     "format_route",
     "local",
     "parse_address",
     "parse_route",
     "reply_to",
+    "tcp",
 ]
 
 _MODULES = {
-    "actors.address": "Address DEFAULT_PORT LOCAL Route TCP format_route local parse_address parse_route",
-    "actors.mailbox": "Mailbox",
-    "actors.message": "HERE Message Origin reply_to",
+    "actors.address": "Address DEFAULT_PORT LOCAL Route TCP format_route local parse_address parse_route tcp",
+    "actors.async_worker": "AsyncWorker",
+    "actors.cell": "WorkerState",
+    "actors.message": "Message Origin reply_to",
     "actors.node": "Node NodeStatistics",
-    "actors.worker": "Context HandlingFailed Worker WorkerFactory",
-    "errors": "AddressInUse ConnectFailed FrameTooLarge InvalidAddress OckamError RemoteProtocolError",
-    "identity.gate": "DENIED Gate",
-    "identity.identity": "ANONYMOUS Identity NODE",
-    "protocol": "ERROR Protocol ProtocolError",
+    "actors.worker": "ALWAYS Context Ended FEW NEVER Restarts Worker WorkerFactory",
+    "errors": "AddressInUse AskRefused AskTimedOut CallbackExpected ChildFailed ConnectFailed FrameTooLarge "
+    "InvalidAddress OckamError RemoteProtocolError WorkerEnded",
+    "identity.channel.identity_file": "ensure_identity",
+    "identity.channel.own_identity": "OwnIdentity",
+    "identity.channel.trust_list": "TrustList",
+    "identity.channel.workers.channels": "SecureChannels",
+    "identity.gate": "Gate",
+    "identity.identity": "Identity",
+    "protocol": "ERROR Protocol ProtocolError error_payload failed_payload",
     "transport.calling": "Framing",
     "transport.connection_machine": "ConnectionLimits ConnectionStatistics",
-    "transport.frames": "BadFrame FrameReader FrameWriter",
     "transport.tcp": "TcpTransport",
     "transport.tcp_statistics": "TcpStatistics",
-    "transport.wire": "Wire",
-    "transport.wire_head": "HEAD",
-    "transport.wire_legacy": "LEGACY",
 }
 """The names of each module. It is imported at the first use of one of them."""
 

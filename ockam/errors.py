@@ -43,3 +43,32 @@ class FrameTooLarge(OckamError):
 
 class ConnectFailed(OckamError):
     """Error: a connection to the other node could not be made."""
+
+
+class CallbackExpected(OckamError, TypeError):
+    """Error: a worker has a coroutine function where the node calls a function, or the other way round. A worker that
+    awaits derives from `AsyncWorker`."""
+
+
+class AskTimedOut(OckamError):
+    """Error: no answer to a request came within its time. It may have been handled all the same."""
+
+
+class AskRefused(OckamError):
+    """Error: a request was answered with an `error`, or nobody takes it.
+
+    reason: the text of the `error`. route: the route of the request, as text."""
+
+    def __init__(self, reason: str, route: str) -> None:
+        super().__init__(f"{route}: {reason}")
+        self.reason = reason
+        self.route = route
+
+
+class ChildFailed(OckamError):
+    """Error: a child of a worker has crashed more often than its `Restarts` allow. Its parent crashes with this error,
+    unless it overrides `child_ended`."""
+
+
+class WorkerEnded(OckamError):
+    """Error: a worker that has stopped or crashed tried to start a child."""

@@ -21,7 +21,7 @@ WITH_SPARK = {"plots.py", "spark_exactly_once.py"}
 WITH_A_SCHEDULER = {"airflow_export.py", "dagster_export.py"}
 """Tested where the scheduler is installed, in tests/spark_export/exporter/test_scheduled.py."""
 SVG = "{http://www.w3.org/2000/svg}"
-WITHOUT_NODE = {"fork_tree.py"}
+WITHOUT_NODE = {"echo_node.py", "fork_tree.py"}
 LINES_MAX = 56
 RUN_TIMEOUT_S = 60.0
 SPARK_TIMEOUT_S = 240.0
@@ -79,6 +79,15 @@ def test_an_example_is_short_and_says_what_it_is_for(name: str) -> None:
     docstring = ast.get_docstring(ast.parse(text)) or ""
     node = "" if name in WITHOUT_NODE else "STREAM_NODE_ADDRESS=127.0.0.1:4000 "
     assert f"{node}python examples/{name}" in docstring.splitlines()
+
+
+def test_a_node_of_its_own_answers_and_its_worker_is_there_again_after_a_crash(node: NodeProcess) -> None:
+    assert run_example("echo_node.py", node) == [
+        "echo: hello",
+        "shout: HELLO",
+        "shout: the worker failed; it is restarted",
+        "shout: STILL HERE",
+    ]
 
 
 def test_of_two_forks_the_one_that_is_committed_later_replaces_the_other(node: NodeProcess) -> None:

@@ -38,6 +38,7 @@ PAGES = [
     "docs/dashboard.md",
     "docs/http.md",
     "docs/operating.md",
+    "docs/own-workers.md",
     "docs/tutorial.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/how-to").glob("*.md")),
 ]

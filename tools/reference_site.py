@@ -14,6 +14,7 @@ PACKAGES = {
     "block_node.client": "The client of blocks",
     "cardinal_streams": "Cardinal Streams",
     "block_manager": "A tree of blocks",
+    "ockam": "Actors, routes and nodes of your own",
     "spark_export": "Spark and the exporter",
     "stream_node.testing": "Nodes inside a program, for tests",
     "bare": "The codec",

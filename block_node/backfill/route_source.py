@@ -39,7 +39,7 @@ from ockam.actors.address import Route, local
 from ockam.actors.asker import Answers, Asker, Unanswered, demand_of_answer, is_closed
 from ockam.actors.message import Message
 from ockam.actors.node import Node
-from ockam.actors.worker import Worker
+from ockam.actors.worker import NEVER, Worker
 from ockam.identity.rules.rights import Demand
 from ockam.protocol import ERROR, ProtocolError
 
@@ -97,7 +97,7 @@ class RouteSource:
     ) -> None:
         address = local("BF_" + self._new_id())
         asker = Asker(self._node, self._route[0])
-        self._node.register([address], lambda: asker, restarts=False)
+        self._node.register([address], lambda: asker, restarts=NEVER)
 
         def answered(answers: Answers) -> None:
             self._node.unregister(address)

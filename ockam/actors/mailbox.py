@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -39,6 +38,8 @@ class Mailbox:
     A connection stops reading while a mailbox to which it has delivered messages is `full`, so a mailbox exceeds its
     limits by at most one read of each connection. It also counts as full from `hold` to `admit`.
 
+    refuses: whether the node refuses messages for it while it is `at_limit`. It then never counts as full, so that a
+    worker that never reads stops no connection.
     is_link: whether it is that of a connection that this node has made, by which it passes messages on.
     is_peer: whether it is that of a connection whose peer has called this node.
 
@@ -46,24 +47,28 @@ class Mailbox:
     waiting messages. `_counted` has an entry for each arrival of such messages, oldest first: the value of `_received`
     after it, its bytes, and the usage."""
 
-    __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "is_peer")
+    __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "is_peer", "refuses")
 
     def __init__(self) -> None:
-        # A list, because an empty deque has 760 bytes, and nearly always everything is taken at once.
+        # Lists, since an empty deque takes 760 bytes, and most mailboxes are empty.
         self._messages: list[Message] = []
-        self._counted: deque[tuple[int, int, Usage]] | None = None
+        self._counted: list[tuple[int, int, Usage]] = []
         self._size_bytes = 0
         self._received = 0
         self._held = False
         self._room: trio.Event | None = None
-        self.is_link = self.is_peer = False
+        self.is_link = self.is_peer = self.refuses = False
 
     def __len__(self) -> int:
         return len(self._messages)
 
     @property
     def full(self) -> bool:
-        return self._held or len(self._messages) >= MESSAGES_MAX or self._size_bytes >= BYTES_MAX
+        return self._held or (self.at_limit and not self.refuses)
+
+    @property
+    def at_limit(self) -> bool:
+        return len(self._messages) >= MESSAGES_MAX or self._size_bytes >= BYTES_MAX
 
     @property
     def size_bytes(self) -> int:
@@ -90,15 +95,15 @@ class Mailbox:
         self._messages[:0] = messages
         self._size_bytes += sum(len(message.payload) for message in messages)
 
-    def take_run(self) -> list[Message]:
-        messages = self._messages
+    def take_run(self, count_max: int = RUN_MESSAGES_MAX) -> list[Message]:
+        run = self._messages
         # Mostly the worker takes everything, and nothing needs to be summed.
-        if len(messages) <= RUN_MESSAGES_MAX:
-            run, self._messages = messages, []
+        if len(run) <= count_max:
+            self._messages = []
             self._size_bytes = 0
         else:
-            run = messages[:RUN_MESSAGES_MAX]
-            del messages[:RUN_MESSAGES_MAX]
+            self._messages = run[count_max:]
+            del run[count_max:]
             self._size_bytes -= sum(len(message.payload) for message in run)
         if self._counted:
             self._give_back()
@@ -131,16 +136,18 @@ class Mailbox:
 
     def _hold_for(self, usage: Usage, size_bytes: int) -> None:
         usage.hold(size_bytes)
-        if self._counted is None:
-            self._counted = deque()
         self._counted.append((self._received, size_bytes, usage))
 
     def _give_back(self) -> None:
         # Messages that arrived together are counted until all of them are taken.
         gone = self._received - len(self._messages)
-        while self._counted and self._counted[0][0] <= gone:
-            _, size_bytes, usage = self._counted.popleft()
+        given = 0
+        for end, size_bytes, usage in self._counted:
+            if end > gone:
+                break
             usage.hold(-size_bytes)
+            given += 1
+        del self._counted[:given]
 
     def _report_room(self) -> None:
         if self._room is not None and not self.full:

@@ -10,19 +10,24 @@ import msgspec
 import structlog
 import trio
 
-from ockam.actors.address import LOCAL, Address, shown
-from ockam.actors.cell import Cell
+from ockam.actors.address import LOCAL, Address, Route, shown
+from ockam.actors.asks import Asks
+from ockam.actors.async_worker import TaskCell, check_functions
+from ockam.actors.cell import Cell, WorkerState
 from ockam.actors.mailbox import Life, Mailbox
 from ockam.actors.message import Message, reply_to
 from ockam.actors.timers import Timers
-from ockam.actors.worker import HandlingFailed, Worker, WorkerFactory
+from ockam.actors.worker import ALWAYS, ASK_TIMEOUT_S, Ended, HandlingFailed, Restarts, Worker, WorkerFactory
 from ockam.errors import AddressInUse
 from ockam.identity.gate import Gate
-from ockam.protocol import ProtocolError
+from ockam.protocol import ProtocolError, failed_payload
 from ockam.quotas.usage import Usages
 
 RUNS_PER_BATCH_MAX = 10_000
 """The worker calls after which other tasks of the event loop run. Two workers could answer each other without end."""
+
+ANSWERED = Mailbox()
+"""The mailbox of all answers to `Node.ask`, which never wait, so that it is always empty."""
 
 logger = structlog.get_logger(__name__)
 
@@ -35,12 +40,15 @@ class NodeStatistics(msgspec.Struct, frozen=True):
 
     workers: the number of addresses in use. routed: messages put into mailboxes.
     dropped: messages that were not delivered or that failed, by reason.
-    crashes: crashes of workers. Each is followed by a restart, unless the worker must not be restarted."""
+    crashes: crashes of workers. restarts: workers that were started again. given_up: workers that were not, because
+    they had reached the limit of their `Restarts`."""
 
     workers: int
     routed: int
     dropped: dict[str, int]
     crashes: int
+    restarts: int = 0
+    given_up: int = 0
 
 
 class DeliveryBatch:
@@ -82,21 +90,37 @@ class Node:
         self.depth = 0
         self.gate: Gate | None = None
         self._routed = 0
-        self._crashes = 0
+        self._asks = Asks(self)
+        self._counts: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
-    def register(self, addresses: Sequence[Address], factory: WorkerFactory, *, restarts: bool = True) -> Address:
+    def register(self, addresses: Sequence[Address], factory: WorkerFactory, *, restarts: Restarts = ALWAYS) -> Address:
         """Starts a worker under one or more addresses. Returns the first address.
 
-        restarts: whether a crash restarts the worker. If not, a crash ends the worker and frees its addresses.
-        Raises AddressInUse if another worker has one of the addresses."""
+        restarts: when the worker is started again after its end. Raises AddressInUse if another worker has one of the
+        addresses, and CallbackExpected if the worker awaits and is no AsyncWorker."""
+        return self.start_cell(addresses, factory, restarts, None)
+
+    def start_cell(
+        self, addresses: Sequence[Address], factory: WorkerFactory, restarts: Restarts, parent: Cell | None
+    ) -> Address:
         # All addresses are checked before the first is taken, so that an error leaves nothing behind.
         for address in addresses:
             if self.is_registered(address):
                 raise AddressInUse(f"the address {address} is taken")
-        cell = Cell(self, tuple(addresses), factory, restarts=restarts)
+        worker = factory()
+        of: type = type(worker)
+        check_functions(of)
+        kind = TaskCell if worker.awaits else Cell
+        cell = kind(self, tuple(addresses), factory, worker, restarts, parent)
         self._cells.update(dict.fromkeys(addresses, cell))
-        cell.start()
+        if parent is not None:
+            parent.add_child(cell)
+        try:
+            cell.start()
+        except BaseException:
+            self.end_cell(cell)
+            raise
         return addresses[0]
 
     def register_asleep(self, address: Address, wake: Callable[[Address], WorkerFactory]) -> None:
@@ -115,14 +139,18 @@ class Node:
         return address in self._asleep
 
     def unregister(self, address: Address) -> None:
-        """Stops the worker at this address and frees all addresses of this worker. Safe to repeat."""
+        """Stops the worker at this address and its children, and frees all their addresses. Safe to repeat."""
         self._asleep.pop(address, None)
         cell = self._cells.get(address)
         if cell is not None:
-            # The addresses go first: messages that the worker sends while it stops must not come back to it.
+            self.end_cell(cell)
+
+    def end_cell(self, cell: Cell, end: Ended | None = None) -> None:
+        # The addresses go first: messages that the worker sends while it stops must not come back to it.
+        if self._cells.get(cell.addresses[0]) is cell:
             for each in cell.addresses:
                 del self._cells[each]
-            cell.stop()
+            cell.stop(end)
 
     def retire(self, address: Address) -> list[Message]:
         """Stops the worker at this address. Returns the messages that it has not got yet."""
@@ -184,9 +212,10 @@ class Node:
         # The next hop is no worker here: a transport may forward the message.
         if cell is None:
             return self._deliver_remote(message)
-        # Between a crash and the restart nobody empties the mailbox, so it must not grow without limit.
-        if cell.life is Life.RESTARTING and cell.mailbox.full:
-            self._dropped["restarting"] += 1
+        # Between a crash and the restart nobody empties the mailbox, and a worker that awaits may never do so. It must
+        # not grow without limit.
+        if cell.refuses and cell.mailbox.at_limit:
+            self._refuse_full(cell, message)
             return None
         self._routed += 1
         mailbox = cell.mailbox
@@ -209,13 +238,13 @@ class Node:
             while end < count and messages[end].onward_route is route:
                 end += 1
             cell = cells.get(route[0]) if route else None
-            # A transport or a restarting worker may refuse each message, so these are delivered one by one. So are
-            # those to a worker that sleeps, which the first of them starts.
-            if cell is None or cell.life is Life.RESTARTING:
+            # A transport, or a worker that restarts or awaits, may refuse each message, so these are delivered one by
+            # one. So are those to a worker that sleeps, which the first of them starts.
+            if cell is None or cell.refuses:
                 found = map(self.deliver, messages[start:end])
                 mailboxes.update(mailbox for mailbox in found if mailbox is not None)
             else:
-                # The worker is running. Its mailbox never refuses; a full one stops the readers of connections instead.
+                # The mailbox never refuses; a full one stops the readers of connections instead.
                 self._routed += end - start
                 mailbox = cell.mailbox
                 if end - start == 1:
@@ -269,6 +298,16 @@ class Node:
         if payload is not None:
             self.send(reply_to(message, message.onward_route[0], payload))
 
+    async def ask(self, route: Route, payload: bytes, timeout_s: float = ASK_TIMEOUT_S) -> Message:
+        """Sends a request and returns the first answer that comes to its private return address.
+
+        Raises AskRefused if the answer is an `error` or nobody takes the request, and AskTimedOut. A request of which
+        the caller was cancelled takes no answer any more."""
+        return await self._asks.ask(route, payload, timeout_s)
+
+    def count(self, what: str) -> None:
+        self._counts[what] += 1
+
     def count_drop(self, reason: str) -> None:
         self._dropped[reason] += 1
 
@@ -280,8 +319,13 @@ class Node:
         each."""
         return (cell.mailbox for cell in self._cells.values())
 
+    def tree(self) -> tuple[WorkerState, ...]:
+        """Returns the state of all workers. Those that a worker has started are in the state of that worker."""
+        return tuple(cell.state() for cell in dict.fromkeys(self._cells.values()) if cell.parent is None)
+
     def statistics(self) -> NodeStatistics:
-        return NodeStatistics(len(self._cells) + len(self._asleep), self._routed, dict(self._dropped), self._crashes)
+        counts = (self._counts[name] for name in ("crashes", "restarts", "given_up"))
+        return NodeStatistics(len(self._cells) + len(self._asleep), self._routed, dict(self._dropped), *counts)
 
     def _call(self, function: Callable[[], None]) -> None:
         with self.batch():
@@ -295,8 +339,17 @@ class Node:
         self.register([address], wake(address))
         return self._cells[address]
 
+    def _refuse_full(self, cell: Cell, message: Message) -> None:
+        self._dropped["restarting" if cell.life is Life.RESTARTING else "mailbox_full"] += 1
+        # A connection has stopped reading, so that only workers that awaits are told. The answer has no return route:
+        # two full mailboxes would refuse each other's refusals without end.
+        if cell.mailbox.refuses and message.return_route:
+            self.send(Message(message.return_route, (), failed_payload("the mailbox is full; send it again later")))
+
     def _deliver_remote(self, message: Message) -> Mailbox | None:
         hop = message.onward_route[0]
+        if self._asks.take(message):
+            return ANSWERED
         forward = self._forwards.get(hop.type)
         mailbox = forward(message) if forward is not None else None
         # No transport takes the message. It is dropped without an answer, as in real nodes.
@@ -334,7 +387,7 @@ class Node:
             self._run_ready()
 
     def _run(self, cell: Cell) -> None:
-        run: Sequence[Message] = cell.mailbox.take_run()
+        run: Sequence[Message] = cell.mailbox.take_run(cell.run_messages_max)
         try:
             # A worker never sees a message that the sender may not send to it.
             if self.gate is not None and run:
@@ -344,12 +397,8 @@ class Node:
         except HandlingFailed as failure:
             # Only one message failed. The later messages are handled after the restart.
             cell.mailbox.put_back(run[failure.position + 1 :])
-            self.crash(cell, run[failure.position : failure.position + 1], failure.__cause__ or failure)
+            cell.crash(run[failure.position : failure.position + 1], failure.__cause__ or failure)
         except Exception as error:
-            self.crash(cell, run, error)
+            cell.crash(run, error)
         else:
             cell.make_ready()
-
-    def crash(self, cell: Cell, failed: Sequence[Message], error: BaseException) -> None:
-        self._crashes += 1
-        cell.crash(failed, error)

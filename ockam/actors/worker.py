@@ -6,13 +6,50 @@ until the callback is called. So a thousand workers can share one commit, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ParamSpec, Protocol
+from typing import Any, ClassVar, Literal, ParamSpec, Protocol
 
-from ockam.actors.address import Address
+import msgspec
+
+from ockam.actors.address import Address, Route
 from ockam.actors.message import Message, reply_to
+from ockam.errors import ChildFailed
 from ockam.protocol import error_payload
 
 P = ParamSpec("P")
+
+ASK_TIMEOUT_S = 10.0
+"""How long a request waits for its answer if its sender says nothing else."""
+
+
+class Restarts(msgspec.Struct, frozen=True):
+    """When the node starts a worker again that has ended. It then has the same addresses and the same mailbox.
+
+    when: "always"; "on_crash" (not after it has stopped by itself); or "never".
+    most, within_s: a worker that ends again after `most` restarts within so many seconds is given up: it is not started
+        again, and its parent is told (`Worker.child_ended`). None: no limit.
+
+    The first restart comes after 0.1 s; each further one after twice the time, at most 10 s. A worker that has run for
+    a minute begins with 0.1 s again."""
+
+    when: Literal["always", "on_crash", "never"] = "always"
+    most: int | None = None
+    within_s: float = 60.0
+
+
+ALWAYS = Restarts()
+NEVER = Restarts("never")
+FEW = Restarts(most=3, within_s=5.0)
+"""The default of children: three restarts within five seconds, as of Ockam's and Elixir's supervisors."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The end of a child. address: its first address. reason: why it ended, as text. error: the exception of its crash,
+    if it has crashed. gave_up: whether it would be started again, but for the limit of its `Restarts`."""
+
+    address: Address
+    reason: str
+    error: BaseException | None
+    gave_up: bool
 
 
 class Context(Protocol):
@@ -45,11 +82,22 @@ class Context(Protocol):
         """Calls the function once after the delay, unless the worker has stopped or crashed before."""
         ...
 
+    # The methods of the same names of `Worker` and `AsyncWorker` explain these.
+
+    async def ask(self, route: Route, payload: bytes, timeout_s: float = ASK_TIMEOUT_S) -> Message: ...
+
+    def start_child(self, addresses: Sequence[Address], factory: WorkerFactory, restarts: Restarts) -> Address: ...
+
+    def stop_child(self, address: Address) -> None: ...
+
+    def stop(self, reason: str) -> None: ...
+
 
 class Worker:
     """The base class of all workers. Override `handle` for single messages, or `receive` for lists of messages."""
 
     context: Context
+    awaits: ClassVar[bool] = False
 
     def started(self) -> None:
         """Runs when the worker starts, before its first message. `context` is already set."""
@@ -65,8 +113,9 @@ class Worker:
             except Exception as error:
                 raise HandlingFailed(position) from error
 
-    def handle(self, message: Message) -> None:
-        """Handles one message. The default answers with an `error`: any peer can send messages to any worker."""
+    def handle(self, message: Message) -> Any:
+        """Handles one message; what it returns is not used. The default answers with an `error`, because any peer can
+        send messages to any worker."""
         self.reply(message, error_payload("nobody here takes messages"))
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
@@ -81,6 +130,27 @@ class Worker:
     def reply(self, message: Message, payload: bytes) -> None:
         """Sends an answer to a message. Its return route is the worker's address to which the message was sent."""
         self.context.send(reply_to(message, message.onward_route[0], payload))
+
+    def start_child(self, addresses: Sequence[Address], factory: WorkerFactory, restarts: Restarts = FEW) -> Address:
+        """Starts a worker that ends when this worker stops or crashes, before it. Returns its first address.
+
+        Call it in `started`, so that a restart of this worker starts its children anew. Raises AddressInUse,
+        WorkerEnded."""
+        return self.context.start_child(addresses, factory, restarts)
+
+    def stop_child(self, address: Address) -> None:
+        """Stops a child, without a restart. `child_ended` is not called. Safe to repeat."""
+        self.context.stop_child(address)
+
+    def stop(self, reason: str = "stopped by itself") -> None:
+        """Stops this worker; its `Restarts` say whether it is started again. reason: for the parent and the status."""
+        self.context.stop(reason)
+
+    def child_ended(self, end: Ended) -> None:
+        """Runs when a child has ended by itself and is not started again. The default raises ChildFailed for a child
+        that was given up, so that this worker crashes, too, and its own parent decides what happens to it."""
+        if end.gave_up:
+            raise ChildFailed(f"{end.address} was given up: {end.reason}") from end.error
 
 
 class HandlingFailed(Exception):

@@ -12,7 +12,7 @@ from ockam.actors.address import Address, local, tcp
 from ockam.actors.asker import Answers, Asker, Unanswered
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
-from ockam.actors.worker import Worker
+from ockam.actors.worker import NEVER, Worker
 from ockam.identity.rules.rights import NOTHING
 
 SERVICE, HERE = local("service"), local("asker")
@@ -34,7 +34,7 @@ async def asker_beside(service: type[Worker], asked: Address | None = None) -> A
         node = Node(nursery)
         asker = Asker(node, asked)
         node.register([SERVICE], service)
-        node.register([HERE], lambda: asker, restarts=False)
+        node.register([HERE], lambda: asker, restarts=NEVER)
         yield node, asker
         nursery.cancel_scope.cancel()
 

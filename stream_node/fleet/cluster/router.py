@@ -20,6 +20,7 @@ from ockam.actors.asker import Answers, Asker, Unanswered
 from ockam.actors.mailbox import Mailbox
 from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Forward, Node
+from ockam.actors.worker import NEVER
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
@@ -143,7 +144,7 @@ class Router:
         shards = {shard.owner: number for number, shard in enumerate(self._view.shards)}
         back = local(GATHER_PREFIX + self._new_nonce()[:8].hex())
         asker = Asker(self._node)
-        self._node.register([back], lambda: asker, restarts=False)
+        self._node.register([back], lambda: asker, restarts=NEVER)
 
         def gathered(answers: Answers) -> None:
             self._node.unregister(back)

@@ -9,6 +9,7 @@ from typing import TypeVar
 from ockam.actors.address import Address, local, tcp
 from ockam.actors.asker import Asker, Unanswered
 from ockam.actors.node import Node
+from ockam.actors.worker import NEVER
 from ockam.errors import InvalidAddress
 from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError
 from ockam.transport.forwarding import UNREACHABLE, is_destination_unreachable
@@ -59,7 +60,7 @@ def asking(node: Node, destination: str, new_id: Callable[[], str]) -> Iterator[
         asker = Asker(node, tcp(destination))
     except InvalidAddress as error:
         raise SourceLost(f"no node can be reached there: {error}") from error
-    address = node.register([local("MI_" + new_id())], lambda: asker, restarts=False)
+    address = node.register([local("MI_" + new_id())], lambda: asker, restarts=NEVER)
     try:
         yield RemoteNode(asker, destination)
     finally:

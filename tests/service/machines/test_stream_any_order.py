@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ockam.actors.address import local
 from ockam.actors.message import Message
+from ockam.actors.worker import Context
 from ockam.protocol import Protocol
 from stream_service.appending import APPEND, AppendedMessage, AppendRequest, AppendStatus
 from stream_service.copying import COPY, CopiedMessage, CopyRequest
@@ -156,7 +157,7 @@ class World:
         record = around.session.log.ensure_stream("s", 0, 0)
         around.session.commit()
         self._worker = StreamWorker("s", 0, StoredStream(record, 0, None), around, lambda identity: None)
-        self._worker.context = around
+        self._worker.context = cast(Context, around)
         self._worker.started()
         self._sent: list[Message] = []
         self._next_number = 0

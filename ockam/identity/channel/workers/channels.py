@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from ockam.actors.address import local
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
-from ockam.actors.worker import Worker
+from ockam.actors.worker import NEVER, Worker
 from ockam.identity.channel.admission_machine import AdmissionMachine
 from ockam.identity.channel.channel_machine import ChannelMachine
 from ockam.identity.channel.errors import HandshakeFailed, IdentityFileError, PeerRefused
@@ -140,7 +140,7 @@ class SecureChannels:
             self._ended["gave_way"] += 1
             given.end("gave_way")
         # The worker is registered before message 2 is sent, because message 3 comes to its address.
-        self._node.register((inner, outer), lambda: channel, restarts=False)
+        self._node.register((inner, outer), lambda: channel, restarts=NEVER)
         self._node.call_later(self._limits.handshake_s_max, lambda: self._give_up(channel))
         self._node.deliver(Message(message.return_route, (inner,), answer))
 

@@ -1,0 +1,132 @@
+"""Asks: requests of this node whose sender waits for one answer. They are sent by workers and by the program itself.
+
+Each request has a private return address, which is no worker: whatever comes to it first is the answer, and ends it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+
+from ockam.actors.address import LOCAL, Address, Route, format_route
+from ockam.actors.message import Message
+from ockam.errors import AskRefused, AskTimedOut
+from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError
+
+LOOK_S = 0.05
+"""The interval in which requests notice that their time is over, or that the asked worker has ended."""
+ADDRESS_PREFIX = b"ASK_"
+AT_ONCE_MAX = 100
+"""The number of answers without a wait after which other tasks run once."""
+
+
+class AskingNode(Protocol):
+    """The part of a node that `Asks` uses."""
+
+    def send(self, message: Message) -> bool: ...
+
+    def is_registered(self, address: Address) -> bool: ...
+
+    def call_later(self, delay_s: float, function: Callable[[], None]) -> None: ...
+
+
+class Ask:
+    """One request. answer: the message that answered it, or the error that ended it. task: the one that waits.
+
+    worker: the worker or the connection of this node to which the request goes first; None: a transport takes it."""
+
+    __slots__ = ("answer", "deadline_s", "route", "task", "worker")
+
+    def __init__(self, route: Route, worker: Address | None, deadline_s: float) -> None:
+        self.route = route
+        self.worker = worker
+        self.deadline_s = deadline_s
+        self.answer: Message | AskTimedOut | AskRefused | None = None
+        self.task: Task | None = None
+
+    def end(self, answer: Message | AskTimedOut | AskRefused) -> None:
+        self.answer = answer
+        if self.task is not None:
+            reschedule(self.task)
+
+
+class Asks:
+    """The open requests of one node, by their return addresses. A peer that was not asked cannot guess an address.
+
+    Invariant: an address is here exactly as long as the call of `ask` that made it has no answer. So a late or second
+    answer comes to an unknown address, whatever has ended the call. One timer watches all requests."""
+
+    def __init__(self, node: AskingNode) -> None:
+        self._node = node
+        self._open: dict[Address, Ask] = {}
+        self._is_watching = False
+        self._at_once = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def ask(self, route: Route, payload: bytes, timeout_s: float) -> Message:
+        address = Address(LOCAL, ADDRESS_PREFIX + secrets.token_bytes(12).hex().encode())
+        worker = route[0] if route and self._node.is_registered(route[0]) else None
+        ask = self._open[address] = Ask(route, worker, trio.current_time() + timeout_s)
+        try:
+            if not self._node.send(Message(route, (address,), payload)):
+                ask.answer = ask.answer or AskRefused(
+                    "no worker or transport of this node takes the request", format_route(route)
+                )
+            # A worker that answers at once does so before `send` returns. Tasks that ask only such workers must still
+            # let the others run.
+            if ask.answer is not None:
+                self._at_once += 1
+                if self._at_once % AT_ONCE_MAX == 0:
+                    await trio.lowlevel.checkpoint()
+            else:
+                self._watch_within(timeout_s)
+                ask.task = current_task()
+                await wait_task_rescheduled(lambda _: Abort.SUCCEEDED)
+        finally:
+            self._open.pop(address, None)
+        return _checked(ask.answer, route)
+
+    def take(self, message: Message) -> bool:
+        """Ends the request to whose return address the message goes. Returns False if there is none."""
+        ask = self._open.pop(message.onward_route[0], None)
+        if ask is not None:
+            ask.end(message)
+        return ask is not None
+
+    def _watch_within(self, delay_s: float) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            self._node.call_later(min(LOOK_S, delay_s), self._watch)
+
+    def _watch(self) -> None:
+        self._is_watching = False
+        now_s = trio.current_time()
+        for address, ask in list(self._open.items()):
+            error: AskTimedOut | AskRefused | None = None
+            if ask.deadline_s <= now_s:
+                error = AskTimedOut(f"no answer in time from {format_route(ask.route)}")
+            elif ask.worker is not None and not self._node.is_registered(ask.worker):
+                error = AskRefused("the worker or the connection has ended", format_route(ask.route))
+            if error is not None:
+                del self._open[address]
+                ask.end(error)
+        if self._open:
+            self._watch_within(LOOK_S)
+
+
+def _checked(answer: Message | AskTimedOut | AskRefused | None, route: Route) -> Message:
+    assert answer is not None
+    if not isinstance(answer, Message):
+        raise answer
+    if ERROR.is_in(answer.payload):
+        try:
+            reason = ERROR.decode_response(answer.payload).reason
+        except ProtocolError:
+            return answer
+        raise AskRefused(reason.removeprefix(REFUSAL).removeprefix(FAILURE), format_route(route))
+    return answer

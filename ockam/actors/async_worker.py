@@ -1,0 +1,178 @@
+"""AsyncWorker: the base class of actors that await. Each has a trio task, which ends and is started again with it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import structlog
+import trio
+from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+
+from ockam.actors.address import Route
+from ockam.actors.cell import Cell
+from ockam.actors.mailbox import Life
+from ockam.actors.message import Message
+from ockam.actors.worker import ASK_TIMEOUT_S, Ended, Worker
+from ockam.errors import CallbackExpected
+from ockam.protocol import ERROR, error_payload, failed_payload
+
+RUN_MESSAGES_MAX = 64
+"""The most messages that a worker takes out of its mailbox at once. Other tasks run before it takes the next ones."""
+CALLED = ("started", "stopped", "receive", "handle", "failure_payload", "denied_payload", "child_ended", "demand")
+AWAITED = ("run", "handle")
+
+logger = structlog.get_logger(__name__)
+
+
+class AsyncWorker(Worker):
+    """A worker with a task of its own, which handles one message after another. Override `handle` to be called with
+    each, or `run` to take them yourself.
+
+    If `handle` or `run` raises an exception, the worker has crashed: the sender of the message that it was handling
+    gets an `error`, and the worker is started again as its `Restarts` say, with the messages that still wait. A `run`
+    that returns stops the worker. When the worker is stopped, its task is cancelled, after its children have ended, and
+    the senders of all its messages get an `error`. A mailbox that is full refuses further messages with an `error`."""
+
+    awaits = True
+    _unread: list[Message] | None = None
+    _handled: Message | None = None
+    _task: Task | None = None
+
+    async def run(self) -> None:
+        """Handles messages until the worker ends. Override it to acquire what the worker needs, then call this one."""
+        while True:
+            await self.handle(await self.next_message())
+
+    async def handle(self, message: Message) -> None:
+        """Handles one message. The default answers with an `error`: any peer can send messages to any worker."""
+        self.reply(message, error_payload("nobody here takes messages"))
+
+    async def next_message(self) -> Message:
+        """Waits for the next message. The one before it counts as handled.
+
+        Only one task of the worker may wait at a time; otherwise raises `trio.BusyResourceError`."""
+        self._handled = None
+        while not self._unread:
+            if self._task is not None:
+                raise trio.BusyResourceError("another task of this worker waits for its next message")
+            # If messages wait in the mailbox, the node calls `receive` before `resume` returns.
+            self.context.resume()
+            if self._unread:
+                await trio.lowlevel.checkpoint()
+                continue
+            self._task = current_task()
+            try:
+                await wait_task_rescheduled(lambda _: Abort.SUCCEEDED)
+            finally:
+                self._task = None
+        self._handled = self._unread.pop()
+        return self._handled
+
+    async def ask(self, route: Route, payload: bytes, timeout_s: float = ASK_TIMEOUT_S) -> Message:
+        """Sends a request and returns its answer. Meanwhile this worker takes no other message.
+
+        Raises AskRefused if the answer is an `error` or nobody takes the request, and AskTimedOut."""
+        return await self.context.ask(route, payload, timeout_s)
+
+    def send(self, route: Route, payload: bytes) -> bool:
+        """Sends a message whose return route is this worker. Returns False if no worker or transport takes it."""
+        return self.context.send(Message(route, (self.context.address,), payload))
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        # Two workers that fail on every message must not answer each other's errors without end.
+        return None if ERROR.is_in(message.payload) else failed_payload(reason)
+
+    def receive(self, run: Sequence[Message]) -> None:
+        """Takes a list of messages for the task. The node calls it, and no other one before all are handled."""
+        self.context.pause()
+        self._unread = list(reversed(run))
+        if self._task is not None:
+            reschedule(self._task)
+            self._task = None
+
+
+class TaskCell(Cell):
+    """The cell of an AsyncWorker: it runs the worker's task.
+
+    Invariant: `_scope` is set while a task runs for the worker, and `_then` is not called before that task has ended.
+    """
+
+    __slots__ = ("_scope",)
+
+    run_messages_max = RUN_MESSAGES_MAX
+
+    def start(self) -> None:
+        self.mailbox.refuses = True
+        # A worker that cannot even start has no task.
+        self._scope: trio.CancelScope | None = None
+        super().start()
+        self._scope = trio.CancelScope()
+        self._dispatcher.start_task(self._serve)
+
+    @property
+    def waiting(self) -> int:
+        assert isinstance(self.worker, AsyncWorker)
+        return len(self.mailbox) + len(self.worker._unread or ())
+
+    async def _serve(self) -> None:
+        worker, scope = self.worker, self._scope
+        assert isinstance(worker, AsyncWorker)
+        assert scope is not None
+        failure: Exception | None = None
+        try:
+            with scope:
+                # A worker can be stopped before its task has begun.
+                if not scope.cancel_called:
+                    await worker.run()
+        except Exception as error:
+            failure = error
+        self._scope = None
+        handled, worker._handled = worker._handled, None
+        # The task has ended by an order, or by its own wish, or it has crashed.
+        if self._then is not None:
+            if failure is not None:
+                logger.error("worker_stop_failed", address=str(self.addresses[0]), exc_info=failure)
+            if handled is not None:
+                self.fail([handled], STOPPED)
+            self.go_on()
+        elif failure is None:
+            self.finish("its run() has returned")
+        else:
+            self.crash([] if handled is None else [handled], failure)
+
+    def _end(self, life: Life, then: Callable[[], None]) -> None:
+        worker = self.worker
+        assert isinstance(worker, AsyncWorker)
+        # The worker gets no message any more, though its task goes on until its children have ended. The next worker of
+        # this cell gets the messages that this one has not begun to handle.
+        if worker._unread:
+            self.mailbox.put_back(worker._unread[::-1])
+            worker._unread = None
+        super()._end(life, then)
+
+    def _end_worker(self) -> bool:
+        if self._scope is None:
+            return super()._end_worker()
+        self._scope.cancel()
+        return False
+
+    def _gone(self, end: Ended | None) -> None:
+        while run := self.mailbox.take_run():
+            self.fail(run, STOPPED)
+        super()._gone(end)
+
+
+STOPPED = "the worker has stopped"
+
+
+@lru_cache(maxsize=256)
+def check_functions(kind: type) -> None:
+    """Raises CallbackExpected if a worker awaits where the node calls it, or does not where the node awaits it."""
+    awaited = AWAITED if issubclass(kind, AsyncWorker) else ()
+    for name in {*CALLED, *awaited}:
+        function = getattr(kind, name, None)
+        if function is not None and inspect.iscoroutinefunction(function) != (name in awaited):
+            what = "must be an `async def`" if name in awaited else "is an `async def`, which nobody awaits"
+            raise CallbackExpected(f"{kind.__qualname__}.{name} {what}; a worker that awaits derives from AsyncWorker")
