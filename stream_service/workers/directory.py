@@ -109,10 +109,12 @@ class StreamDirectory:
     def now_us(self) -> int:
         """Returns the trusted time, in microseconds since 1970. It is read once a batch, because a batch can have an
         append of each of ten thousand streams."""
-        if self._now_us is None:
-            self._now_us = self.clock.time_us()
+        now_us = self._now_us
+        if now_us is None:
+            now_us = self._now_us = self.clock.time_us()
+            # Without a batch, this forgets the time at once.
             self.node.at_batch_end(self._forget_time)
-        return self._now_us
+        return now_us
 
     def _forget_time(self) -> None:
         self._now_us = None

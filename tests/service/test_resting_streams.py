@@ -136,3 +136,17 @@ async def test_a_deleted_stream_does_not_come_back(tmp_path: Path) -> None:
         assert not node_of(running).is_registered(S)
         assert running.statistics().services.streams == 0
         assert (await push(peer, await peer.create("s"), b"new")).index == 0
+
+
+async def test_the_time_is_read_once_in_a_batch_and_anew_after_it(tmp_path: Path) -> None:
+    """Goal: whoever asks outside a batch gets the present time, too."""
+    async with served(tmp_path) as running:
+        parts = running.server._parts
+        assert parts is not None
+        directory = parts.services._directory
+        before_us = directory.now_us()
+        with parts.node.batch():
+            first_us = directory.now_us()
+            assert directory.now_us() == first_us
+        assert 0 < before_us <= first_us <= directory.now_us()
+        assert directory._now_us is None
