@@ -34,6 +34,7 @@ from ockam.protocol import Protocol  # noqa: E402
 MODULES = (
     "ockam.protocol",
     "ockam.identity.authentication",
+    "ockam.actors.forwarding_protocol",
     "stream_service.protocol",
     "stream_service.extensions",
     "stream_service.cutting",
@@ -55,6 +56,7 @@ MODULES = (
     "stream_node.care.trouble_service",
     "stream_node.node.node_connections",
     "stream_node.fleet.cluster.protocol",
+    "stream_node.forwarding.bidirectional",
 )
 """The modules that define protocols. `tests/style/test_reference.py` looks for others."""
 

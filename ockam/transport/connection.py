@@ -518,6 +518,11 @@ class Connection(Worker):
         return self._tls.certificate if self._tls is not None else None
 
     @property
+    def is_reading(self) -> bool:
+        """Whether messages of the peer can come. One that has closed its side may take answers, but is leaving."""
+        return self._machine.state in (TransportState.OPENING, TransportState.OPEN, TransportState.HELD_BACK)
+
+    @property
     def backlog_bytes(self) -> int:
         return self._machine.backlog.size_bytes
 

@@ -89,6 +89,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The HOST:PORT at which the node listens for TCP connections. Port 0 picks a free port."""
     allow_forward: tuple[str, ...] = ()
     """The HOST:PORT of other nodes that clients may reach through this node."""
+    forwarding: bool = False
+    """Whether clients can register at this node to get an address on it, to which others send messages for them, and
+    have it read and write streams for them. See [own-workers.md](own-workers.md#forwarding-and-stored-routes)."""
     mirror_address: str | None = None
     """The HOST:PORT at which other nodes reach this node. The former source of a promoted mirror follows it there.
     Without this setting, it is the first address at which the node listens."""

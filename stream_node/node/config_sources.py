@@ -99,6 +99,8 @@ def _load(
     found = _address_mistakes(config) + _origin_mistakes(config) + _stuck_mistakes(config)
     if config.grpc and not config.block_node:
         found.append("grpc: has no effect without block_node; switch the block node on")
+    if config.forwarding and (config.cluster is not None or config.workers > 1):
+        found.append("forwarding: an address is known to one process; switch off cluster and several workers")
     if config.log_level not in LOG_LEVELS:
         found.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     for check in (check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):

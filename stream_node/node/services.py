@@ -23,6 +23,8 @@ from stream_node.care.write_trials import WriteTrials
 from stream_node.fleet.cluster_services import StreamShards
 from stream_node.fleet.mirror.protocol import MirrorState
 from stream_node.fleet.mirror.service import MirrorService
+from stream_node.forwarding.services import ForwardingServices, ForwardingStatistics
+from stream_node.forwarding.storing import KEEPERS as FORWARD_KEEPERS
 from stream_node.node.block_services import KEEPERS, BlockServices, BlockServicesStatistics, chain_address, read_trust
 from stream_node.node.clock_note import Known
 from stream_node.node.config import Config, ConfigError
@@ -105,7 +107,8 @@ def check_no_mirrors(database: Engine) -> None:
 class ServicesStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node's services. `stream_service.counters.StreamCounters` describes the other fields.
     streams: the partitions that are served. blocks: None if the block node is off or runs at another node of the
-    cluster. mirrors: the partitions that follow a source on another node, or fence their former one."""
+    cluster. mirrors: the partitions that follow a source on another node, or fence their former one. forwarding: None
+    if it is off."""
 
     streams: int
     refused: int
@@ -117,6 +120,7 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
     index: IndexStatistics
     blocks: BlockServicesStatistics | None
     mirrors: list[MirrorState]
+    forwarding: ForwardingStatistics | None = None
 
 
 class Services:
@@ -162,7 +166,7 @@ class Services:
             clock=clock,
             new_id=new_id,
             default_retention=_default_retention(config),
-            keepers=KEEPERS,
+            keepers=(*KEEPERS, *FORWARD_KEEPERS) if config.forwarding else KEEPERS,
             tracing=tracing,
             remote_streams=remote_streams,
         )
@@ -179,6 +183,7 @@ class Services:
             now_us=now_us,
             passes_pushes=config.mirror_passes_pushes,
         )
+        self._forwarding = ForwardingServices(node, config) if config.forwarding else None
         self._refusal: str | None = None
         self._blocks: BlockServices | None = None
         if config.block_node:
@@ -203,6 +208,8 @@ class Services:
         self._index.register(self._node, self._config.index_addresses)
         if self._blocks is not None:
             self._blocks.start()
+        if self._forwarding is not None:
+            self._forwarding.start(stream.record.name for stream in stored)
 
     def start_mirrors(self, nursery: trio.Nursery, stored: list[StoredStream], own_address: str | None) -> None:
         """Begins to follow the sources of the mirrors.
@@ -243,6 +250,7 @@ class Services:
             index=self._index.statistics(),
             blocks=None if self._blocks is None else self._blocks.statistics(),
             mirrors=self.mirrors,
+            forwarding=None if self._forwarding is None else self._forwarding.statistics(),
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from ockam.actors.message import Message
+from ockam.actors.message import HERE, Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
 from stream_service import stored
 from stream_service.extensions import (
@@ -316,7 +316,8 @@ class StreamManagement:
         end = first_index + deleted
         known = {"deleted": deleted, "from_index": first_index, "before_index": end, **message.origin.who}
         if error is None:
-            self._log.info(event, **known)
+            # What the node's own workers delete is no act of somebody, and happens often.
+            (self._log.debug if message.origin is HERE else self._log.info)(event, **known)
         else:
             self._log.error(event, **known, reason=str(error))
 

@@ -13,6 +13,7 @@ from ockam.actors.address import Address
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
 from ockam.errors import AddressInUse
+from ockam.identity.identity import NODE
 from ockam.identity.rules.rights import Demand, Right
 from ockam.identity.rules.rules import ANYTHING_TO_ANYBODY, Rule, Rules
 from ockam.transport.remote_streams import RemoteStreams
@@ -51,7 +52,7 @@ class StreamFactory:
         # the worker reads the stream again.
         known, self._stream = self._stream, None
         directory = self._directory
-        if directory.find_keeper(self._identity[0]) is not None:
+        if directory.is_read_only(self._identity[0]):
             return ReadOnlyStream(*self._identity, known, directory, directory.kept)
         return StreamWorker(*self._identity, known, directory, directory.removed)
 
@@ -140,6 +141,11 @@ class StreamDirectory:
         """Returns the rule by which only a part of the node may write the stream of this name."""
         return next((rule for rule in self._keepers if name.startswith(rule.on)), None)
 
+    def is_read_only(self, name: str) -> bool:
+        # What the node's own workers keep, they write like clients, by messages.
+        keeper = self.find_keeper(name)
+        return keeper is not None and keeper.keeper != NODE
+
     def find_create_refusal(self, message: Message, name: str) -> str | None:
         decision = self.kept.decide(message.origin.identity, Demand(Right.CREATE, name))
         return None if decision.allowed else decision.explanation
@@ -191,7 +197,7 @@ class StreamDirectory:
                 raise AddressInUse(f"the address of stream {name!r} belongs to another stream; choose another name")
             return
         # A part of the node works with each stream that it writes, and a mirror asks its source.
-        if self.find_keeper(name) is not None or stream.mirror is not None:
+        if self.is_read_only(name) or stream.mirror is not None:
             self.node.register([address], StreamFactory(self, stream))
             self._addresses[address] = None
         else:

@@ -16,8 +16,8 @@ LINES = (
     ("bare", "ockam.tracing", "ockam.files"),
     ("ockam", "stream_storage"),
     ("ockam.identity.rules",),
-    # The asker says which answers its node takes, by the rules.
-    ("ockam.identity.channel", "ockam.actors.asker"),
+    # The asker and the forwarders say which messages their node takes, by the rules.
+    ("ockam.identity.channel", "ockam.actors.asker", "ockam.actors.forwarders"),
     ("stream_service", "index_service", "block_manager"),
     # The client of both services, a floor above them: a consumer of streams keeps its position in the index service.
     # A cluster moves streams between nodes.

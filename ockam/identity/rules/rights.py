@@ -19,6 +19,8 @@ class Right(enum.IntFlag):
     BLOCK_PUBLISH, BLOCK_READ: on chains of blocks, by the name of the chain.
     OPERATE: see the state of the block node, and start its search for missing blocks; by the name of its chain. See how
         the whole node does, by its status, metrics and dashboard; on EVERY_NAME. ADMIN is enough for the status.
+    ROUTE: send messages to an operator's own worker or to a forwarding address of this node, by its address.
+    REGISTER: get a forwarding address on this node, by that address; `FWD_` for a random one.
     FORWARD: send messages through this node to another one, by the `host:port` of the other node. Make this node
         itself follow or change a stream there, by `host:port/stream` (`to_follow`, `to_replace`)."""
 
@@ -33,10 +35,12 @@ class Right(enum.IntFlag):
     BLOCK_READ = 256
     OPERATE = 512
     FORWARD = 1024
+    ROUTE = 2048
+    REGISTER = 4096
 
 
 NO_RIGHT = Right(0)
-ALL_RIGHTS = Right(2047)
+ALL_RIGHTS = Right(8191)
 STREAM_RIGHTS = Right.READ | Right.WRITE | Right.CREATE | Right.DELETE | Right.ADMIN
 """The rights on a stream. Who has one of them is allowed to know that the stream exists."""
 RIGHT_NAMES: dict[str, Right] = {right.name.lower().replace("_", "-"): right for right in Right if right.name}

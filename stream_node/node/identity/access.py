@@ -24,6 +24,7 @@ from ockam.quotas.usage import SETTING_PREFIX, Excess, Usages
 from ockam.quotas.usage_machine import LIMIT_NAMES, IdentityLimits
 from ockam.transport.tcp import TcpTransport
 from stream_node.fleet.worker_place import WorkerPlace, worker_name
+from stream_node.forwarding.storing import KEEPERS as FORWARD_KEEPERS
 from stream_node.node.block_services import KEEPERS
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.identity.token_services import state_of
@@ -176,12 +177,13 @@ def open_access(
     except OSError as error:
         raise ConfigError(f"audit_log: cannot write {error}") from error
     # From here on every message is checked.
-    authorizer = Authorizer(node, Rules([*KEEPERS, *rules.rules]), audit, answer_delay_s=config.error_delay_s)
+    keepers = (*KEEPERS, *FORWARD_KEEPERS) if config.forwarding else KEEPERS
+    authorizer = Authorizer(node, Rules([*keepers, *rules.rules]), audit, answer_delay_s=config.error_delay_s)
     node.gate = authorizer
     audit.note(Entry("node_started", reason=f"{len(rules)} rules"))
     node.usages.replace_tables(rules.limits, trio.current_time())
     node.usages.on_excess = ExcessLog(audit)
-    access = NodeAccess(file, KEEPERS, authorizer, audit, node, tcp)
+    access = NodeAccess(file, keepers, authorizer, audit, node, tcp)
     nursery.start_soon(access.watch)
     return access
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import bare
 from block_node.backfill.protocol import BACKFILL, BackfillAsk
 from block_node.protocol import PUBLISH, OpenRootSession, OpenSession
 from block_node.protocol_reading import GET, STATUS, SUBSCRIBE, GetBlock, StatusRequest, Subscribe
@@ -33,10 +34,13 @@ from index_service.protocol import (
     SavePartitionIndex,
 )
 from ockam.actors.address import Address, local, tcp
+from ockam.actors.forwarders import PREFIX, STATIC_PREFIX
+from ockam.actors.forwarding_protocol import FORWARD, ForwardRequest
 from ockam.identity.rules.rights import EVERY_NAME, STREAM_RIGHTS, Demand, Right, rights_text
 from stream_node.care.trouble_service import TROUBLES, TroublesRequest
 from stream_node.doors.http.endpoints import ENDPOINTS
 from stream_node.fleet.mirror.protocol import MIRRORS, MirrorAction, MirrorRequest
+from stream_node.forwarding.bidirectional import ENSURE_PUBLISHER, PublisherRequest
 from stream_node.node.node_connections import CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 from stream_node.node.node_status import NODE_STATUS
 from stream_node.node.node_status import NodeStatusRequest as NodeStatusRequest
@@ -156,6 +160,8 @@ def _each(act: Act) -> list[Act]:
 
 
 KEY = PositionKey("app", "orders", 0)
+STORED = "stored"
+"""The name of a forwarding address that stores messages, and must be there before."""
 ACTS = (
     _service("list streams", STREAM_RIGHTS, None, LIST.encode_request(ListRequest(1, "", None, 10))),
     _service("create a stream", Right.CREATE, "new", CREATE.encode_request(CreateStream("new"))),
@@ -276,6 +282,32 @@ ACTS = (
     *_each(_mirrors("add a mirror", Right.ADMIN, MirrorAction.ADD)),
     _mirrors("promote a mirror", Right.ADMIN, MirrorAction.PROMOTE),
     _mirrors("remove a mirror", Right.ADMIN, MirrorAction.REMOVE),
+    Act("forwarding_service", "get a random address", Right.REGISTER, PREFIX, local("forwarding_service"), b"register"),
+    Act(
+        "forwarding_service",
+        "get the address of a name",
+        Right.REGISTER,
+        STATIC_PREFIX + "app",
+        local("static_forwarding_service"),
+        bare.encode("app", str),
+    ),
+    Act(
+        "forwarding address",
+        "send a message",
+        Right.ROUTE,
+        STATIC_PREFIX + STORED,
+        local(STATIC_PREFIX + STORED),
+        FORWARD.encode_request(ForwardRequest(1, b"x")),
+    ),
+    Act(
+        "stream_bidirectional",
+        "get a publisher",
+        Right.WRITE,
+        "orders routed",
+        local("stream_bidirectional"),
+        ENSURE_PUBLISHER.encode_request(PublisherRequest("orders routed", "answers", "app")),
+        "orders routed",
+    ),
     Act("forwarding", "send to another node", Right.FORWARD, FAR, tcp(FAR), b"x", None, NOTHING),
 )
 
@@ -292,6 +324,9 @@ def table() -> str:
         CHAIN: "of the chain",
         "app": "of the client",
         GENERATED_PREFIX: f"`{GENERATED_PREFIX}`",
+        PREFIX: f"`{PREFIX}`",
+        STATIC_PREFIX + "app": "of the address",
+        STATIC_PREFIX + STORED: "of the address",
     }
     for act in ACTS:
         rights = "any on streams" if act.rights == STREAM_RIGHTS else rights_text(act.rights)

@@ -14,6 +14,8 @@ import trio
 import trio.testing
 
 from block_node.protocol_reading import SUBSCRIBE, Subscribed
+from ockam.actors.address import local
+from ockam.actors.forwarding_protocol import REGISTER, RegisterRequest
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
 from ockam.identity.gate import DENIED
@@ -23,6 +25,7 @@ from ockam.protocol import ERROR as ERROR_PROTOCOL
 from ockam.protocol import REFUSAL
 from ockam.transport.tcp import TcpTransport
 from ockam.transport.wire import Wire
+from stream_node.forwarding.services import ForwardingStatistics
 from stream_node.node.block_services import KEEPERS
 from stream_node.node.config import Config
 from stream_node.node.identity.access import open_access
@@ -37,6 +40,7 @@ from tests.ockam.identity.rules.acts import (
     FAR,
     NOTHING,
     RICH_REFUSED,
+    STORED,
     Act,
     rights_table,
     table,
@@ -59,11 +63,13 @@ def is_denial(payload: bytes) -> bool:
 
 
 async def prepare(node: Guarded, way: Way, wire: Wire) -> None:
-    """Every stream that an act needs is there, with one message."""
+    """Every stream that an act needs is there, with one message, and the address that stores them."""
     node.allow(may(ALL_RIGHTS, who=way.identity))
     peer = await way.peer(node, wire)
     for stream in sorted({act.stream for act in ACTS if act.stream is not None}):
         await peer.push(await peer.create(stream), b"first")
+    register = REGISTER.encode_request(RegisterRequest(1, STORED, stores=True, confirms=True))
+    await peer.ask((local("forwarding_service"),), register)
 
 
 def has_refused(node: Guarded, count: int) -> bool:
@@ -94,7 +100,7 @@ async def check_refused(peer: StreamPeer, act: Act) -> None:
 async def test_without_its_right_every_act_is_refused_and_audited(tmp_path: Path, kind: type[Way], wire: Wire) -> None:
     """All other rights do not help, nor do those of every other identity, and what was refused has changed nothing."""
     way = kind(tmp_path)
-    async with guarded(tmp_path, allow_forward=(FAR,), **way.settings) as node:
+    async with guarded(tmp_path, allow_forward=(FAR,), forwarding=True, **way.settings) as node:
         await prepare(node, way, wire)
         acts = [act for act in ACTS if way.forwards or act.worker != "forwarding"]
         for count, act in enumerate(acts):
@@ -134,14 +140,16 @@ async def check_nothing_changed(node: Guarded, way: Way, wire: Wire) -> None:
     assert await peer.get_index("app", "orders") == 0
     assert await peer.get_partition_index("app", "orders", 1) == 0
     services = node.running.statistics().services
-    assert services.streams == len({act.stream for act in ACTS if act.stream is not None})
+    # And that of the address that stores messages.
+    assert services.streams == len({act.stream for act in ACTS if act.stream is not None}) + 1
+    assert services.forwarding == ForwardingStatistics(addresses=1, away=1, waiting=0)
     assert services.blocks is not None
     assert services.blocks.readers.subscribe.begun == 0
 
 
 @BOTH_WIRES
 async def test_its_right_alone_is_enough_for_every_act(tmp_path: Path, wire: Wire) -> None:
-    async with guarded(tmp_path, allow_forward=(FAR,)) as node:
+    async with guarded(tmp_path, allow_forward=(FAR,), forwarding=True) as node:
         await prepare(node, Plain(tmp_path), wire)
         before = len(node.audit())
         for act in ACTS:
@@ -253,8 +261,9 @@ async def clients_of(peer: StreamPeer) -> list[str]:
 
 
 async def test_what_cannot_be_decoded_is_answered_only_to_peers_with_a_right(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as node:
-        workers = {act.address for act in ACTS if act.stream is None and act.worker != "forwarding"}
+    async with guarded(tmp_path, forwarding=True) as node:
+        absent = ("forwarding", "forwarding address")
+        workers = {act.address for act in ACTS if act.stream is None and act.worker not in absent}
         for address in sorted(workers, key=str):
             for payload in (b"", b"\xff", b"\x05hello", b"\x0estream_create"):
                 peer = await node.running.peer()

@@ -144,6 +144,8 @@ def test_rights_have_the_names_that_rules_use() -> None:
             "block-read",
             "operate",
             "forward",
+            "route",
+            "register",
         ]
     )
     assert sum(RIGHT_NAMES.values()) == ALL_RIGHTS

@@ -1,0 +1,342 @@
+"""Forwarders: addresses on this node whose messages go on to a client that nobody can call, for example behind NAT.
+
+    client                                        node                                       sender
+      │ [forwarding_service]  from [me]             │                                           │
+      ├────────────────────────────────────────────▶│ makes the forwarder FWD_…                 │
+      │ [me]  from [FWD_…], the same payload        │                                           │
+      │◀────────────────────────────────────────────┤                                           │
+      │                                             │      [FWD_…, x…]  from [s]                │
+      │ [me, x…]  from [FWD_…, S, s]                │◀──────────────────────────────────────────┤
+      │◀────────────────────────────────────────────┤                                           │
+      │ [FWD_…, S, s]  from [y]                     │      [s]  from [FWD_…, C, y]              │
+      ├────────────────────────────────────────────▶├──────────────────────────────────────────▶│
+
+C and S are the connections of the client and the sender. The messages are those of Ockam's forwarding services in
+Elixir (`forwarding_service`, `static_forwarding_service`), which Rust calls relays. One thing is added: the forwarder
+stands in the return route, so that answers pass through it. On a node with rules, messages between two connections
+pass in no other way."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections import Counter
+from collections.abc import Callable
+
+import bare
+from ockam.actors.address import LOCAL, Address, Route, local
+from ockam.actors.answering import AnsweringWorker
+from ockam.actors.forwarding_protocol import DELIVERY, FORWARD, REGISTER, Forwarded, Registered, RegisterRequest
+from ockam.actors.mailbox import Mailbox
+from ockam.actors.message import HERE, Message, Origin
+from ockam.actors.node import Forward, Node
+from ockam.actors.worker import Worker
+from ockam.errors import AddressInUse
+from ockam.identity.gate import DENIED
+from ockam.identity.identity import Identity
+from ockam.identity.rules.rights import NOTHING, Demand, Right
+from ockam.protocol import ERROR, ProtocolError, error_payload
+from ockam.transport.connection import Connection
+from ockam.transport.wire_legacy import ROUTE_HOPS_MAX
+
+ADDRESSES = ("forwarding_service", "forwarding")
+STATIC_ADDRESSES = ("static_forwarding_service",)
+"""The addresses at which a payload of Ockam's peers is a name for the address, and not only something to send back."""
+PREFIX, STATIC_PREFIX = "FWD_", "forward_to_"
+NAME = re.compile(r"[^/\s\x00-\x1f\x7f]{1,64}")
+"""The names of forwarding addresses. They stand in rules, in logs and in the names of streams."""
+FORWARDERS_MAX = 10_000
+PARTY_FORWARDERS_MAX = 100
+SENDERS_MAX = 1_000
+"""The most senders to one forwarder whose answers may pass. The one that was quiet for longest is forgotten first."""
+HEADER_BYTES = 256
+"""At least the bytes of a frame around its payload and routes, and of a Delivery around its payload."""
+FROM_OUTSIDE = ("tcp", "channel")
+_name_decoder = bare.Decoder(str)
+
+
+class Registration:
+    """One forwarding address, which survives a crash of its worker.
+
+    owner: the identity that has registered it; nobody else can while it is there. party: for whom it counts.
+    route, origin: the way to the client, and its connection; an empty route while the client is away.
+    stores, confirms: see `RegisterRequest`."""
+
+    __slots__ = ("address", "confirms", "origin", "owner", "party", "route", "stores")
+
+    def __init__(self, address: Address, owner: Identity, party: str, *, stores: bool) -> None:
+        self.address = address
+        self.owner = owner
+        self.party = party
+        self.stores = stores
+        self.confirms = False
+        self.route: Route = ()
+        self.origin: Origin = HERE
+
+
+class Forwarder(Worker):
+    """The worker of one forwarding address. It keeps nothing: if the client is away, the sender gets an `error`."""
+
+    def __init__(self, node: Node, registration: Registration) -> None:
+        self._node = node
+        self.registration = registration
+        # The first hops of the senders: whether it came from outside this node, and whether the client has answered.
+        self._senders: dict[Address, tuple[bool, bool]] = {}
+
+    def joined(self, answer: bytes) -> None:
+        """Tells the client, whose route is new, that it is registered."""
+        self.context.send(Message(self.registration.route, (self.registration.address,), answer))
+
+    def demand(self, message: Message) -> Demand | None:
+        """The client itself needs no right: it answers and confirms what it was sent."""
+        return NOTHING if self._is_owner(message) else Demand(Right.ROUTE, str(self.registration.address))
+
+    def handle(self, message: Message) -> None:
+        try:
+            self._handle(message, message.onward_route[1:])
+        except ProtocolError as error:
+            self.refuse(message, str(error))
+
+    def _handle(self, message: Message, rest: Route) -> None:
+        if self._is_owner(message) and rest and rest[0] in self._senders:
+            self._answer(message, rest)
+        elif not rest and DELIVERY.is_in(message.payload) and message.origin.identity == self.registration.owner:
+            self.confirmed(message)
+        elif FORWARD.is_in(message.payload):
+            request = FORWARD.decode_request(message.payload)
+            self.forward(message, request.payload, request.request_id)
+        else:
+            self.forward(message, message.payload, None)
+
+    def forward(self, message: Message, payload: bytes, request_id: int | None) -> None:
+        """Passes a message on, and answers the request that it was (`ForwardRequest`)."""
+        refusal = self.find_refusal(message.onward_route[1:], message.return_route, payload)
+        if refusal is not None:
+            self.refuse(message, refusal)
+            return
+        self.context.send(self.through(self._note_sender(message), message.onward_route[1:], payload))
+        if request_id is not None:
+            self.reply(message, FORWARD.encode_response(Forwarded(request_id, stored=False)))
+
+    def confirmed(self, message: Message) -> None:
+        """Takes the client's confirm. A forwarder that stores nothing has sent nothing that could be confirmed."""
+
+    def find_refusal(self, rest: Route, return_route: Route, payload: bytes) -> str | None:
+        """Returns why this message cannot be sent to the client now; None if it can."""
+        registration = self.registration
+        if not self.is_connected:
+            return f"nobody is connected at {registration.address}; ask again later"
+        if registration.origin.is_behind(1 << 62):
+            return f"too much waits for {registration.address} already; ask again later"
+        return self.refusal_of_size(rest, return_route, payload)
+
+    def refusal_of_size(self, rest: Route, return_route: Route, payload: bytes) -> str | None:
+        # The client's connection must not end for what somebody else sends, so its limits are kept here.
+        hops = (*self.registration.route, *rest, self.registration.address, *return_route)
+        if len(self.registration.route) + len(rest) > ROUTE_HOPS_MAX or len(return_route) + 1 > ROUTE_HOPS_MAX:
+            return f"the route is too long; {ROUTE_HOPS_MAX} hops are the most"
+        size_bytes = len(payload) + sum(len(hop.value) + 8 for hop in hops) + HEADER_BYTES
+        most_bytes = self.registration.origin.frame_bytes_max
+        return None if size_bytes <= most_bytes else f"the client takes frames of at most {most_bytes} bytes"
+
+    def through(self, return_route: Route, rest: Route, payload: bytes) -> Message:
+        route = self.registration.route
+        # A sender that goes on with what the client has answered to it names the client's worker itself.
+        is_answered = self._senders.get(return_route[1], (False, False))[1] if len(return_route) > 1 else False
+        onward = rest if rest[:1] == route[:1] and is_answered else (*route, *rest)
+        return Message(onward, return_route, payload)
+
+    @property
+    def is_connected(self) -> bool:
+        route = self.registration.route
+        worker = self._node.find_worker(route[0]) if route else None
+        if worker is None or self.registration.origin.holdings.has_ended:
+            return False
+        return not isinstance(worker, Connection) or worker.is_reading
+
+    def refuse(self, message: Message, reason: str) -> None:
+        self._node.count_drop("not_forwarded")
+        # An `error` is never answered, so that two parties do not go on refusing each other's refusals.
+        if message.return_route and not ERROR.is_in(message.payload):
+            self.reply(message, error_payload(reason))
+
+    def _is_owner(self, message: Message) -> bool:
+        # The node itself writes the first hop of a return route.
+        return bool(message.return_route) and message.return_route[:1] == self.registration.route[:1]
+
+    def _note_sender(self, message: Message) -> Route:
+        """Remembers the sender, to whom the client may answer. Returns the return route with this forwarder in it."""
+        if message.return_route:
+            sender = message.return_route[0]
+            _, is_answered = self._senders.pop(sender, (False, False))
+            self._senders[sender] = message.origin.kind in FROM_OUTSIDE, is_answered
+            if len(self._senders) > SENDERS_MAX:
+                del self._senders[next(iter(self._senders))]
+        return (self.registration.address, *message.return_route)
+
+    def _answer(self, message: Message, rest: Route) -> None:
+        is_outside, _ = self._senders[rest[0]]
+        self._senders[rest[0]] = is_outside, True
+        # What leaves by the sender's own connection passes like an answer of this node. A worker of this node decides
+        # by the rights of the client.
+        origin = HERE if is_outside else message.origin
+        back = (self.registration.address, *message.return_route)
+        if len(back) > ROUTE_HOPS_MAX or not self.context.send(Message(rest, back, message.payload, origin)):
+            self.refuse(message, "the sender is not connected any more")
+
+
+Make = Callable[[Registration], Forwarder]
+
+
+class Forwarders:
+    """The forwarding addresses of a node.
+
+    make: makes the worker of an address. stores: whether `make` can make workers that store messages.
+
+    Invariant: each registration in `all` has a worker at its address, or one that restarts. `_counts` has their number
+    for each party."""
+
+    def __init__(self, node: Node, make: Make | None = None, new_id: Callable[[], str] | None = None) -> None:
+        self._node = node
+        self._make = make
+        self._new_id = new_id if new_id is not None else lambda: secrets.token_hex(8)
+        self.all: dict[Address, Registration] = {}
+        self._counts: Counter[str] = Counter()
+        self._missed_before: Forward = lambda message: None
+
+    def start(self) -> None:
+        """Starts the forwarding services. Raises AddressInUse."""
+        addresses = [local(name) for name in (*ADDRESSES, *STATIC_ADDRESSES)]
+        self._node.register(addresses, lambda: ForwardingService(self))
+        before = self._node.register_forward(LOCAL, self._missed)
+        self._missed_before = before if before is not None else self._missed_before
+
+    def register(self, message: Message, request: RegisterRequest) -> Registration:
+        """Gives the sender of this message an address, or takes it for the new route to one that the sender has.
+        Raises ProtocolError."""
+        if not message.return_route:
+            raise ProtocolError("a registration has a return route, which is the route to the client")
+        if request.stores and (self._make is None or request.name is None):
+            raise ProtocolError("only an address with a name can store messages, on a node that stores some")
+        origin = message.origin
+        registration = self.all.get(self.address_of(request.name) if request.name is not None else local(b""))
+        if registration is None:
+            address = self.address_of(request.name)
+            self._check_room(origin.party)
+            registration = Registration(address, origin.identity, origin.party, stores=request.stores)
+        elif registration.owner != origin.identity:
+            raise ProtocolError(f"the address {registration.address} belongs to another identity; choose another name")
+        self._leave(registration)
+        registration.route, registration.origin = message.return_route, origin
+        registration.confirms = request.confirms
+        if registration.stores < request.stores:
+            self.end(registration)
+            registration.stores = True
+        if registration.address not in self.all:
+            self.add(registration)
+        if not registration.stores:
+            # A client that is gone needs its address no longer. It may be gone before its request was read.
+            origin.holdings.watch(registration, lambda has_ended: self._gone(registration, origin, has_ended))
+            self._gone(registration, origin, origin.holdings.has_ended)
+        return registration
+
+    def _check_room(self, party: str) -> None:
+        if len(self.all) < FORWARDERS_MAX and self._counts[party] < PARTY_FORWARDERS_MAX:
+            return
+        # The end of a secure channel, or of a worker of this node, ends its addresses only here.
+        for each in [each for each in self.all.values() if not each.stores]:
+            if not self._node.is_registered(each.route[0]):
+                self.end(each)
+        if len(self.all) >= FORWARDERS_MAX or self._counts[party] >= PARTY_FORWARDERS_MAX:
+            raise ProtocolError(f"too many forwarding addresses; {PARTY_FORWARDERS_MAX} are the most for one client")
+
+    def add(self, registration: Registration) -> None:
+        """Starts the worker of an address. Raises ProtocolError if another worker has the address."""
+        make = (
+            self._make if registration.stores and self._make is not None else lambda each: Forwarder(self._node, each)
+        )
+        self.all[registration.address] = registration
+        self._counts[registration.party] += 1
+        try:
+            self._node.register([registration.address], lambda: make(registration))
+        except AddressInUse as error:
+            self.forget(registration)
+            raise ProtocolError(f"{error}; choose another name") from error
+
+    def end(self, registration: Registration) -> None:
+        """Ends an address. Safe to repeat."""
+        if self.all.get(registration.address) is registration:
+            self.forget(registration)
+            self._leave(registration)
+            self._node.unregister(registration.address)
+
+    def forget(self, registration: Registration) -> None:
+        del self.all[registration.address]
+        self._counts[registration.party] -= 1
+
+    def address_of(self, name: str | None) -> Address:
+        if name is None:
+            return local(PREFIX + self._new_id())
+        if not NAME.fullmatch(name):
+            raise ProtocolError("the name of a forwarding address has 1 to 64 characters, without slashes and spaces")
+        return local(STATIC_PREFIX + name)
+
+    def find_worker(self, registration: Registration) -> Forwarder | None:
+        worker = self._node.find_worker(registration.address)
+        return worker if isinstance(worker, Forwarder) else None
+
+    def _leave(self, registration: Registration) -> None:
+        registration.origin.holdings.unwatch(registration)
+
+    def _gone(self, registration: Registration, origin: Origin, has_ended: bool) -> None:
+        if has_ended and registration.origin is origin:
+            self.end(registration)
+
+    def _missed(self, message: Message) -> Mailbox | None:
+        """Answers a message to an address whose client is gone. A sender without the right learns nothing."""
+        name, gate = str(message.onward_route[0]), self._node.gate
+        if not name.startswith((PREFIX, STATIC_PREFIX)) or ERROR.is_in(message.payload):
+            return self._missed_before(message)
+        reason = f"nobody is connected at {name[:100]}; ask again later"
+        if gate is not None and not gate.holds(message.origin, Right.ROUTE, name):
+            reason = f"{DENIED}route on {name[:100]!r}"
+        self._node.count_drop("not_forwarded")
+        self._node.send(Message(message.return_route, (), error_payload(reason)))
+        return None
+
+
+class ForwardingService(AnsweringWorker):
+    """The service at which clients register. A real Ockam peer sends any payload, such as `register`, and gets it back
+    from its new address; at `static_forwarding_service` the payload is a name. Ours send a `RegisterRequest`."""
+
+    def __init__(self, forwarders: Forwarders) -> None:
+        self._forwarders = forwarders
+
+    def demand(self, message: Message) -> Demand:
+        name = _read(message).name
+        return Demand(Right.REGISTER, PREFIX if name is None else str(self._forwarders.address_of(name)))
+
+    def answer(self, message: Message) -> None:
+        request = _read(message)
+        registration = self._forwarders.register(message, request)
+        answer = message.payload
+        if REGISTER.is_in(message.payload):
+            address = registration.address.value
+            answer = REGISTER.encode_response(Registered(request.request_id, address, registration.stores))
+        worker = self._forwarders.find_worker(registration)
+        # A worker that has crashed restarts soon, and the client asks again.
+        if worker is not None:
+            worker.joined(answer)
+
+
+def _read(message: Message) -> RegisterRequest:
+    payload = message.payload
+    if REGISTER.is_in(payload):
+        return REGISTER.decode_request(payload)
+    name = None
+    if str(message.onward_route[0]) in STATIC_ADDRESSES:
+        try:
+            name = _name_decoder.decode(payload)
+        except bare.DecodeError as error:
+            raise ProtocolError(f"the payload is no name, a BARE string: {error}") from error
+    return RegisterRequest(0, name, stores=False, confirms=False)

@@ -1,0 +1,274 @@
+"""Ockam's bidirectional streams, served by the node: it reads and writes streams for peers that know only routes.
+
+The protocols are those of the Elixir worker `Ockam.Stream.Client.BiDirectional.Subscribe`. The data in the streams is a
+routed message with the stream for answers (`stream_client.routed_messages`), so that a party behind this service and a
+party with a client of its own understand each other:
+
+    [STB_PP_…, to] ──▶ PublisherProxy ──push──▶ stream ──pull──▶ Subscription ──▶ [to] from [STB_PP_…, client]
+
+Each message is sent by the rights of the client that has asked for the subscription, and only to a forwarding address,
+to an operator's own worker, or to a connection of that client."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from index_service.protocol import INDEX, GetIndex, SaveIndex
+from ockam.actors.address import Address, local
+from ockam.actors.answering import AnsweringWorker
+from ockam.actors.message import HERE, Message, Origin, reply_to
+from ockam.actors.node import Node
+from ockam.actors.worker import Worker
+from ockam.identity.rules.rights import Demand, Right
+from ockam.protocol import Protocol, ProtocolError, error_payload, find_name
+from ockam.quotas.usage import party_key
+from ockam.transport.connection import Connection
+from stream_client.routed_messages import RoutedMessage, encode_routed
+from stream_node.forwarding.stream_link import StreamLink, read_routed
+from stream_service.extensions import RICH_PULL, RichPage
+
+ADDRESSES = ("stream_bidirectional", "stream_subscribe")
+"""The addresses of the service. Ockam has no fixed one; its examples use the second."""
+PARTY_WORKERS_MAX = 100
+"""The most subscriptions, and the most publishers, of one client. The oldest publisher ends for a new one."""
+WAIT_MS = 5_000
+RETRY_S = 10.0
+"""After an error, a subscription begins again with its saved index, after as long as the real Consumer waits."""
+
+logger = structlog.get_logger(__name__)
+
+
+# type SubscribeRequest struct { stream_name: str  subscription_id: str }
+class SubscribeRequest(msgspec.Struct, frozen=True):
+    """A request to send the messages of a stream on. subscription_id: the client id of the saved index. No answer."""
+
+    stream_name: str
+    subscription_id: str
+
+
+# type PublisherRequest struct { publisher_stream: str  consumer_stream: str  subscription_id: str }
+class PublisherRequest(msgspec.Struct, frozen=True):
+    """A request for an address that stores all messages to it in `publisher_stream`, and names `consumer_stream` for
+    answers. The answer comes from that address; its payload is IRRELEVANT."""
+
+    publisher_stream: str
+    consumer_stream: str
+    subscription_id: str
+
+
+SUBSCRIBE = Protocol("stream_bidirectional", SubscribeRequest, SubscribeRequest)
+ENSURE_PUBLISHER = Protocol("stream_bidirectional_publisher", PublisherRequest, PublisherRequest)
+IRRELEVANT = b"irrelevant"
+_Key = tuple[str, SubscribeRequest | PublisherRequest]
+
+
+class Bidirectional:
+    """The subscriptions and publishers of a node. Each ends with the connection by which its client has asked for it.
+
+    stream_service, index_service: the addresses of these services."""
+
+    def __init__(self, node: Node, stream_service: Address, index_service: Address) -> None:
+        self.node = node
+        self.stream_service, self.index_service = stream_service, index_service
+        self._all: dict[_Key, Address] = {}
+
+    def start(self) -> None:
+        """Starts the service. Raises AddressInUse."""
+        self.node.register(list(map(local, ADDRESSES)), lambda: BidirectionalService(self))
+
+    def subscribe(self, origin: Origin, request: SubscribeRequest) -> None:
+        """Begins a subscription; one that the client has goes on by the connection of this request. Raises
+        ProtocolError."""
+        key = origin.party, request
+        if key in self._all:
+            self._end(key)
+        elif len(self._mine(key)) >= PARTY_WORKERS_MAX:
+            raise ProtocolError(f"too many subscriptions; {PARTY_WORKERS_MAX} are the most for one client")
+        self._add(key, origin, local("STB_C_" + secrets.token_hex(8)), lambda: Subscription(self, origin, request))
+
+    def ensure_publisher(self, origin: Origin, request: PublisherRequest) -> Address:
+        key = origin.party, request
+        address = self._all.get(key)
+        if address is not None:
+            return address
+        mine = self._mine(key)
+        if len(mine) >= PARTY_WORKERS_MAX:
+            self._end(mine[0])
+        address = local("STB_PP_" + secrets.token_hex(8))
+        self._add(key, origin, address, lambda: PublisherProxy(self, origin, request))
+        return address
+
+    def _mine(self, key: _Key) -> list[_Key]:
+        return [each for each in self._all if each[0] == key[0] and type(each[1]) is type(key[1])]
+
+    def _add(self, key: _Key, origin: Origin, address: Address, make: Callable[[], Worker]) -> None:
+        self._all[key] = address
+        self.node.register([address], make)
+
+        def tell(has_ended: bool) -> None:
+            if has_ended and self._all.get(key) == address:
+                self._end(key)
+
+        origin.holdings.watch(address, tell)
+        tell(origin.holdings.has_ended)
+
+    def _end(self, key: _Key) -> None:
+        self.node.unregister(self._all.pop(key))
+
+
+class BidirectionalService(AnsweringWorker):
+    def __init__(self, bidirectional: Bidirectional) -> None:
+        self._bidirectional = bidirectional
+
+    def demand(self, message: Message) -> Demand | list[Demand]:
+        request = _read(message)
+        if isinstance(request, PublisherRequest):
+            return Demand(Right.WRITE, request.publisher_stream)
+        return [Demand(Right.READ, request.stream_name), Demand(Right.INDEX, request.subscription_id)]
+
+    def answer(self, message: Message) -> None:
+        request = _read(message)
+        if isinstance(request, PublisherRequest):
+            address = self._bidirectional.ensure_publisher(message.origin, request)
+            self.context.send(reply_to(message, address, IRRELEVANT))
+        else:
+            self._bidirectional.subscribe(message.origin, request)
+
+
+def _read(message: Message) -> SubscribeRequest | PublisherRequest:
+    for protocol in (SUBSCRIBE, ENSURE_PUBLISHER):
+        if protocol.is_in(message.payload):
+            return protocol.decode_request(message.payload)
+    raise ProtocolError(f"this service serves no {find_name(message.payload)!r}")
+
+
+class PublisherProxy(Worker):
+    """Stores each message to its address, without that address, in one stream."""
+
+    def __init__(self, owner: Bidirectional, origin: Origin, request: PublisherRequest) -> None:
+        self._owner = owner
+        self._origin = origin
+        self._request = request
+
+    def started(self) -> None:
+        # Messages wait in the mailbox until the stream exists.
+        self.context.pause()
+        self._link = StreamLink(
+            self._owner.node,
+            self.context,
+            self._request.publisher_stream,
+            service=self._owner.stream_service,
+            origin=self._origin,
+            answered=lambda what, payload: self.context.resume(),
+            failed=self._failed,
+            settled=self._settled,
+        )
+        self._link.open()
+
+    def stopped(self) -> None:
+        self._link.close()
+
+    def demand(self, message: Message) -> Demand:
+        return Demand(Right.WRITE, self._request.publisher_stream)
+
+    def handle(self, message: Message) -> None:
+        routed = RoutedMessage(
+            message.onward_route[1:], message.return_route, message.payload, self._request.consumer_stream
+        )
+        if not self._link.push(message, encode_routed(routed), message.origin):
+            self._link.open()
+            self._settled(message, None, "the stream was deleted; send it again")
+
+    def _settled(self, message: Message, index: int | None, reason: str) -> None:
+        if index is None:
+            self._owner.node.count_drop("not_published")
+            self.reply(message, error_payload(reason))
+
+    def _failed(self, what: str, payload: bytes) -> None:
+        for message in self._link.take_pending():
+            self._owner.node.count_drop("not_published")
+            self.reply(message, payload)
+        if what == "open":
+            self.context.call_later(RETRY_S, self._link.open)
+
+
+class Subscription(Worker):
+    """Reads a stream from the saved index of its subscription on, and sends its messages on, each at least once."""
+
+    def __init__(self, owner: Bidirectional, origin: Origin, request: SubscribeRequest) -> None:
+        self._owner = owner
+        self._origin = origin
+        # The routes of this node must not take what a stream's message says for a request of the client itself.
+        self._sender = msgspec.structs.replace(origin, kind="stream")
+        self._request = request
+        self._index = 0
+
+    def started(self) -> None:
+        self._link = StreamLink(
+            self._owner.node,
+            self.context,
+            self._request.stream_name,
+            service=self._owner.stream_service,
+            origin=self._origin,
+            answered=self._answered,
+            failed=self._failed,
+        )
+        self._link.open()
+
+    def stopped(self) -> None:
+        self._link.close()
+
+    def _answered(self, what: str, payload: bytes) -> None:
+        name, client_id = self._request.stream_name, self._request.subscription_id
+        if what == "open":
+            self._link.ask("index", INDEX.encode_request(GetIndex(client_id, name)), self._owner.index_service)
+        elif what == "index":
+            self._index = INDEX.decode_response(payload).index or 0
+            self._link.pull(self._index, request_id=0, wait_ms=WAIT_MS)
+        else:
+            page = RICH_PULL.decode_response(payload)
+            self._send_on(page)
+            if page.resume_index > self._index:
+                self._index = page.resume_index
+                saved = INDEX.encode_request(SaveIndex(client_id, name, self._index))
+                self._link.ask("save", saved, self._owner.index_service)
+            if not self._link.pull(self._index, request_id=0, wait_ms=WAIT_MS):
+                self._failed(what, b"")
+
+    def _failed(self, what: str, payload: bytes) -> None:
+        logger.warning("subscription_failed", stream=self._request.stream_name, **self._origin.who)
+        self.context.call_later(RETRY_S, self._link.open)
+
+    def _send_on(self, page: RichPage) -> None:
+        for message in page.messages:
+            routed = read_routed(message)
+            if routed is None or not routed.onward_route or not self._send(routed):
+                self._owner.node.count_drop("subscription_refused")
+
+    def _send(self, routed: RoutedMessage) -> bool:
+        back = routed.return_route
+        if routed.return_stream:
+            request = PublisherRequest(routed.return_stream, self._request.stream_name, self._request.subscription_id)
+            back = (self._owner.ensure_publisher(self._origin, request), *back)
+        message = Message(routed.onward_route, back, routed.payload, self._sender)
+        worker = self._owner.node.find_worker(routed.onward_route[0])
+        if isinstance(worker, Connection):
+            # An answer to what the client has sent into the other stream, perhaps over another connection.
+            message = msgspec.structs.replace(message, origin=HERE)
+            is_allowed = party_key(worker.identity, worker.peer) == self._origin.party
+        else:
+            is_allowed = _takes_from_route(worker, message)
+        return is_allowed and self._owner.node.send(message)
+
+
+def _takes_from_route(worker: Worker | None, message: Message) -> bool:
+    """Whether a worker takes this message for the right to send it along a route, and for no other right."""
+    try:
+        demand = getattr(worker, "demand", lambda message: None)(message)
+    except ProtocolError:
+        return False
+    return isinstance(demand, Demand) and demand.rights == Right.ROUTE

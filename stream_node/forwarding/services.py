@@ -1,0 +1,49 @@
+"""Starts the forwarding services of a node, with the addresses that its streams remember."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ockam.actors.address import local
+from ockam.actors.forwarders import Forwarders
+from ockam.actors.node import Node
+from stream_node.forwarding.bidirectional import Bidirectional
+from stream_node.forwarding.storing import StoringForwarder, find_registration
+from stream_node.node.config import Config
+
+
+class ForwardingStatistics(msgspec.Struct, frozen=True):
+    """The statistics of the forwarding addresses. away: those whose client is not connected. waiting: the stored
+    messages that their clients have not got."""
+
+    addresses: int
+    away: int
+    waiting: int
+
+
+class ForwardingServices:
+    """The forwarding addresses of a node, and its bidirectional streams."""
+
+    def __init__(self, node: Node, config: Config) -> None:
+        service, index_service = local(config.service_addresses[0]), local(config.index_addresses[0])
+        self._forwarders = Forwarders(node, lambda each: StoringForwarder(node, each, self._forwarders, service))
+        self._bidirectional = Bidirectional(node, service, index_service)
+
+    def start(self, stream_names: Iterable[str]) -> None:
+        """stream_names: those of the stored streams. Each may be the memory of an address, whose client is away."""
+        for name in stream_names:
+            registration = find_registration(name)
+            if registration is not None and registration.address not in self._forwarders.all:
+                self._forwarders.add(registration)
+        self._forwarders.start()
+        self._bidirectional.start()
+
+    def statistics(self) -> ForwardingStatistics:
+        workers = [self._forwarders.find_worker(each) for each in self._forwarders.all.values()]
+        return ForwardingStatistics(
+            addresses=len(workers),
+            away=sum(each is None or not each.is_connected for each in workers),
+            waiting=sum(each.waiting for each in workers if isinstance(each, StoringForwarder)),
+        )

@@ -1,0 +1,266 @@
+"""StoringForwarder: a forwarding address whose messages wait in a stream until its client has them.
+
+    sender ──▶ StoringForwarder ──push──▶ stream `forward/<address>/<owner>` ──pull──▶ StoringForwarder ──▶ client
+       ◀───── answer, if it wants one ◀── confirm                            ◀──── truncate, when the client has it
+
+Every message is stored first, also while the client is connected, so that the order is kept. The stream begins with
+the next message to be delivered: what the client has is deleted. After a kill, the messages whose deletion was not
+committed come again. The name of the stream has everything that a restart of the node needs: the address, and the
+identity that may take its messages."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from ockam.actors.address import Address, local
+from ockam.actors.forwarders import Forwarder, Forwarders, Registration
+from ockam.actors.forwarding_protocol import DELIVERY, FORWARD, Delivery, Forwarded
+from ockam.actors.message import HERE, Message
+from ockam.actors.node import Node
+from ockam.identity.identity import NODE, Identity, Source
+from ockam.identity.rules.rights import Right
+from ockam.identity.rules.rules import Rule
+from stream_client.routed_messages import RoutedMessage, encode_routed
+from stream_node.forwarding.stream_link import StreamLink, read_routed
+from stream_service.extensions import (
+    INFO,
+    RICH_PULL,
+    TRUNCATE,
+    BeforeIndex,
+    InfoRequest,
+    RichPage,
+    StreamInfo,
+    TruncateRequest,
+)
+
+STREAM_PREFIX = "forward/"
+KEEPERS = (
+    Rule(
+        "the forwarding service keeps its streams",
+        (),
+        may_not=Right.WRITE | Right.CREATE,
+        on=(STREAM_PREFIX,),
+        keeper=NODE,
+        reason=f"a stream whose name begins with {STREAM_PREFIX!r} is made and written by the forwarding service alone",
+    ),
+)
+"""The built-in rules: a stream that somebody else has made would give an address away."""
+WAITING_MESSAGES_MAX = 100_000
+WAITING_BYTES_MAX = 256 * 1024 * 1024
+"""The most that waits for one client. Senders of more are refused, so that nothing that is stored has to go for it."""
+RETRY_S = 1.0
+
+
+def stream_of(registration: Registration) -> str:
+    return f"{STREAM_PREFIX}{registration.address}/{registration.owner}"
+
+
+def find_registration(stream_name: str) -> Registration | None:
+    """Returns the registration that a stored stream is the memory of, or None if it is another stream."""
+    address, _, owner = stream_name.removeprefix(STREAM_PREFIX).partition("/")
+    if not stream_name.startswith(STREAM_PREFIX) or not owner:
+        return None
+    source, _, name = owner.partition(":")
+    return Registration(local(address), Identity(cast("Source", source), name), owner, stores=True)
+
+
+class StoringForwarder(Forwarder):
+    """The worker of one address that stores its messages. service: the address of the stream service.
+
+    Invariant: `_position` is the index of the next message that the client is to get, and `_next` that of the next
+    message that is stored. At most one page is under way to the client: from `_position` on, in the delivery
+    `_turn`. Each registration begins a new turn, and all that belongs to an older one is ignored."""
+
+    def __init__(self, node: Node, registration: Registration, forwarders: Forwarders, service: Address) -> None:
+        super().__init__(node, registration)
+        self._forwarders = forwarders
+        self._service = service
+        self._is_open = False
+        self._join: bytes | None = None
+        self._position = self._next = self._cut = 0
+        self._waiting_bytes = 0
+        self._turn = 0
+        self._is_delivering = self._is_cutting = False
+        # Of the page that is under way: the index behind it, the bytes of its data, and the last index to be confirmed.
+        self._page_end = self._page_bytes = self._last_sent = 0
+
+    def started(self) -> None:
+        # Until the stream is open, messages wait in the mailbox.
+        self.context.pause()
+        self._link = StreamLink(
+            self._node,
+            self.context,
+            stream_of(self.registration),
+            service=self._service,
+            origin=HERE,
+            answered=self._answered,
+            failed=self._failed,
+            settled=self._settled,
+        )
+        self._link.open()
+
+    def stopped(self) -> None:
+        self.registration.origin.holdings.unwatch(self)
+        self._link.close()
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that the client has not got."""
+        return self._next - self._position + self._link.pending
+
+    def joined(self, answer: bytes) -> None:
+        self._turn += 1
+        self._is_delivering = False
+        self._join = answer
+        if self._is_open:
+            self._go_on()
+
+    # From a sender into the stream.
+
+    def forward(self, message: Message, payload: bytes, request_id: int | None) -> None:
+        rest = message.onward_route[1:]
+        refusal = self.refusal_of_size(rest, message.return_route, payload) if self.is_connected else None
+        if self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
+            refusal = f"too much waits for {self.registration.address} already; its client must take it first"
+        if refusal is not None:
+            self.refuse(message, refusal)
+            return
+        data = encode_routed(RoutedMessage(rest, self._note_sender(message), payload, ""))
+        self._waiting_bytes += len(data)
+        if not self._link.push(message, data):
+            self._end(message)
+
+    def _settled(self, message: Message, index: int | None, reason: str) -> None:
+        if index is None:
+            self.refuse(message, reason)
+            return
+        self._next = max(self._next, index + 1)
+        if FORWARD.is_in(message.payload) and message.return_route:
+            request_id = FORWARD.decode_request(message.payload).request_id
+            self.reply(message, FORWARD.encode_response(Forwarded(request_id, stored=True)))
+        self._go_on()
+
+    def _end(self, message: Message) -> None:
+        # Somebody has deleted the stream, and with it the address.
+        self._forwarders.end(self.registration)
+        self.refuse(message, f"{self.registration.address} stores nothing any more")
+
+    # From the stream to the client.
+
+    def _answered(self, what: str, payload: bytes) -> None:
+        if what == "open":
+            self._link.ask("info", INFO.encode_request(InfoRequest(0)))
+        elif what == "info":
+            self._opened(INFO.decode_response(payload).info)
+        elif what == "pull":
+            page = RICH_PULL.decode_response(payload)
+            if page.request_id == self._turn:
+                self._deliver(page)
+        else:
+            self._cut = max(self._cut, TRUNCATE.decode_response(payload).first_index)
+            self._is_cutting = False
+            self._truncate()
+
+    def _failed(self, what: str, payload: bytes) -> None:
+        if what in ("pull", "cut"):
+            self._is_cutting = self._is_cutting and what != "cut"
+            turn = self._turn
+            self.context.call_later(RETRY_S, lambda: self._retry(turn))
+            return
+        # The stream cannot be opened, or somebody has deleted it. All who wait are told.
+        for message in self._link.take_pending():
+            self.refuse(message, f"{self.registration.address} stores nothing any more")
+        if self.registration.route:
+            self.context.send(Message(self.registration.route, (), payload))
+        self._forwarders.end(self.registration)
+
+    def _retry(self, turn: int) -> None:
+        if turn == self._turn:
+            self._is_delivering = False
+            self._go_on()
+
+    def _opened(self, info: StreamInfo) -> None:
+        self._position = self._cut = info.first_index
+        self._next = info.next_index
+        self._waiting_bytes = info.size_bytes
+        self._is_open = True
+        self.context.resume()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Tells the client that it is registered, and asks for the next page for it, if one waits."""
+        if self._join is not None:
+            answer, self._join = self._join, None
+            super().joined(answer)
+        if not self._is_delivering and self._position < self._next and self.is_connected:
+            self._is_delivering = True
+            self._link.pull(self._position, request_id=self._turn, wait_ms=0)
+
+    def _deliver(self, page: RichPage) -> None:
+        registration, sent = self.registration, []
+        self._page_end = page.resume_index
+        self._page_bytes = sum(len(message.data) for message in page.messages)
+        for message in page.messages:
+            routed = read_routed(message)
+            # A repair leaves empty messages. One that the client's framing cannot carry would stop all others.
+            if routed is None or self.refusal_of_size(routed.onward_route, routed.return_route, routed.payload):
+                self._node.count_drop("not_forwarded")
+                continue
+            # A sender that is gone gets no answer: the message has no return route then.
+            back = routed.return_route if self._is_there(routed.return_route[1:2]) else ()
+            payload = routed.payload
+            if registration.confirms:
+                payload = DELIVERY.encode_request(Delivery(message.index, payload))
+            self._last_sent = message.index
+            sent.append(self.through(back, routed.onward_route, payload))
+        self.context.send_run(sent)
+        if not page.messages and page.resume_index <= self._position:
+            self._failed("pull", b"")
+        elif not sent:
+            self._advance(page.resume_index)
+        elif not registration.confirms:
+            turn = self._turn
+            # The connection sends at the end of this batch.
+            self.context.call_later(0, lambda: self._check_taken(turn))
+
+    def _is_there(self, sender: tuple[Address, ...]) -> bool:
+        return bool(sender) and sender[0] in self._senders and self._node.is_registered(sender[0])
+
+    def _check_taken(self, turn: int) -> None:
+        """Goes on when the client's connection has sent all bytes. A connection that has ended never has."""
+        origin = self.registration.origin
+        if turn != self._turn or not self._is_delivering:
+            return
+        if origin.backlog_bytes():
+            later = self.context.call_later
+            origin.holdings.watch(self, lambda has_ended: later(0, lambda: self._check_taken(turn)))
+            return
+        origin.holdings.unwatch(self)
+        if self.is_connected:
+            self._advance(self._page_end)
+
+    def confirmed(self, message: Message) -> None:
+        # A late confirm over an older connection says nothing about what goes over this one.
+        if not self._is_owner(message) or not self._is_delivering or not self.registration.confirms:
+            self._node.count_drop("late_confirm")
+            return
+        index = DELIVERY.decode_response(message.payload).index
+        if index >= self._last_sent:
+            self._advance(self._page_end)
+        elif index >= self._position:
+            self._position = index + 1
+            self._truncate()
+
+    def _advance(self, index: int) -> None:
+        self._position = max(self._position, index)
+        self._waiting_bytes -= self._page_bytes
+        if self._position >= self._next and not self._link.pending:
+            self._waiting_bytes = 0
+        self._is_delivering = False
+        self._truncate()
+        self._go_on()
+
+    def _truncate(self) -> None:
+        if not self._is_cutting and self._position > self._cut:
+            request = TruncateRequest(0, BeforeIndex(self._position))
+            self._is_cutting = self._link.ask("cut", TRUNCATE.encode_request(request))

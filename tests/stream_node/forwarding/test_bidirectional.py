@@ -1,0 +1,121 @@
+"""Ockam's bidirectional streams, served by the node.
+
+Goal: two parties that know only routes talk over streams, as upstream's example `bi_directional/remote.ex` has it (ping
+and pong), and a party with a client of this project understands them. Method: sockets that send the bytes of
+facts/ockam.md §4 and §6.3, written by hand, and a `correspondent`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from ockam.actors.address import Route, local
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
+from stream_client import SavedIndexes, Stream
+from stream_client import connect as connect_client
+from stream_node.node.process import NodeProcess
+from tests.stream_node.forwarding.forwarding_peers import ForwardedPeer, connect, forwarding_node
+from tests.stream_node.forwarding.test_stored import ALICE, to
+from tests.support.served import wait_until
+
+SUBSCRIBE_SERVICE: Route = (local("stream_subscribe"),)
+
+
+def text(value: bytes) -> bytes:
+    return bytes([len(value)]) + value
+
+
+def subscription(stream: bytes, subscription_id: bytes) -> bytes:
+    return text(b"stream_bidirectional") + text(text(stream) + text(subscription_id))
+
+
+def publisher(stream: bytes, answers: bytes, subscription_id: bytes) -> bytes:
+    body = text(stream) + text(answers) + text(subscription_id)
+    return text(b"stream_bidirectional_publisher") + text(body)
+
+
+async def publisher_route(peer: ForwardedPeer, stream: bytes, answers: bytes) -> Route:
+    answer = await peer.ask(SUBSCRIBE_SERVICE, publisher(stream, answers, b"foo"))
+    assert answer.payload == b"irrelevant"
+    assert str(answer.return_route[0]).startswith("STB_PP_")
+    return answer.return_route
+
+
+@pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=["head", "legacy"])
+async def test_the_conversation_of_the_elixir_example(tmp_path: Path, wire: Wire) -> None:
+    """Claim: ping sends through a publisher to pong's forwarding address; pong answers along the return route, over the
+    other stream; each subscription is asked for without a return route, and not answered."""
+    async with forwarding_node(tmp_path) as running:
+        pong, ping = await connect(running, wire), await connect(running, HEAD)
+        alias = (await pong.register()).return_route
+        for peer, stream in ((pong, b"pong_topic"), (ping, b"ping_topic")):
+            await peer.stream.send_all(peer.frame(SUBSCRIBE_SERVICE, subscription(stream, b"foo"), ()))
+        # As the Elixir client does it: another connection for each message that begins with a TCP address.
+        sending = await connect(running, HEAD)
+        route = await publisher_route(sending, b"pong_topic", b"ping_topic")
+        await sending.send((*route, *alias), b"0")
+        for number in range(3):
+            at_pong = await pong.receive()
+            assert (at_pong.payload, at_pong.onward_route) == (b"%d" % (2 * number), (local("me"),))
+            await pong.send(at_pong.return_route, b"%d" % (2 * number + 1))
+            at_ping = await sending.receive()
+            assert (at_ping.payload, at_ping.onward_route) == (b"%d" % (2 * number + 1), (local("me"),))
+            await sending.send(at_ping.return_route, b"%d" % (2 * number + 2))
+
+
+async def test_a_correspondent_and_a_peer_that_knows_only_routes(tmp_path: Path) -> None:
+    """Claim: what a publisher address stores, a program reads with `correspondent`, and its answer comes back."""
+    async with forwarding_node(tmp_path) as running, connect_client(running.address) as client:
+        peer = await connect(running)
+        await peer.stream.send_all(peer.frame(SUBSCRIBE_SERVICE, subscription(b"answers", b"peer"), ()))
+        await peer.send((*await publisher_route(peer, b"questions", b"answers"), local("shouter")), b"hello")
+        me = await client.correspondent("questions")
+        async with me.inbox.consumer(SavedIndexes(client, "shouter")) as consumer:
+            async for routed in me.routed(consumer.messages()):
+                assert (routed.onward_route, routed.payload) == ((local("shouter"),), b"hello")
+                await me.reply(routed, b"HELLO")
+                break
+        assert (await peer.receive()).payload == b"HELLO"
+
+
+async def test_a_subscription_goes_on_at_its_saved_index_also_after_a_kill(tmp_path: Path) -> None:
+    """Claim: a subscription ends with its connection; the next one of the same id misses nothing, and repeats nothing
+    that was saved. Method: messages to an address that stores them, which shows what came."""
+    with NodeProcess(tmp_path / "data", environment={"STREAM_NODE_FORWARDING": "true"}) as node:
+        for part in range(2):
+            async with to(node) as alice, to(node) as writer:
+                await alice.register_own("alice", confirms=True)
+                await writer.send(SUBSCRIBE_SERVICE, subscription(b"talk", b"app"))
+                route = await publisher_route(writer, b"talk", b"")
+                for number in range(5):
+                    await writer.send((*route, *ALICE), b"%d" % (part * 5 + number))
+                got = {payload for _, payload in await alice.take(5)}
+                assert got == {b"%d" % (part * 5 + number) for number in range(5)}
+                await trio.sleep(0.5)
+            node.kill()
+            node.start()
+
+
+async def test_a_deleted_stream_is_made_anew(tmp_path: Path) -> None:
+    """Claim: a sender whose message met a deleted stream is told, and the next message is stored."""
+    async with forwarding_node(tmp_path) as running, connect_client(running.address) as client:
+        peer = await connect(running)
+        route = await publisher_route(peer, b"talk", b"")
+        await peer.send(route, b"0")
+        stream = await client.create("talk")
+        await wait_until_count(stream, 1)
+        await stream.delete()
+        assert "the stream was deleted" in await peer.refused(route, b"1")
+        await wait_until(lambda: running.statistics().services.streams == 1)
+        await peer.send(route, b"2")
+        await wait_until_count(await client.create("talk"), 1)
+
+
+async def wait_until_count(stream: Stream, count: int) -> None:
+    with trio.fail_after(30):
+        while (await stream.info()).count != count:
+            await trio.sleep(0.01)

@@ -1,0 +1,150 @@
+"""The forwarding service on a real node: a client that nobody can call gets an address, and what is sent there.
+
+Goal: the behaviour of Ockam's `forwarding_service` and `static_forwarding_service` (their tests are
+services/forwarding_test.exs upstream), and the bounds that this node adds. Method: sockets that send what clients
+send, in both framings, against a served node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+import bare
+from ockam.actors.address import local
+from ockam.actors.forwarders import PARTY_FORWARDERS_MAX
+from ockam.protocol import ERROR, error_payload
+from ockam.transport.wire import Wire
+from ockam.transport.wire_head import HEAD
+from ockam.transport.wire_legacy import LEGACY
+from stream_node.forwarding.services import ForwardingStatistics
+from tests.stream_node.forwarding.forwarding_peers import STATIC_SERVICE, connect, forwarding_node
+from tests.support.served import Served, neighbour, wait_until
+
+ME = (local("me"),)
+framings = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=["head", "legacy"])
+
+
+@framings
+async def test_messages_and_answers_pass_in_both_directions(tmp_path: Path, wire: Wire) -> None:
+    """Claim: upstream's two tests (`forwarding`, `forwarding with onward route`), and a conversation over the routes
+    that the messages bring. Method: a sender in the other framing."""
+    async with forwarding_node(tmp_path) as running:
+        client = await connect(running, wire)
+        sender = await connect(running, LEGACY if wire is HEAD else HEAD)
+        registered = await client.register(payload=b"any payload")
+        assert registered.payload == b"any payload"
+        assert registered.onward_route == ME
+        (address,) = client.address
+        assert str(address).startswith("FWD_")
+        await sender.send((address, local("foo")), b"HI")
+        first = await client.receive()
+        assert (first.onward_route, first.payload) == ((*ME, local("foo")), b"HI")
+        assert first.return_route[-1:] == ME
+        await client.send(first.return_route, b"answer")
+        answer = await sender.receive()
+        assert (answer.onward_route, answer.payload) == (ME, b"answer")
+        await sender.send(answer.return_route, b"on")
+        second = await client.receive()
+        assert (second.onward_route, second.payload) == (ME, b"on")
+
+
+async def test_an_address_ends_with_the_connection_of_its_client(tmp_path: Path) -> None:
+    """Claim: while nobody is connected at it, a sender is refused with a reason, an `error` is never answered, and
+    an answer to a sender that is gone is refused, too."""
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running), await connect(running)
+        await client.register()
+        await sender.send(client.address, b"a question")
+        question = await client.receive()
+        gone = await connect(running)
+        await gone.send(client.address, b"goodbye")
+        goodbye = await client.receive()
+        gone.stream.socket.close()
+        await wait_until(lambda: running.statistics().tcp.closed)
+        assert "not connected any more" in await client.refused(goodbye.return_route, b"come back")
+        client.stream.socket.close()
+        await wait_until(lambda: sum(running.statistics().tcp.closed.values()) == 2)
+        assert "nobody is connected at FWD_" in await sender.refused(client.address, b"too late")
+        assert "nobody is connected at FWD_" in await sender.refused(question.return_route, b"too late")
+        await sender.send(client.address, error_payload("an answer"))
+        assert "nobody is connected at forward_to_" in await sender.refused((local("forward_to_x"),), b"no such name")
+
+
+async def test_a_name_of_a_static_address(tmp_path: Path) -> None:
+    """Claim: the payload is a BARE string, which comes back from `forward_to_` and the name; the same identity takes it
+    over to a new connection, and what is no name is refused."""
+    async with forwarding_node(tmp_path) as running:
+        client, again, sender = await connect(running), await connect(running), await connect(running)
+        name = bare.encode("alice", str)
+        assert (await client.register(STATIC_SERVICE, name)).payload == name
+        assert client.address == (local("forward_to_alice"),)
+        await again.register(STATIC_SERVICE, name)
+        await sender.send(client.address, b"to whom")
+        assert (await again.receive()).payload == b"to whom"
+        # The first connection is not the client's any more, and its end ends nothing.
+        client.stream.socket.close()
+        await wait_until(lambda: running.statistics().tcp.closed)
+        await sender.send(client.address, b"still")
+        assert (await again.receive()).payload == b"still"
+        for wrong in (b"register", bare.encode("a/b", str), bare.encode("", str), bare.encode("a" * 65, str)):
+            assert "name" in await sender.refused(STATIC_SERVICE, wrong)
+
+
+async def test_one_client_has_a_bounded_number_of_addresses(tmp_path: Path) -> None:
+    """Claim: the address above the bound is refused, and a connection that ends gives its addresses back."""
+    async with forwarding_node(tmp_path) as running:
+        greedy, other = await connect(running), await connect(running)
+        for _ in range(PARTY_FORWARDERS_MAX):
+            await greedy.register()
+        assert "too many" in ERROR.decode_response((await other.register()).payload).reason
+        greedy.stream.socket.close()
+        await wait_until(lambda: not forwarding(running).addresses)
+        assert (await other.register()).payload == b"register"
+
+
+async def test_a_client_that_never_reads_costs_its_senders_only_a_refusal(tmp_path: Path) -> None:
+    """Claim: what waits for it is bounded, its connection stays, it gets all that was not refused in order, and others
+    notice nothing. Method: numbered messages of 64 KiB until one is refused; then the client reads."""
+    async with forwarding_node(tmp_path) as running, neighbour(running):
+        client, sender = await connect(running), await connect(running)
+        await client.register()
+        # The sender reads its refusals meanwhile.
+        refused: list[bytes] = []
+        sent = 0
+        while not refused:
+            await sender.send(client.address, sent.to_bytes(4, "big") * 16_384)
+            sent += 1
+            assert sent < 2_000
+            with trio.move_on_after(0.005):
+                refused.append((await sender.receive()).payload)
+        assert "too much waits" in ERROR.decode_response(refused[0]).reason
+        unread = running.statistics().tcp.memory.unread_bytes
+        assert unread < 32 * 1024 * 1024
+        numbers = []
+        with trio.move_on_after(2):
+            while True:
+                numbers.append(int.from_bytes((await client.receive()).payload[:4], "big"))
+        assert numbers == list(range(len(numbers)))
+        assert sent - len(numbers) <= 200
+        await sender.send(client.address, b"again")
+        assert (await client.receive()).payload == b"again"
+
+
+async def test_what_would_end_the_connection_of_the_client_is_refused(tmp_path: Path) -> None:
+    """Claim: a message above the client's frames, and a route above its hops, are refused to their sender; the client
+    stays. Method: a client of the legacy framing, whose frames are the smaller ones."""
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running, LEGACY), await connect(running)
+        await client.register()
+        assert "frames of at most" in await sender.refused(client.address, bytes(65_000))
+        assert "too long" in await sender.refused((*client.address, *[local("hop")] * 63), b"far")
+        await sender.send(client.address, bytes(64_000))
+        assert len((await client.receive()).payload) == 64_000
+
+
+def forwarding(running: Served) -> ForwardingStatistics:
+    found = running.statistics().services.forwarding
+    assert found is not None
+    return found

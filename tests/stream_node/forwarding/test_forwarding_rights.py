@@ -1,0 +1,137 @@
+"""Who may have a forwarding address, and who may send there, on a node with rules.
+
+Method: clients with tokens, whose identities the rules name. Each refusal stands beside the same request of somebody
+who may."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ockam.actors.address import Route, local
+from ockam.actors.forwarding_protocol import REGISTER, RegisterRequest
+from ockam.identity.authentication import AUTHENTICATE, AuthenticateRequest
+from ockam.identity.rules.rights import ALL_RIGHTS, Right
+from ockam.identity.rules.rules import Rule
+from ockam.identity.rules.tokens import create_token
+from ockam.protocol import ERROR
+from stream_client.routed_messages import RoutedMessage, encode_routed
+from stream_node.forwarding.bidirectional import SUBSCRIBE, SubscribeRequest
+from stream_service.names import stream_address
+from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest, Status
+from tests.ockam.identity.rules.guarded_node import Guarded, guarded, may
+from tests.stream_node.forwarding.forwarding_peers import SERVICE, ForwardedPeer, connect
+from tests.support.served import wait_until
+
+ALICE: Route = (local("forward_to_alice"),)
+RULES = (
+    may(Right.REGISTER, "forward_to_", who="token:*", name="names"),
+    may(Right.ROUTE, "forward_to_", who="token:bob", name="bob writes"),
+)
+
+
+class Tokens:
+    """A node, and its clients by the name of their token."""
+
+    def __init__(self, node: Guarded, texts: dict[str, str]) -> None:
+        self.node = node
+        self._texts = texts
+
+    async def client(self, name: str) -> ForwardedPeer:
+        peer = await connect(self.node.running)
+        await peer.ask(
+            (local("node_authenticate"),), AUTHENTICATE.encode_request(AuthenticateRequest(1, self._texts[name]))
+        )
+        return peer
+
+
+@asynccontextmanager
+async def tokens(folder: Path, *rules: Rule) -> AsyncIterator[Tokens]:
+    file = folder / "data" / "tokens.json"
+    texts = {name: create_token(file, name, int(time.time()), replace=True)[0] for name in ("alice", "bob", "mallory")}
+    async with guarded(folder, *rules, forwarding=True) as node:
+        yield Tokens(node, texts)
+
+
+async def test_a_name_is_not_an_identity(tmp_path: Path) -> None:
+    """Claim: an address that somebody has registered cannot be taken by another identity with the same rights, neither
+    while its client is connected or away, nor after a restart of the node; nor can its stream be made or written, nor
+    its messages be confirmed, by others."""
+    async with tokens(tmp_path, *RULES, may(ALL_RIGHTS & ~Right.ROUTE, who="token:mallory", name="more")) as on:
+        alice, mallory, bob = [await on.client(name) for name in ("alice", "mallory", "bob")]
+        # An early claim: a stream as the service would make it.
+        early = CREATE.encode_request(CreateStream("forward/forward_to_alice/token:mallory"))
+        assert "forwarding service alone" in await mallory.refused((local("stream_service"),), early)
+        await alice.register_own("alice", confirms=True)
+        taking = "belongs to another identity"
+        assert taking in await refusal_to_register(mallory)
+        alice.stream.socket.close()
+        await wait_until(lambda: on.node.running.statistics().tcp.closed)
+        assert taking in await refusal_to_register(mallory)
+        assert await bob.forward(ALICE, b"for alice")
+        stream = (stream_address("forward/forward_to_alice/token:alice", 0),)
+        answer = await mallory.ask(stream, PUSH.encode_request(PushRequest(1, b"forged")))
+        assert PUSH.decode_response(answer.payload).status is Status.ERROR
+        assert "access denied: route" in await mallory.refused(ALICE, b"\x17node/forward_delivery/1\x01\x00")
+    async with tokens(tmp_path, *RULES) as on:
+        mallory, alice = await on.client("mallory"), await on.client("alice")
+        assert taking in await refusal_to_register(mallory)
+        await alice.register_own("alice", confirms=True)
+        assert [payload for _, payload in await alice.take(1)] == [b"for alice"]
+
+
+async def test_each_right_is_needed(tmp_path: Path) -> None:
+    """Claim: who may register may not send, and the other way round; the client itself answers without a right, and the
+    sender goes on; the connections of both cannot be reached in any other way."""
+    async with tokens(tmp_path, *RULES) as on:
+        alice, mallory, bob = [await on.client(name) for name in ("alice", "mallory", "bob")]
+        await alice.register_own("alice", stores=False)
+        assert "access denied: route on 'forward_to_alice' for token:mallory" in await mallory.refused(ALICE, b"spam")
+        assert "access denied: route on 'forward_to_bob'" in await mallory.refused((local("forward_to_bob"),), b"spam")
+        await bob.send(ALICE, b"hello")
+        hello = await alice.receive()
+        await alice.send(hello.return_route, b"hello bob")
+        answer = await bob.receive()
+        assert answer.payload == b"hello bob"
+        await bob.send(answer.return_route, b"and on")
+        assert (await alice.receive()).payload == b"and on"
+        # What the routes have shown of the connections helps nobody: neither directly, nor through the address.
+        await mallory.send(hello.return_route[1:], b"spam")
+        assert "access denied: route" in await mallory.refused((*ALICE, *hello.return_route[1:]), b"spam")
+        assert "access denied: register on 'FWD_'" in await mallory.refused(SERVICE, b"register")
+        await bob.send(ALICE, b"last")
+        assert (await alice.receive()).payload == b"last"
+        await alice.send(hello.return_route, b"to bob")
+        assert (await bob.receive()).payload == b"to bob"
+
+
+async def test_a_subscription_acts_by_the_rights_of_its_client(tmp_path: Path) -> None:
+    """Claim: who subscribes needs `read` and `index`, and what the stream's messages name is reached only by the right
+    `route` of the subscriber, and never a stream or a service, whatever rights the subscriber has on it."""
+    reads = may(Right.READ | Right.WRITE | Right.CREATE, "talk", who="token:*", name="talk")
+    index = may(Right.INDEX, "app", who="token:bob", name="index")
+    async with tokens(tmp_path, *RULES, reads, index) as on:
+        alice, mallory, bob = [await on.client(name) for name in ("alice", "mallory", "bob")]
+        await alice.register_own("alice", stores=False)
+        service, request = (local("stream_bidirectional"),), SUBSCRIBE.encode_request(SubscribeRequest("talk", "app"))
+        assert "access denied: index on 'app'" in await mallory.refused(service, request)
+        stream = (
+            await mallory.ask((local("stream_service"),), CREATE.encode_request(CreateStream("talk")))
+        ).return_route
+        deputy = PUSH.encode_request(PushRequest(1, b"by the rights of bob"))
+        for routed in (
+            RoutedMessage((stream_address("talk", 0),), (), deputy, ""),
+            RoutedMessage(ALICE, (), b"for alice", ""),
+        ):
+            await mallory.ask(stream, PUSH.encode_request(PushRequest(1, encode_routed(routed))))
+        await bob.send(service, request)
+        # Mallory has no right to write to alice, but bob, who has subscribed, has.
+        assert (await alice.receive()).payload == b"for alice"
+        assert on.node.running.statistics().node.dropped["subscription_refused"] == 1
+
+
+async def refusal_to_register(peer: ForwardedPeer) -> str:
+    request = REGISTER.encode_request(RegisterRequest(1, "alice", stores=True, confirms=True))
+    return ERROR.decode_response((await peer.ask(SERVICE, request)).payload).reason
