@@ -32,7 +32,7 @@ IMPORTS = {"PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPAT
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path / "data", environment=IMPORTS) as process:
+    with NodeProcess(tmp_path / "data", environment={**IMPORTS, "STREAM_NODE_FORWARDING": "true"}) as process:
         yield process
 
 
@@ -88,6 +88,14 @@ def test_a_node_of_its_own_answers_and_its_worker_is_there_again_after_a_crash(n
         "shout: the worker failed; it is restarted",
         "shout: STILL HERE",
     ]
+
+
+def test_who_is_away_in_the_chat_gets_what_it_missed(node: NodeProcess) -> None:
+    """Method: two runs, of which the second uses the addresses of the first."""
+    expected = ["alice heard [b'there is a tunnel soon']", "carol heard [b'we meet at five', b'bring the plan']"]
+    for _ in range(2):
+        lines = [line for line in run_example("chat.py", node) if " heard " in line]
+        assert lines == expected
 
 
 def test_of_two_forks_the_one_that_is_committed_later_replaces_the_other(node: NodeProcess) -> None:

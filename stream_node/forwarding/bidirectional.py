@@ -1,6 +1,6 @@
 """Ockam's bidirectional streams, served by the node: it reads and writes streams for peers that know only routes.
 
-The protocols are those of the Elixir worker `Ockam.Stream.Client.BiDirectional.Subscribe`. The data in the streams is a
+The protocols are those of the Elixir worker Ockam.Stream.Client.BiDirectional.Subscribe. The data in the streams is a
 routed message with the stream for answers (`stream_client.routed_messages`), so that a party behind this service and a
 party with a client of its own understand each other:
 
