@@ -138,6 +138,19 @@ def test_the_programs_of_the_page_of_the_block_manager_run(tmp_path: Path) -> No
     assert printed == page.split("```text\n")[-1].split("```")[0]
 
 
+def test_the_indexer_undoes_after_a_restart_what_a_fork_replaces(node: NodeProcess) -> None:
+    first, light, heavy = (name.rjust(32) for name in (b"first", b"light", b"heavy"))
+    assert run_example("ethereum.py", node) == [
+        "2 blocks were new",
+        f"undo [] do [{first}]",
+        f"undo [] do [{light}]",
+        "chain [2, 1]",
+        "1 blocks were new",
+        f"undo [{light}] do [{heavy}]",
+        "chain [2, 1]",
+    ]
+
+
 def test_the_consumer_resumes_behind_what_it_has_read(node: NodeProcess) -> None:
     for first, last in ((0, 999), (1_000, 1_999)):
         assert run_example("publisher.py", node) == [f"1000 messages stored, the last at index {last}"]
