@@ -21,7 +21,7 @@ WITH_SPARK = {"plots.py", "spark_exactly_once.py"}
 WITH_A_SCHEDULER = {"airflow_export.py", "dagster_export.py"}
 """Tested where the scheduler is installed, in tests/spark_export/exporter/test_scheduled.py."""
 SVG = "{http://www.w3.org/2000/svg}"
-WITHOUT_NODE = {"echo_node.py", "fork_tree.py"}
+WITHOUT_NODE = {"echo_node.py", "enrich_worker.py", "fork_tree.py"}
 LINES_MAX = 56
 RUN_TIMEOUT_S = 60.0
 SPARK_TIMEOUT_S = 240.0
@@ -98,6 +98,15 @@ def test_who_is_away_in_the_chat_gets_what_it_missed(node: NodeProcess) -> None:
         assert lines == expected
 
 
+def test_the_worker_that_enriches_puts_each_order_into_the_other_stream(node: NodeProcess) -> None:
+    """Beside it, tests/stream_node/hosting/test_enriching.py kills its node again and again."""
+    assert run_example("enrich_worker.py", node) == [
+        '{"what": "tea", "count": 2, "price": 6}',
+        '{"rejected": "?", "why": "JSONDecodeError"}',
+        '{"what": "coffee", "count": 1, "price": 4}',
+    ]
+
+
 def test_of_two_forks_the_one_that_is_committed_later_replaces_the_other(node: NodeProcess) -> None:
     """Method: the three trees that the example draws are compared with where each block must be."""
     lines = [line.strip("│├└─ ") for line in run_example("fork_tree.py", node)]
@@ -139,7 +148,7 @@ def test_the_programs_of_the_page_of_the_block_manager_run(tmp_path: Path) -> No
 
 
 def test_the_indexer_undoes_after_a_restart_what_a_fork_replaces(node: NodeProcess) -> None:
-    first, light, heavy = (name.rjust(32) for name in (b"first", b"light", b"heavy"))
+    first, light, heavy = (repr(name.rjust(32)) for name in (b"first", b"light", b"heavy"))
     assert run_example("ethereum.py", node) == [
         "2 blocks were new",
         f"undo [] do [{first}]",

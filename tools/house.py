@@ -40,7 +40,7 @@ FACES = {
     *("ockam", "pyspark_stream_node", "spark_export", "stream_client", "stream_client.blocking", "stream_node"),
     "stream_node.testing",
 }
-"""The packages whose `__init__` hands names on to the programs of users. `stream_node` has its version only."""
+"""The packages whose `__init__` hands names on to the programs of users."""
 
 HEARTS = (
     "stream_service/workers/stream.py",
@@ -213,8 +213,8 @@ def figures(house: House) -> list[Figure]:
         return Figure(name, len(found), bar, recorded, found)
 
     return [
-        Figure("installed lines", lines, 112_000, 125_538, by_lines),
-        Figure("installed lines of code", code, 73_000, 85_548, by_code),
+        Figure("installed lines", lines, 112_000, 127_418, by_lines),
+        Figure("installed lines of code", code, 73_000, 86_843, by_code),
         listed("installed top-level packages", house.packages, 12, 12),
         listed("names that other distributions install", clashes(house), 0, 0),
         listed("entries of the root", root_entries(house), 32, 32),

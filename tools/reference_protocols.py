@@ -55,6 +55,7 @@ MODULES = (
     "stream_node.node.node_status",
     "stream_node.care.trouble_service",
     "stream_node.node.node_connections",
+    "stream_node.hosting.status",
     "stream_node.fleet.cluster.protocol",
     "stream_node.forwarding.bidirectional",
 )

@@ -12,7 +12,7 @@ import trio
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
 from ockam.actors.address import LOCAL, Address, Route, format_route
-from ockam.actors.message import Message
+from ockam.actors.message import HERE, Message, Origin
 from ockam.errors import AskRefused, AskTimedOut
 from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError
 
@@ -68,12 +68,12 @@ class Asks:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def ask(self, route: Route, payload: bytes, timeout_s: float) -> Message:
+    async def ask(self, route: Route, payload: bytes, timeout_s: float, origin: Origin = HERE) -> Message:
         address = Address(LOCAL, ADDRESS_PREFIX + secrets.token_bytes(12).hex().encode())
         worker = route[0] if route and self._node.is_registered(route[0]) else None
         ask = self._open[address] = Ask(route, worker, trio.current_time() + timeout_s)
         try:
-            if not self._node.send(Message(route, (address,), payload)):
+            if not self._node.send(Message(route, (address,), payload, origin)):
                 ask.answer = ask.answer or AskRefused(
                     "no worker or transport of this node takes the request", format_route(route)
                 )

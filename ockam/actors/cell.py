@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import ParamSpec, Protocol
 
 import msgspec
@@ -12,7 +13,7 @@ import trio
 
 from ockam.actors.address import Address, Route
 from ockam.actors.mailbox import RUN_MESSAGES_MAX, Life, Mailbox
-from ockam.actors.message import Message, reply_to
+from ockam.actors.message import HERE, Message, Origin, reply_to, signed
 from ockam.actors.worker import ASK_TIMEOUT_S, Ended, Restarts, Worker, WorkerFactory
 from ockam.errors import CallbackExpected, WorkerEnded
 
@@ -34,7 +35,9 @@ class Dispatcher(Protocol):
 
     def send_run(self, messages: Iterable[Message]) -> None: ...
 
-    async def ask(self, route: Route, payload: bytes, timeout_s: float = ASK_TIMEOUT_S) -> Message: ...
+    async def ask(
+        self, route: Route, payload: bytes, timeout_s: float = ASK_TIMEOUT_S, origin: Origin = HERE
+    ) -> Message: ...
 
     def batch(self) -> AbstractContextManager[None]: ...
 
@@ -139,6 +142,9 @@ class Cell:
         self.context = CellContext(dispatcher, self)
 
     def start(self) -> None:
+        # A child acts for whoever its parent acts for.
+        if self.parent is not None and self.worker.origin is HERE and self.parent.worker.origin is not HERE:
+            self.worker.origin = self.parent.worker.origin
         # Each worker object gets a new context. That of a crashed worker has ended, and calls no function that waits.
         self.context = CellContext(self._dispatcher, self)
         self.worker.context = self.context
@@ -297,6 +303,11 @@ class CellContext:
         self.send = dispatcher.send
         self.send_run = dispatcher.send_run
         self.ask = dispatcher.ask
+        origin = cell.worker.origin
+        if origin is not HERE:
+            self.send = lambda message: dispatcher.send(signed(message, origin))
+            self.send_run = lambda messages: dispatcher.send_run([signed(each, origin) for each in messages])
+            self.ask = partial(dispatcher.ask, origin=origin)
         self._cell = cell
         self._ended = False
 

@@ -45,6 +45,11 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
         return self.usage.key if self.usage is not UNLIMITED else party_key(self.identity, self.peer)
 
     @property
+    def is_node(self) -> bool:
+        """Whether the node itself sends the message, and not somebody whose rights must be asked."""
+        return self.kind == "local" and self.identity.source == "local"
+
+    @property
     def who(self) -> dict[str, str]:
         return {"peer": self.peer, "identity": str(self.identity)}
 
@@ -64,6 +69,11 @@ class Message(msgspec.Struct, gc=False, eq=False):
     return_route: Route
     payload: bytes
     origin: Origin = HERE
+
+
+def signed(message: Message, origin: Origin) -> Message:
+    """Returns a message of a worker with the worker's origin. One that the worker passes on keeps its own."""
+    return message if message.origin is not HERE else msgspec.structs.replace(message, origin=origin)
 
 
 def reply_to(message: Message, worker: Address, payload: bytes) -> Message:

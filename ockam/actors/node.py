@@ -15,7 +15,7 @@ from ockam.actors.asks import Asks
 from ockam.actors.async_worker import TaskCell, check_functions
 from ockam.actors.cell import Cell, WorkerState
 from ockam.actors.mailbox import Life, Mailbox
-from ockam.actors.message import Message, reply_to
+from ockam.actors.message import HERE, Message, Origin, reply_to
 from ockam.actors.timers import Timers
 from ockam.actors.worker import ALWAYS, ASK_TIMEOUT_S, Ended, HandlingFailed, Restarts, Worker, WorkerFactory
 from ockam.errors import AddressInUse
@@ -298,12 +298,14 @@ class Node:
         if payload is not None:
             self.send(reply_to(message, message.onward_route[0], payload))
 
-    async def ask(self, route: Route, payload: bytes, timeout_s: float = ASK_TIMEOUT_S) -> Message:
+    async def ask(
+        self, route: Route, payload: bytes, timeout_s: float = ASK_TIMEOUT_S, origin: Origin = HERE
+    ) -> Message:
         """Sends a request and returns the first answer that comes to its private return address.
 
         Raises AskRefused if the answer is an `error` or nobody takes the request, and AskTimedOut. A request of which
         the caller was cancelled takes no answer any more."""
-        return await self._asks.ask(route, payload, timeout_s)
+        return await self._asks.ask(route, payload, timeout_s, origin)
 
     def count(self, what: str) -> None:
         self._counts[what] += 1
@@ -318,6 +320,11 @@ class Node:
         """Iterates over the mailboxes of the workers that run. That of a worker with several addresses comes once for
         each."""
         return (cell.mailbox for cell in self._cells.values())
+
+    def find_state(self, address: Address) -> WorkerState | None:
+        """Returns the state of the worker at this address with its children, or None."""
+        cell = self._cells.get(address)
+        return cell.state() if cell is not None else None
 
     def tree(self) -> tuple[WorkerState, ...]:
         """Returns the state of all workers. Those that a worker has started are in the state of that worker."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, ParamSpec, Protocol
 import msgspec
 
 from ockam.actors.address import Address, Route
-from ockam.actors.message import Message, reply_to
+from ockam.actors.message import HERE, Message, Origin, reply_to
 from ockam.errors import ChildFailed
 from ockam.protocol import error_payload
 
@@ -94,10 +94,14 @@ class Context(Protocol):
 
 
 class Worker:
-    """The base class of all workers. Override `handle` for single messages, or `receive` for lists of messages."""
+    """The base class of all workers. Override `handle` for single messages, or `receive` for lists of messages.
+
+    origin: that of the messages which the worker makes; HERE means that they are the node's own. A message that the
+    worker only passes on keeps the origin that it came with."""
 
     context: Context
     awaits: ClassVar[bool] = False
+    origin: Origin = HERE
 
     def started(self) -> None:
         """Runs when the worker starts, before its first message. `context` is already set."""

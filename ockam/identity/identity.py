@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-Source = Literal["anonymous", "local", "certificate", "token", "channel"]
+Source = Literal["anonymous", "local", "certificate", "token", "channel", "worker"]
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -18,7 +18,9 @@ class Identity(msgspec.Struct, frozen=True):
         certificate: a client certificate in TLS.
         token: a token that the client sent first on its connection.
         channel: an Ockam secure channel.
-    name: the name within this source, for example the common name of a certificate; empty for anonymous."""
+        worker: a worker that the operator has put on this node.
+    name: the name within this source, for example the common name of a certificate, or the address of a worker; empty
+    for anonymous."""
 
     source: Source
     name: str = ""

@@ -378,20 +378,20 @@ class TcpTransport:
         Returns the mailbox of the connection, or the one where messages wait for it; None if the message is refused."""
         # Two rules must allow the destination: the operator's list, and then the rights of the sender.
         hop = message.onward_route[0]
-        if message.origin.kind != "local" and hop.value not in self._allow_forward:
+        if not message.origin.is_node and hop.value not in self._allow_forward:
             to = shown(local(hop.value))
             self._refusal_lines.log(logger.warning, "forward_refused", **message.origin.who, destination=to)
             self._refuse(message, f"{to} is no destination that this node allows")
             return None
         destination = hop.value.decode("utf-8", "replace")
-        if message.origin.kind != "local" and self._node.gate is not None:
+        if not message.origin.is_node and self._node.gate is not None:
             refusal = self._node.gate.find_forward_refusal(message.origin, destination)
             if refusal is not None:
                 self._refuse(message, refusal)
                 return None
         # A peer must not act at the destination in the name of this node.
         proves = self._outgoing_tls.shows_certificate(destination) or self._outgoing_tokens.has(destination)
-        call = destination, message.origin.kind == "local" or not proves
+        call = destination, message.origin.is_node or not proves
         # The first message starts to connect. Messages that come before the connection is ready wait in a mailbox,
         # whose limits make the peers that send them wait.
         connection = self._calls.get(call)

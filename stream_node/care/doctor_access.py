@@ -1,4 +1,5 @@
-"""Checks the protection of a node, for `stream-node doctor`: addresses, TLS, rules, tokens, identities, private files.
+"""Checks the protection of a node, for `stream-node doctor`: addresses, TLS, rules, tokens, identities, private files,
+and the operator's workers.
 Each file is read by the function with which the node reads it at its start, so "wrong" means that the node would not
 start, or would accept nobody. Nothing is written, and no identity is made."""
 
@@ -17,7 +18,8 @@ from ockam.identity.rules.rule_file import RulesError, load_rules
 from ockam.identity.rules.tokens import TokenFileError, load_tokens
 from stream_node.care.findings import Finding, Values
 from stream_node.fleet.worker_directory import worker_folders
-from stream_node.node.config import Config
+from stream_node.hosting.specification import load_workers
+from stream_node.node.config import Config, ConfigError
 from stream_node.node.identity.access import audit_file, is_loopback, lacking
 from stream_node.node.identity.channel_services import KNOWN_FILE, node_identity_file, trust_file
 from stream_node.node.identity.tls_state import examine_tls, find_certificate_sha384, tls_mode
@@ -40,6 +42,7 @@ def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]
         check_identities(config),
         check_audit(config),
         check_private_files(config),
+        check_own_workers(config),
     ]
 
 
@@ -215,6 +218,17 @@ def check_private_files(config: Config) -> Finding:
         text = f"other users of this machine may read {', '.join(exposed)}; run `chmod 600` on each"
         return Finding("private files", "warning", text, {"exposed": len(exposed)})
     return Finding("private files", "ok", "no other user may read them", {"exposed": 0})
+
+
+def check_own_workers(config: Config) -> Finding:
+    """Imports the modules of the operator's workers, as the node does at its start, and constructs none."""
+    try:
+        loaded = load_workers(config)
+    except ConfigError as error:
+        text = f"{error}: the node does not start"
+        return Finding("own workers", "wrong", text, {"own_workers": None})
+    values: Values = {"own_workers": len(loaded)}
+    return Finding("own workers", "ok", ", ".join(each.address for each in loaded) or "none", values)
 
 
 def find_unwritable(directory: Path) -> list[str]:

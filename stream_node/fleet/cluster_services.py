@@ -15,7 +15,7 @@ import trio
 
 from block_node.moved import BLOCK_OPENINGS
 from index_service.lease_groups import LeaseGroups
-from ockam.actors.address import Address, complete_address, split_host_port
+from ockam.actors.address import Address, complete_address, local, split_host_port
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.errors import AddressInUse, ConnectFailed, InvalidAddress
@@ -31,6 +31,7 @@ from stream_node.fleet.cluster.statistics import MemberStatistics
 from stream_node.fleet.cluster.view import ClusterView, shard_of
 from stream_node.fleet.cluster.worker import ClusterWorker
 from stream_node.fleet.worker_place import WorkerPlace
+from stream_node.hosting.hosted import HostedWorkers, worker_home
 from stream_node.node.block_services import chain_address
 from stream_node.node.config import Config, ConfigError
 from stream_service.mirror_rows import list_mirrors
@@ -90,14 +91,17 @@ class StreamShards:
         chain: Address,
         serve_chain: Callable[[], None],
         leave_chain: Callable[[], list[Message]],
+        hosted: HostedWorkers,
     ) -> None:
         """chain: the address of the block node's stream; the block node runs at the owner of its shard. serve_chain,
-        leave_chain: start and stop the block node. The latter returns the messages that it has not served."""
+        leave_chain: start and stop the block node. The latter returns the messages that it has not served. hosted: the
+        operator's workers, each of which runs at the owner of one shard."""
         self._directory = directory
         self._groups = groups
         self._chain = shard_of(chain)
         self._serve_chain = serve_chain
         self._leave_chain = leave_chain
+        self._hosted = hosted
 
     def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
         wanted = frozenset(shards)
@@ -110,6 +114,7 @@ class StreamShards:
             if error is None:
                 try:
                     self._open(operation.result, with_chain=self._chain in wanted)
+                    self._hosted.serve(wanted)
                 except Exception as raised:
                     # A mistake of this program. The member would wait for `on_done` for ever.
                     logger.exception("shards_not_opened", shards=len(wanted))
@@ -136,6 +141,8 @@ class StreamShards:
         # The block node ends first, so that it opens the stream of its chain no more.
         if self._chain in waiting:
             waiting[self._chain] += self._leave_chain()
+        for shard, messages in self._hosted.leave(shards).items():
+            waiting[shard] += messages
         # Stopped workers hand over their mailboxes, so that the messages wait for the next owner.
         for address in self._directory.addresses():
             of_shard = waiting.get(shard_of(address))
@@ -156,7 +163,9 @@ class NodeCluster:
         nursery: trio.Nursery,
         database: Engine,
         place: WorkerPlace | None,
+        own_workers: Sequence[str] = (),
     ) -> None:
+        """own_workers: the addresses of the operator's workers, which are the same at all members."""
         self._config = config
         self._node = node
         self._tcp = tcp
@@ -181,6 +190,7 @@ class NodeCluster:
             has_own_database=self._view is not None,
             others_at=chain_address(config) if config.block_node else None,
             openings=BLOCK_OPENINGS,
+            homes={local(address): worker_home(address) for address in own_workers},
             linked=self._linked,
         )
 

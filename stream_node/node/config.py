@@ -222,6 +222,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The URL of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318. The node sends it spans of the
     pushes whose client traces them. This needs the extra `otel`. Without this setting, the node makes no spans."""
 
+    # Group "Own workers": programs of yours that run on the node. See [own-workers.md](own-workers.md).
+    worker: tuple[str, ...] = ()
+    """The workers of your own that the node runs, each as MODULE:CLASS@ADDRESS, or as NAME@ADDRESS, where NAME is an
+    entry point `stream_node.workers` of an installed package. ?OPTION=VALUE&… behind it are arguments of the
+    constructor. A file can have them by their address in the table [workers], where the key `processes` is then the
+    setting `workers`."""
+
     # Group "Streams": how long messages are kept, and for how long a consumer keeps its partitions.
     retention_age_s: Amount | None = None
     """The node keeps messages for this long. This setting and the next two apply to streams that have no retention of

@@ -17,6 +17,7 @@ from ockam.errors import InvalidAddress
 from ockam.files.parsing import ParseError, parse_toml
 from stream_node.care.patience import parse_stuck_after
 from stream_node.cli.values import UsageError, parse_duration, parse_size
+from stream_node.hosting.specification import check_workers_load, worker_text
 from stream_node.node.block_services import check_settings as check_block_settings
 from stream_node.node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError, unknown_variables
 from stream_node.node.identity.access import check_exposure, check_rules
@@ -26,6 +27,8 @@ from stream_node.node.identity.token_services import check_settings as check_tok
 from stream_service.names import near_names
 
 BACKFILL_TABLE = "backfill"
+WORKERS_TABLE = "workers"
+PROCESSES_KEY = "processes"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _CAPITAL = re.compile("[A-Z]")
 _TIME = re.compile(r"(_s|_s_max|_secs)$")
@@ -116,11 +119,13 @@ def _load(
 
 
 def check_start(config: Config) -> None:
-    """Checks the settings that a node checks only at its start: the file of the rules, and its protection.
+    """Checks the settings that a node checks only at its start: the file of the rules, the operator's workers, whose
+    modules are imported, and the protection.
     Raises ConfigError with all mistakes."""
     mistakes: list[str] = []
     # A node that may be reached without protection only logs a warning.
-    for check in (check_rules,) if config.insecure else (check_rules, check_exposure):
+    checks = (check_rules, check_workers_load)
+    for check in checks if config.insecure else (*checks, check_exposure):
         try:
             check(config)
         except ConfigError as error:
@@ -229,8 +234,16 @@ def _from_file(file: Path | None) -> tuple[str, dict[str, Any]]:
 
 def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a file under the names of `Config`. Raises ConfigError.
-    `[backfill] scanIntervalSecs` becomes `backfill_scan_interval_secs`."""
+    `[backfill] scanIntervalSecs` becomes `backfill_scan_interval_secs`, and the table `[workers]` becomes `worker`."""
     found = {name: value for name, value in values.items() if name != BACKFILL_TABLE}
+    workers = found.get(WORKERS_TABLE)
+    if isinstance(workers, dict):
+        if "worker" in found:
+            raise ConfigError("worker: is given twice, as the table [workers] too")
+        # The name `workers` was that of the number of processes first; beside the table, its key has the number.
+        processes = {WORKERS_TABLE: workers[PROCESSES_KEY]} if PROCESSES_KEY in workers else {}
+        texts = [worker_text(address, each) for address, each in workers.items() if address != PROCESSES_KEY]
+        found = {name: each for name, each in found.items() if name != WORKERS_TABLE} | processes | {"worker": texts}
     table = values.get(BACKFILL_TABLE, {})
     if not isinstance(table, dict):
         raise ConfigError(f"{BACKFILL_TABLE}: is a table, [{BACKFILL_TABLE}], with settings in it")

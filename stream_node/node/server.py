@@ -11,7 +11,7 @@ A kill skips all these steps and loses no confirmed message, because a confirmed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ from stream_node.care.disk_watch import watch_disk
 from stream_node.care.stored_place import stored_place
 from stream_node.fleet.cluster_services import NodeCluster, check_cluster, own_address
 from stream_node.fleet.worker_place import WorkerPlace, database_folder
+from stream_node.hosting.hosted import HostedWorkers
+from stream_node.hosting.specification import MakeWorker, load_workers
 from stream_node.node.block_services import program_version
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
 from stream_node.node.config import Config, without_effect
@@ -64,19 +66,32 @@ class CannotListen(OSError):
 
 class Server:
     """One node that serves one data directory. `serve` runs it until `stop` is called. config: the settings in force.
-    addresses, http, grpc: the `host:port` texts at which the node listens, and listens for HTTP and gRPC."""
+    addresses, http, grpc: the `host:port` texts at which the node listens, and listens for HTTP and gRPC. abandon: ends
+    this process; called when everything is stored and closed, if a worker of the operator does not end. Without it,
+    `serve` waits for that worker."""
 
-    def __init__(self, config: Config, notifier: Notifier | None = None, place: WorkerPlace | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        notifier: Notifier | None = None,
+        place: WorkerPlace | None = None,
+        *,
+        workers: Mapping[str, str | MakeWorker] | None = None,
+    ) -> None:
         """notifier: reports progress and end to a service manager; None: there is none. place: the place of this
-        process among the workers of the node; None: it is the only one."""
+        process among the workers of the node; None: it is the only one. workers: workers of the program that makes this
+        server, beside those of the setting `worker`: by their addresses, their classes, what else makes one, or texts
+        as in the setting."""
         self._memory_limit = find_memory_limit()
         self.config = bounded(config, self._memory_limit)
         self._place = place
+        self._workers = workers
         self._notifier = Notifier({}) if notifier is None else notifier
         self.addresses: list[str] = []
         self.http: list[str] = []
         self.grpc: list[str] = []
         self.condition = NodeCondition()
+        self.abandon: Callable[[], object] | None = None
         self._stop = trio.Event()
         self._listening = trio.Event()
         self._tls_watch: TlsWatch | None = None
@@ -87,6 +102,7 @@ class Server:
         self._tracing: Tracing | None = None
         self._cluster: NodeCluster | None = None
         self._day_log: DayLog | None = None
+        self._hosted: HostedWorkers | None = None
 
     @property
     def refusing_pushes(self) -> bool:
@@ -144,6 +160,7 @@ class Server:
         config = self.config
         # 1. Everything that can be refused without a database comes first.
         _check_settings(config)
+        own_workers = load_workers(config, self._workers)
         self._tracing = start_traces(config)
         # 2. Open the database: it locks its folder, so a second node of this folder ends here.
         folder, is_member = database_folder(config, self._place), bool(config.cluster or self._place)
@@ -165,7 +182,8 @@ class Server:
                     tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
                     # 5. With other members, the services ask the router which streams are here.
                     if is_member:
-                        self._cluster = NodeCluster(config, node, tcp, nursery, database, self._place)
+                        addresses = [each.address for each in own_workers]
+                        self._cluster = NodeCluster(config, node, tcp, nursery, database, self._place, addresses)
                     remote_streams = None if self._cluster is None else self._cluster.router
                     # 6. The services, with the streams that are stored. A member opens those of its shards later.
                     services = Services(
@@ -197,12 +215,17 @@ class Server:
                     )
                     register_status(parts, wall_clock_us, program_version(), nursery)
                     register_connections(parts)
+                    self._hosted = HostedWorkers(
+                        node, tcp, nursery, config, own_workers, services.now_us, remote_streams
+                    )
+                    if not is_member:
+                        self._hosted.start()
                     # 8. Listen only when everything that a message can reach is there.
                     await self._watch(parts, nursery, Ballast(folder))
                     await self._listen(parts, nursery, stored)
                     if self._cluster is not None:
                         # 9. Join the cluster with the address that the node has got.
-                        await self._cluster.start(runner, services.shards, self.addresses[0])
+                        await self._cluster.start(runner, services.shards(self._hosted), self.addresses[0])
                     # 10. The node serves: report it, and wait for the stop.
                     self._listening.set()
                     task_status.started(self.addresses)
@@ -216,6 +239,9 @@ class Server:
                     # The writing thread ends before the database closes, also if this task is cancelled.
                     with trio.CancelScope(shield=True):
                         await runner.aclose()
+                    if self.abandon is not None and self._hosted is not None and self._hosted.hangs:
+                        database.close()
+                        self.abandon()
                 nursery.cancel_scope.cancel()
         finally:
             database.close()
@@ -310,6 +336,9 @@ class Server:
             await self._cluster.leave(deadline_s)
         # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
         parts.tcp.listening.cancel()
+        # The operator's workers end first, while their clients still get answers. Half of the time is for what follows.
+        if self._hosted is not None:
+            await self._hosted.stop(trio.current_time() + (deadline_s - trio.current_time()) / 2)
         parts.tcp.stop_reading()
         parts.services.stop_mirrors()
         # All submitted messages are committed and get their confirms.

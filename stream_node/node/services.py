@@ -25,6 +25,7 @@ from stream_node.fleet.mirror.protocol import MirrorState
 from stream_node.fleet.mirror.service import MirrorService
 from stream_node.forwarding.services import ForwardingServices, ForwardingStatistics
 from stream_node.forwarding.storing import KEEPERS as FORWARD_KEEPERS
+from stream_node.hosting.hosted import HostedWorkers
 from stream_node.node.block_services import KEEPERS, BlockServices, BlockServicesStatistics, chain_address, read_trust
 from stream_node.node.clock_note import Known
 from stream_node.node.config import Config, ConfigError
@@ -226,8 +227,7 @@ class Services:
     def stop_mirrors(self) -> None:
         self._mirrors.stop()
 
-    @property
-    def shards(self) -> StreamShards:
+    def shards(self, hosted: HostedWorkers) -> StreamShards:
         """Starts and stops the workers of shards, if the node is in a cluster."""
         return StreamShards(
             self._directory,
@@ -235,6 +235,7 @@ class Services:
             chain=chain_address(self._config),
             serve_chain=self._serve_chain,
             leave_chain=self._leave_chain,
+            hosted=hosted,
         )
 
     def statistics(self) -> ServicesStatistics:
@@ -252,6 +253,10 @@ class Services:
             mirrors=self.mirrors,
             forwarding=None if self._forwarding is None else self._forwarding.statistics(),
         )
+
+    def now_us(self) -> int:
+        """Returns the time of the streams, in microseconds since 1970 (`stream_service.workers.clock.Clock`)."""
+        return self._directory.clock.time_us()
 
     @property
     def mirrors(self) -> list[MirrorState]:

@@ -121,7 +121,7 @@ async def test_blocks_and_branches_while_a_reorg_goes_on(tmp_path: Path) -> None
         assert updates.tip == OLD[-1].payload.hash
         slow = updates.branch()
         read = [await anext(slow)]
-        removed = []
+        removed: list[CompleteBatch] = []
         async for update in updates:
             removed += update.removed
             with pytest.raises(UnknownBlock):
@@ -153,7 +153,7 @@ async def test_a_chain_that_goes_back_below_its_first_block_and_returns(tmp_path
         )
         for block in OLD
     ]
-    events = [
+    events: list[ChainUpdate | Revert] = [
         ChainUpdate((), tuple(batches[4:])),
         Revert(batches[1].hash, 2, 20, ()),
         ChainUpdate((), tuple(batches[2:])),

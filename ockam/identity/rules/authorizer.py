@@ -94,7 +94,7 @@ class Authorizer:
         origin = run[0].origin
         # Nearly all runs are pushes of one publisher, or answers of this node's own workers to one connection. These
         # two are decided as a whole.
-        if origin.kind == "local" and getattr(worker, "demand", None) is None:
+        if (origin is HERE or origin.is_node) and getattr(worker, "demand", None) is None:
             if not [message for message in run if message.origin is not origin]:
                 return run
         else:
@@ -161,13 +161,16 @@ class Authorizer:
     # One message.
 
     def _is_admitted(self, worker: Worker, message: Message) -> bool:
-        # Messages of this node's own workers pass to a worker without demands.
+        # Messages of the node itself pass to a worker without demands.
         origin = message.origin
         ask: Callable[[Message], Demand | list[Demand] | None] | None = getattr(worker, "demand", None)
-        if ask is None and origin.kind == "local":
+        if ask is None and origin.is_node:
             return True
         if isinstance(worker, Connection):
             return self._may_pass(worker, message)
+        # A worker of the operator and its children act for the same, and need no right to talk to each other.
+        if origin is worker.origin and origin is not HERE:
+            return True
         # A message that cannot be decoded needs only some right: its worker answers with an error.
         demand: Demand | list[Demand] | None = None
         if ask is not None:
@@ -178,7 +181,7 @@ class Authorizer:
         if demand is NOTHING:
             return True
         if demand is None:
-            decision = Decision(False, None, "this address takes messages of others only")
+            decision = Decision(False, None, "this address takes messages of the node itself only")
             self._note_refusal(message, "address", decision, str(message.onward_route[0]))
         else:
             decision = self._decide_all(origin, demand, find_name(message.payload) or "")
@@ -187,13 +190,16 @@ class Authorizer:
         return decision.allowed
 
     def _may_pass(self, connection: Connection, message: Message) -> bool:
-        # The messages of this node's own workers may leave, and answers to requests that this node has forwarded.
+        # The messages of the node itself may leave, and answers to requests that this node has forwarded.
         # Another member of the cluster (`link`) decides itself about the messages that it gets.
-        if message.origin.kind == "local" or connection.link is not None or self._is_answer(connection, message):
+        if message.origin.is_node or connection.link is not None or self._is_answer(connection, message):
             return True
         # This node has made the connection, so the sender needs the right to forward messages to its other end.
         if connection.open_requests is not None:
             return self.find_forward_refusal(message.origin, connection.peer) is None
+        # A worker of the operator answers the peers that have called this node.
+        if message.origin.kind == "local":
+            return True
         decision = Decision(False, None, "messages between peers are not passed on")
         self._note_refusal(message, "forward", decision, str(connection.own_address))
         return False
@@ -236,7 +242,7 @@ class Authorizer:
         if not allowed:
             self._count(entry, origin)
         # Requests that need one of several rights only look at things.
-        elif int(demand.rights).bit_count() == 1 and origin.kind != "local":
+        elif int(demand.rights).bit_count() == 1 and not origin.is_node:
             self.audit.admitted(entry, origin.party)
         return decision
 

@@ -30,7 +30,7 @@ from ockam.quotas.usage import ANONYMOUS_PREFIX, SETTING_PREFIX, find_address, f
 from ockam.quotas.usage_machine import LIMIT_NAMES, OPEN_LIMITS
 
 NAME_CHARACTERS_MAX = 64
-SOURCES = ("anonymous", "certificate", "token", "channel")
+SOURCES = ("anonymous", "certificate", "token", "channel", "worker")
 ALL = "all"
 _HEADER = re.compile(r"\s*\[\[\s*rule\s*\]\]\s*(#.*)?")
 _TABLE = re.compile(r"\s*\[")

@@ -38,6 +38,10 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="The number of processes, to use several cores.")
     ] = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE:CLASS@ADDRESS", help="Run a worker of your own on the node. May be repeated."),
+    ] = None,
     listen: ListenOption = None,
     http: HttpOption = None,
     grpc: GrpcOption = None,
@@ -80,6 +84,7 @@ def serve(
         "database": database,
         "cluster": cluster,
         "workers": workers,
+        "worker": tuple(worker) if worker else None,
         "listen": listen,
         "http": tuple(http) if http else None,
         "grpc": tuple(grpc) if grpc else None,
@@ -101,6 +106,7 @@ def serve(
         return
     notifier = Notifier()
     server = Server(settings, notifier, place)
+    server.abandon = end_at_once
     reloading = Reloading(server, flags, config, notifier)
     _relax_garbage_collector()
 

@@ -17,6 +17,7 @@ from stream_node.cli.values import CommandFailed, UsageError, parse_duration, pa
 
 if TYPE_CHECKING:
     from stream_client import StreamClient
+    from stream_node.hosting.status import OwnWorker
     from stream_node.top.rates import ConsumerRate, TopView
     from stream_node.top.reading import SilentConsumer
 
@@ -90,7 +91,8 @@ def status(
         ),
     ] = None,
 ) -> None:
-    """Print how a node stands: whether it takes work, its free disk, and the consumers that are farthest behind.
+    """Print how a node stands: whether it takes work, its free disk, the consumers that are farthest behind, and the
+    operator's own workers.
 
     With --check, the exit code is that of a monitoring plug-in: 0 OK, 1 warning, 2 critical, 3 unknown. It is 3 if the
     node does not answer, or may not tell this user, and if the command is wrong. The first line ends with the measured
@@ -116,7 +118,8 @@ def status(
         if reading.status is None and len(reading.notes) > 1:
             # Neither the streams nor the status were reported, so there may be no node at all.
             levels.append(3)
-        say(_report(view, found), _lines(view, found))
+        workers = [] if checks else await _own_workers(client)
+        say(_report(view, found, workers), [*_lines(view, found), *_worker_lines(workers)])
 
     with_client(run, node, contact_s=STANDING_TIMEOUT_S)
     if any(levels):
@@ -227,6 +230,26 @@ async def _find_troubles(client: StreamClient) -> list[CheckResult]:
     return [*found, CheckResult(TROUBLES, 0, last, f"{TROUBLES}={answer.total};0;;0")]
 
 
+async def _own_workers(client: StreamClient) -> list[OwnWorker]:
+    from stream_client import ClientError
+    from stream_node.hosting.status import ADDRESS, OWN_WORKERS, OwnWorkersRequest
+
+    try:
+        return (await ask_newer(client, ADDRESS, OWN_WORKERS, OwnWorkersRequest(0), "tell its own workers")).workers
+    except (ClientError, CommandFailed):
+        # The notes of the report say why the node does not tell how it stands.
+        return []
+
+
+def _worker_lines(workers: list[OwnWorker]) -> list[str]:
+    """Returns the tree of the operator's workers as a table."""
+    rows = [("worker", "class", "state", "process", "waiting", "restarts", "ended last because")]
+    for each in workers:
+        place = "  " * each.depth + each.address, each.kind, each.state, each.process
+        rows.append((*place, f"{each.waiting:,}", f"{each.restarts:,}", each.reason))
+    return [*columns(rows, right=frozenset({4, 5}))] if workers else []
+
+
 def _level(value: float, check: Check) -> int:
     return (value > check.warning) + (value > check.critical)
 
@@ -245,7 +268,9 @@ def _without_bars(line: str) -> str:
     return line.replace("|", "¦")
 
 
-def _report(view: TopView, found: list[CheckResult]) -> dict[str, Any]:
+def _report(view: TopView, found: list[CheckResult], workers: list[OwnWorker]) -> dict[str, Any]:
+    import msgspec
+
     return {
         "version": view.version,
         "ready": None if view.refusing_pushes is None else not _ready(view).level,
@@ -256,6 +281,7 @@ def _report(view: TopView, found: list[CheckResult]) -> dict[str, Any]:
             {"client_id": each.client, "stream": each.stream, "lag": each.lag, "saved": time_text(each.saved_us)}
             for each in _worst_first(view)
         ],
+        "own_workers": [msgspec.structs.asdict(each) for each in workers],
         "checks": [{"check": each.name, "level": LEVELS[each.level], "text": each.text} for each in found],
         "notes": view.notes,
     }

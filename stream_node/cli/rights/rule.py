@@ -42,7 +42,7 @@ class RulesOptions(NamedTuple):
 
 
 KNOWN_RULES = RulesOptions()
-PROVED: tuple[Literal["certificate"], Literal["token"], Literal["channel"]] = ("certificate", "token", "channel")
+PROVED: tuple[Literal["certificate", "token", "channel", "worker"], ...] = ("certificate", "token", "channel", "worker")
 """The ways in which a client can prove its name. In a rule, they stand before the name, as in `token:spark`."""
 NameArgument = Annotated[str, typer.Argument(help="The name of the rule, by which refusals are explained.")]
 
@@ -96,9 +96,13 @@ def remove(name: NameArgument, rules: RulesOptions = KNOWN_RULES) -> None:
 
 
 def check(
-    who: Annotated[str, typer.Argument(help="An identity: anonymous, certificate:NAME, token:NAME or channel:I….")],
+    who: Annotated[
+        str, typer.Argument(help="An identity: anonymous, certificate:NAME, token:NAME, channel:I… or worker:ADDRESS.")
+    ],
     right: Annotated[str, typer.Argument(help="The name of a right, for example read.")],
-    name: Annotated[str, typer.Argument(help="The name of a stream, consumer or chain, or a HOST:PORT.")],
+    name: Annotated[
+        str, typer.Argument(help="The name of a stream, consumer or chain, a HOST:PORT, or the address of a worker.")
+    ],
     rules: RulesOptions = KNOWN_RULES,
 ) -> None:
     """Say whether the rules allow a right on a name to an identity, and which rule decides. Exit with 1 if not.
@@ -136,7 +140,9 @@ def _identity(text: str) -> Identity:
     for each in PROVED:
         if source == each and name and not name.endswith("*"):
             return Identity(each, name)
-    raise UsageError(f"{text!r} is no identity: say anonymous, certificate:NAME, token:NAME or channel:IDENTIFIER")
+    raise UsageError(
+        f"{text!r} is no identity: say anonymous, certificate:NAME, token:NAME, channel:IDENTIFIER or worker:ADDRESS"
+    )
 
 
 def _row(rule: Rule) -> dict[str, str | list[str]]:

@@ -4,8 +4,8 @@ Its checks, in this order: the name of the host, the origin, the size of the bod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,12 +24,12 @@ from ockam.quotas.usage import party_key
 from ockam.quotas.usage_waits import waits_of
 from stream_client import ClientError, StreamClient
 from stream_node.doors.http.body import BodyMemory, RequestBody
-from stream_node.doors.http.clients import HttpClients
 from stream_node.doors.http.cross_origin import DATA_PREFIX, options_answer, readable_send
 from stream_node.doors.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
 from stream_node.doors.http.identity import HttpCaller, identify, peer_of, place_of
 from stream_node.doors.http.memory import Readings, RequestMemory
-from stream_node.doors.http.problems import Problem, problem_of, problem_of_status, too_many_connections
+from stream_node.doors.http.problems import RETRY, Problem, problem_of, problem_of_status, too_many_connections
+from stream_node.node.inside_clients import InsideClients, NoInsideClient
 from stream_node.node.parts import NodeParts
 
 SECURITY_HEADERS = {
@@ -55,7 +55,7 @@ class HttpCall(NamedTuple):
     request: Request
     caller: HttpCaller
     parts: NodeParts
-    clients: HttpClients
+    clients: InsideClients
     endpoint: Endpoint
     memory: RequestMemory
 
@@ -83,9 +83,17 @@ class HttpCall(NamedTuple):
         if authorizer is not None and not authorizer.rules.allows(self.caller.identity, demand):
             self.check(demand)
 
-    def client(self) -> AbstractAsyncContextManager[StreamClient]:
-        """Opens a client of this node with the identity of the caller, see `HttpClients.client`."""
-        return self.clients.client(self.caller)
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[StreamClient]:
+        """Opens a client of this node with the identity of the caller, see `InsideClients.client`. Raises Problem if
+        the node has no room for it."""
+        try:
+            async with self.clients.client(self.caller.identity, self.caller.peer.address) as client:
+                yield client
+        except NoInsideClient as error:
+            if error.is_closing:
+                raise Problem(503, "connection-lost", str(error), headers=RETRY) from error
+            raise Problem(503, "too-many-clients", str(error), headers=RETRY) from error
 
 
 class Endpoint(NamedTuple):
@@ -108,7 +116,7 @@ class Endpoint(NamedTuple):
 class HttpApp:
     """An application of ASGI. answered: by status. bodies: counts the bytes of bodies that requests hold."""
 
-    def __init__(self, parts: NodeParts, clients: HttpClients, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, parts: NodeParts, clients: InsideClients, endpoints: Sequence[Endpoint]) -> None:
         self._parts = parts
         self._clients = clients
         self._endpoints: dict[str, dict[str, Endpoint]] = {}

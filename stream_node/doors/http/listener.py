@@ -13,12 +13,12 @@ from ockam.identity.tls_layer import TlsLayer
 from ockam.transport.listener import open_listeners
 from ockam.transport.sockets import socket_name
 from stream_node.doors.http.app import Endpoint, HttpApp
-from stream_node.doors.http.clients import HttpClients
 from stream_node.doors.http.connection import HttpConnection, HttpStream
 from stream_node.doors.http.identity import Peer
 from stream_node.doors.http.places_machine import Admission, share_of
 from stream_node.doors.http.statistics import HttpStatistics
 from stream_node.doors.listener import DoorGuest, DoorListener
+from stream_node.node.inside_clients import InsideClients
 from stream_node.node.parts import NodeParts
 
 logger = structlog.get_logger(__name__)
@@ -32,9 +32,14 @@ class HttpListener(DoorListener[HttpConnection, None]):
         super().__init__(parts, nursery)
         config = parts.config
         # Handlers use streams through clients inside the node, so that every right and limit is checked as elsewhere.
-        service, index = config.service_addresses[0], config.index_addresses[0]
-        most = config.http_clients_max
-        self.clients = HttpClients(parts.tcp, nursery, service=service, index_service=index, clients_max=most)
+        self.clients = InsideClients(
+            parts.tcp,
+            nursery,
+            service=config.service_addresses[0],
+            index_service=config.index_addresses[0],
+            clients_max=config.http_clients_max,
+            too_many="too many identities use streams over HTTP (http_clients_max); try again later",
+        )
         self._app = HttpApp(parts, self.clients, endpoints)
 
     async def listen(self) -> list[str]:

@@ -80,13 +80,15 @@ class Router:
         has_own_database: bool = False,
         others_at: Address | None = None,
         openings: Mapping[Address, Callable[[Message], bytes]] | None = None,
+        homes: Mapping[Address, int] | None = None,
         linked: Callable[[Address], None] = lambda connection: None,
     ) -> None:
         """call: begins to connect a link, and later calls its `begin` or `ended`. hang_up: ends these connections.
         refresh: makes the member read the tables of the cluster again, and then call `update`. has_own_database:
         whether each member has its streams in a database of its own. others_at: the stream whose owner gets the
         messages for unknown addresses that are no streams; None: they are dropped. openings: addresses where a message
-        opens a session, each with the function that encodes a refusal. A session is never opened by way of a third
+        opens a session, each with the function that encodes a refusal. homes: the shards at whose owners the operator's
+        workers run, by the addresses of these. A session is never opened by way of a third
         member: it would end without a word when that member leaves.
         """
         self.name = name
@@ -101,6 +103,7 @@ class Router:
         self._has_own_database = has_own_database
         self._others_at = None if others_at is None else shard_of(others_at)
         self._openings = openings or {}
+        self._homes = homes or {}
         self._linked = linked
         self._view = ClusterView({}, (Shard(UNOWNED, 0),) * SHARDS)
         self._served: dict[int, float] = {}
@@ -253,7 +256,7 @@ class Router:
         # Other members address their messages to MEMBER, whatever hop follows.
         if hop == MEMBER:
             return self._from_connection(message)
-        shard = find_shard(hop)
+        shard = self._homes.get(hop) if hop in self._homes else find_shard(hop)
         # Unknown services may be at the owner of `others_at`. Connections and gathering workers exist on this node
         # alone.
         if shard is None and not hop.value.startswith((CONNECTION_PREFIX, GATHER_PREFIX.encode())):

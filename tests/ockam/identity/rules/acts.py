@@ -41,6 +41,7 @@ from stream_node.care.trouble_service import TROUBLES, TroublesRequest
 from stream_node.doors.http.endpoints import ENDPOINTS
 from stream_node.fleet.mirror.protocol import MIRRORS, MirrorAction, MirrorRequest
 from stream_node.forwarding.bidirectional import ENSURE_PUBLISHER, PublisherRequest
+from stream_node.hosting.status import OWN_WORKERS, OwnWorkersRequest
 from stream_node.node.node_connections import CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 from stream_node.node.node_status import NODE_STATUS
 from stream_node.node.node_status import NodeStatusRequest as NodeStatusRequest
@@ -94,6 +95,8 @@ BATCH_REFUSED = "answer with REFUSED"
 CHAIN = "blocks"
 FAR = "127.0.0.1:9"
 """The address of another node to which peers may forward. Nothing listens there."""
+OWN_WORKER = "tests.stream_node.hosting.sample_workers:Echo@echo"
+"""A worker of the operator, as the setting `worker` names it."""
 SOURCE = "source"
 """The name of a stream of that node, from which a stream here may be copied."""
 
@@ -258,6 +261,14 @@ ACTS = (
         TROUBLES.encode_request(TroublesRequest(1)),
     ),
     Act(
+        "node_own_workers",
+        "see the operator's workers",
+        Right.OPERATE | Right.ADMIN,
+        EVERY_NAME,
+        local("node_own_workers"),
+        OWN_WORKERS.encode_request(OwnWorkersRequest(1)),
+    ),
+    Act(
         "node_connections",
         "list connections",
         Right.OPERATE | Right.ADMIN,
@@ -308,6 +319,7 @@ ACTS = (
         ENSURE_PUBLISHER.encode_request(PublisherRequest("orders routed", "answers", "app")),
         "orders routed",
     ),
+    Act("own worker", "send a message", Right.ROUTE, "echo", local("echo"), b"x"),
     Act("forwarding", "send to another node", Right.FORWARD, FAR, tcp(FAR), b"x", None, NOTHING),
 )
 
@@ -323,6 +335,7 @@ def table() -> str:
         SOURCE: "of the source",
         CHAIN: "of the chain",
         "app": "of the client",
+        "echo": "of the worker's address",
         GENERATED_PREFIX: f"`{GENERATED_PREFIX}`",
         PREFIX: f"`{PREFIX}`",
         STATIC_PREFIX + "app": "of the address",

@@ -39,6 +39,7 @@ from tests.ockam.identity.rules.acts import (
     ERROR_CONFIRM,
     FAR,
     NOTHING,
+    OWN_WORKER,
     RICH_REFUSED,
     STORED,
     Act,
@@ -100,7 +101,7 @@ async def check_refused(peer: StreamPeer, act: Act) -> None:
 async def test_without_its_right_every_act_is_refused_and_audited(tmp_path: Path, kind: type[Way], wire: Wire) -> None:
     """All other rights do not help, nor do those of every other identity, and what was refused has changed nothing."""
     way = kind(tmp_path)
-    async with guarded(tmp_path, allow_forward=(FAR,), forwarding=True, **way.settings) as node:
+    async with guarded(tmp_path, allow_forward=(FAR,), forwarding=True, worker=(OWN_WORKER,), **way.settings) as node:
         await prepare(node, way, wire)
         acts = [act for act in ACTS if way.forwards or act.worker != "forwarding"]
         for count, act in enumerate(acts):
@@ -149,7 +150,7 @@ async def check_nothing_changed(node: Guarded, way: Way, wire: Wire) -> None:
 
 @BOTH_WIRES
 async def test_its_right_alone_is_enough_for_every_act(tmp_path: Path, wire: Wire) -> None:
-    async with guarded(tmp_path, allow_forward=(FAR,), forwarding=True) as node:
+    async with guarded(tmp_path, allow_forward=(FAR,), forwarding=True, worker=(OWN_WORKER,)) as node:
         await prepare(node, Plain(tmp_path), wire)
         before = len(node.audit())
         for act in ACTS:
@@ -262,7 +263,7 @@ async def clients_of(peer: StreamPeer) -> list[str]:
 
 async def test_what_cannot_be_decoded_is_answered_only_to_peers_with_a_right(tmp_path: Path) -> None:
     async with guarded(tmp_path, forwarding=True) as node:
-        absent = ("forwarding", "forwarding address")
+        absent = ("forwarding", "forwarding address", "own worker")
         workers = {act.address for act in ACTS if act.stream is None and act.worker not in absent}
         for address in sorted(workers, key=str):
             for payload in (b"", b"\xff", b"\x05hello", b"\x0estream_create"):

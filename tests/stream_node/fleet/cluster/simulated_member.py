@@ -12,12 +12,14 @@ from ockam.actors.address import Address, local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests
+from ockam.transport.tcp import TcpTransport
 from stream_node.fleet.cluster.link import Link
 from stream_node.fleet.cluster.member import ClusterMember
 from stream_node.fleet.cluster.protocol import CLUSTER
 from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.tables import ClusterOperation, join, leave
 from stream_node.fleet.cluster.worker import ClusterWorker
+from stream_node.hosting.hosted import HostedWorkers
 from stream_node.node.config import Config
 from stream_node.node.services import Services
 from stream_service.stored import LIST_EXTRAS
@@ -157,10 +159,11 @@ class Process:
                 new_nonce=lambda: self.rng.randbytes(32),
                 refresh=lambda: None if self.member is None else self.member.refresh(),
             )
+            config = Config(lease_ttl_s=LEASE_TTL_S, cluster=self.name, block_node=False)
             services = Services(
                 node,
                 runner,
-                Config(lease_ttl_s=LEASE_TTL_S, cluster=self.name, block_node=False),
+                config,
                 now_us=lambda: int(trio.current_time() * 1e6),
                 new_id=lambda: self.rng.randbytes(8).hex(),
                 remote_streams=router,
@@ -169,7 +172,7 @@ class Process:
             member = self.member = ClusterMember(
                 router,
                 runner,
-                services.shards,
+                services.shards(HostedWorkers(node, TcpTransport(node, nursery), nursery, config, [], lambda: 0)),
                 token=self.token,
                 address=self.address,
                 now_us=lambda: int(trio.current_time() * 1e6),

@@ -1,7 +1,8 @@
-"""HttpClients: the clients inside the node by which HTTP requests use streams, one for each identity and host.
-Each client is an ordinary `stream_client.StreamClient` over a pair of connected sockets. The node serves the other end
-like any other connection, with the identity of the HTTP caller. So every right and limit is checked, and every promise
-kept, in the same place as for all other connections."""
+"""InsideClients: the clients inside the node by which HTTP requests and the operator's workers use streams.
+
+There is one for each identity and host. It is an ordinary `stream_client.StreamClient` over a pair of connected
+sockets. The node serves the other end like any other connection, with the identity of whoever causes the requests. So
+every right and limit is checked, and every promise kept, in the same place as for all other connections."""
 
 from __future__ import annotations
 
@@ -17,13 +18,20 @@ from ockam.identity.identity import Identity
 from ockam.transport.tcp import TcpTransport
 from stream_client import StreamClient
 from stream_client.connecting_over import connect_over
-from stream_node.doors.http.identity import HttpCaller
-from stream_node.doors.http.problems import RETRY, Problem
 
 IDLE_S = 60.0
 CHECK_INTERVAL_S = 5.0
 IN_ERRORS = "this node"
 """The name of the node in the errors of these clients."""
+
+
+class NoInsideClient(Exception):
+    """Error: the node has no room for one more client inside it, or ends.
+    is_closing: whether the node has just ended the client; the next attempt opens a new one."""
+
+    def __init__(self, text: str, *, is_closing: bool = False) -> None:
+        super().__init__(text)
+        self.is_closing = is_closing
 
 
 class _Held:
@@ -37,18 +45,27 @@ class _Held:
         self.scope = trio.CancelScope()
 
 
-class HttpClients:
+class InsideClients:
     """All clients inside one node.
     Invariant: at most `clients_max` clients are open; a client that a request uses is never closed for another one."""
 
     def __init__(
-        self, tcp: TcpTransport, nursery: trio.Nursery, *, service: str, index_service: str, clients_max: int
+        self,
+        tcp: TcpTransport,
+        nursery: trio.Nursery,
+        *,
+        service: str,
+        index_service: str,
+        clients_max: int,
+        too_many: str = "too many clients inside the node; try again later",
     ) -> None:
+        """too_many: the text of the error if `clients_max` clients are used."""
         self._tcp = tcp
         self._nursery = nursery
         self._service = service
         self._index_service = index_service
         self._clients_max = clients_max
+        self._too_many = too_many
         self._held: dict[tuple[Identity, str], _Held] = {}
         nursery.start_soon(self._close_unused)
 
@@ -56,15 +73,15 @@ class HttpClients:
         return len(self._held)
 
     @asynccontextmanager
-    async def client(self, caller: HttpCaller) -> AsyncIterator[StreamClient]:
-        """Opens or shares a client with the identity of the caller, while the block runs. Raises Problem if there are
-        too many."""
-        held = self._find(caller)
+    async def client(self, identity: Identity, peer: str) -> AsyncIterator[StreamClient]:
+        """Opens or shares a client with this identity, while the block runs. Raises NoInsideClient.
+        peer: the `host:port` of whoever causes the requests; anonymous peers of one host share a client."""
+        held = self._find(identity, peer)
         held.users += 1
         try:
             await held.opened.wait()
             if held.client is None:
-                raise Problem(503, "connection-lost", "the node closes; send the request again", headers=RETRY)
+                raise NoInsideClient("the node closes; send the request again", is_closing=True)
             yield held.client
         finally:
             held.users -= 1
@@ -78,8 +95,8 @@ class HttpClients:
             self._held.pop(key).scope.cancel()
         return len(meant)
 
-    def _find(self, caller: HttpCaller) -> _Held:
-        key = (caller.identity, caller.peer.address.rpartition(":")[0])
+    def _find(self, identity: Identity, peer: str) -> _Held:
+        key = (identity, peer.rpartition(":")[0])
         held = self._held.get(key)
         if held is not None and held.client is not None and held.client.session.core.connection.closed:
             # The node has ended its connection, for example because the rules have changed.
@@ -90,25 +107,21 @@ class HttpClients:
             try:
                 ours, theirs = socket.socketpair()
             except OSError as error:
-                raise Problem(
-                    503, "too-many-clients", f"no room for a client: {error.strerror}", headers=RETRY
-                ) from error
+                raise NoInsideClient(f"no room for a client: {error.strerror}") from error
             ours.setblocking(False)
-            peer = caller.peer.address
-            self._tcp.attach(trio.SocketStream(trio.socket.from_stdlib_socket(theirs)), peer, caller.identity)
+            self._tcp.attach(trio.SocketStream(trio.socket.from_stdlib_socket(theirs)), peer, identity)
             held = self._held[key] = _Held()
             self._nursery.start_soon(self._run, key, held, ours)
         return held
 
     def _make_room(self) -> None:
-        """Closes the client that has been unused for longest if `clients_max` are open. Raises Problem if all are
-        used."""
+        """Closes the client that has been unused for longest if `clients_max` are open. Raises NoInsideClient if all
+        are used."""
         if len(self._held) < self._clients_max:
             return
         unused = [key for key, held in self._held.items() if not held.users]
         if not unused:
-            detail = "too many identities use streams over HTTP (http_clients_max); try again later"
-            raise Problem(503, "too-many-clients", detail, headers=RETRY)
+            raise NoInsideClient(self._too_many)
         self._held.pop(min(unused, key=lambda key: self._held[key].unused_s)).scope.cancel()
 
     async def _run(self, key: tuple[Identity, str], held: _Held, ours: socket.socket) -> None:
