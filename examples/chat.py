@@ -7,7 +7,7 @@ import os
 import trio
 
 from ockam import Address, Message, Node, TcpTransport, Worker, local
-from ockam.actors.forwarding_protocol import DELIVERY, FORWARD, REGISTER, Delivered, ForwardRequest, RegisterRequest
+from ockam.actors.forwarding_protocol import DELIVERY, FORWARD, REGISTER, ForwardRequest, RegisterRequest, Taken
 
 
 class Chat(Worker):
@@ -27,7 +27,7 @@ class Chat(Worker):
             return self.answers[0].send_nowait(message.payload)
         delivery = DELIVERY.decode_request(message.payload)
         self.heard[0].send_nowait(delivery.payload)
-        done = DELIVERY.encode_response(Delivered(delivery.index))  # what is confirmed does not come again
+        done = DELIVERY.encode_response(Taken(delivery.index))  # what is confirmed does not come again
         self.context.send(Message((self.node, local(f"forward_to_{self.name}")), (local("chat"),), done))
 
 

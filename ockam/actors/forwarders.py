@@ -50,7 +50,7 @@ PARTY_FORWARDERS_MAX = 100
 SENDERS_MAX = 1_000
 """The most senders to one forwarder whose answers may pass. The one that was quiet for longest is forgotten first."""
 HEADER_BYTES = 256
-"""At least the bytes of a frame around its payload and routes, and of a Delivery around its payload."""
+"""At least the bytes of a frame around its payload and routes, and of a ForwardDelivery around its payload."""
 FROM_OUTSIDE = ("tcp", "channel")
 _name_decoder = bare.Decoder(str)
 

@@ -16,7 +16,7 @@ class RegisterRequest(msgspec.Struct, frozen=True):
     """A request for a forwarding address: `forward_to_` and `name`, or a random one if there is no name.
 
     stores: whether the node stores the messages to the address until they are delivered. It needs a name, and lasts.
-    confirms: whether the client takes its messages as a `Delivery`, and confirms each one."""
+    confirms: whether the client takes its messages as a `ForwardDelivery`, and confirms each one."""
 
     request_id: bare.UInt
     name: str | None
@@ -48,16 +48,16 @@ class Forwarded(msgspec.Struct, frozen=True):
     stored: bool
 
 
-# type Delivery struct { index: uint  payload: data }
-class Delivery(msgspec.Struct, frozen=True):
+# type ForwardDelivery struct { index: uint  payload: data }
+class ForwardDelivery(msgspec.Struct, frozen=True):
     """A stored message. It comes again, with the same index, after each registration until it is confirmed."""
 
     index: bare.UInt
     payload: bytes
 
 
-# type Delivered struct { index: uint }
-class Delivered(msgspec.Struct, frozen=True):
+# type Taken struct { index: uint }
+class Taken(msgspec.Struct, frozen=True):
     """The client's confirm, sent to its address: the messages up to this index are processed, and may be deleted."""
 
     index: bare.UInt
@@ -65,4 +65,4 @@ class Delivered(msgspec.Struct, frozen=True):
 
 REGISTER = Protocol("node/forward_register/1", RegisterRequest, Registered)
 FORWARD = Protocol("node/forward/1", ForwardRequest, Forwarded)
-DELIVERY = Protocol("node/forward_delivery/1", Delivery, Delivered)
+DELIVERY = Protocol("node/forward_delivery/1", ForwardDelivery, Taken)

@@ -4,7 +4,7 @@ The protocols are those of the Elixir worker Ockam.Stream.Client.BiDirectional.S
 routed message with the stream for answers (`stream_client.routed_messages`), so that a party behind this service and a
 party with a client of its own understand each other:
 
-    [STB_PP_…, to] ──▶ PublisherProxy ──push──▶ stream ──pull──▶ Subscription ──▶ [to] from [STB_PP_…, client]
+    [STB_PP_…, to] ─▶ PublisherProxy ─push─▶ stream ─pull─▶ StreamSubscription ─▶ [to] from [STB_PP_…, client]
 
 Each message is sent by the rights of the client that has asked for the subscription, and only to a forwarding address,
 to an operator's own worker, or to a connection of that client."""
@@ -88,7 +88,9 @@ class Bidirectional:
             self._end(key)
         elif len(self._mine(key)) >= PARTY_WORKERS_MAX:
             raise ProtocolError(f"too many subscriptions; {PARTY_WORKERS_MAX} are the most for one client")
-        self._add(key, origin, local("STB_C_" + secrets.token_hex(8)), lambda: Subscription(self, origin, request))
+        self._add(
+            key, origin, local("STB_C_" + secrets.token_hex(8)), lambda: StreamSubscription(self, origin, request)
+        )
 
     def ensure_publisher(self, origin: Origin, request: PublisherRequest) -> Address:
         key = origin.party, request
@@ -196,7 +198,7 @@ class PublisherProxy(Worker):
             self.context.call_later(RETRY_S, self._link.open)
 
 
-class Subscription(Worker):
+class StreamSubscription(Worker):
     """Reads a stream from the saved index of its subscription on, and sends its messages on, each at least once."""
 
     def __init__(self, owner: Bidirectional, origin: Origin, request: SubscribeRequest) -> None:

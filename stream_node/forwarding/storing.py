@@ -14,7 +14,7 @@ from typing import cast
 
 from ockam.actors.address import Address, local
 from ockam.actors.forwarders import Forwarder, Forwarders, Registration
-from ockam.actors.forwarding_protocol import DELIVERY, FORWARD, Delivery, Forwarded
+from ockam.actors.forwarding_protocol import DELIVERY, FORWARD, ForwardDelivery, Forwarded
 from ockam.actors.message import HERE, Message
 from ockam.actors.node import Node
 from ockam.identity.identity import NODE, Identity, Source
@@ -210,7 +210,7 @@ class StoringForwarder(Forwarder):
             back = routed.return_route if self._is_there(routed.return_route[1:2]) else ()
             payload = routed.payload
             if registration.confirms:
-                payload = DELIVERY.encode_request(Delivery(message.index, payload))
+                payload = DELIVERY.encode_request(ForwardDelivery(message.index, payload))
             self._last_sent = message.index
             sent.append(self.through(back, routed.onward_route, payload))
         self.context.send_run(sent)

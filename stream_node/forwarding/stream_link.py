@@ -27,7 +27,7 @@ PAGE_MESSAGES = 1_000
 PUSHED = local(BATCHED + b"push")
 
 
-class _Answers(Worker):
+class _LinkAnswers(Worker):
     """Takes the answers for another worker. It has no `demand`, so it gets only messages of this node's workers."""
 
     def __init__(self, take: Callable[[Message], None]) -> None:
@@ -69,7 +69,7 @@ class StreamLink:
         self._pending: dict[int, tuple[Message, int]] = {}
         self._pushes = self.pending_bytes = 0
         take = context.guard(self._take)
-        self._inner = node.register([local("FWS_" + secrets.token_hex(8))], lambda: _Answers(take))
+        self._inner = node.register([local("FWS_" + secrets.token_hex(8))], lambda: _LinkAnswers(take))
 
     def close(self) -> None:
         self._node.unregister(self._inner)

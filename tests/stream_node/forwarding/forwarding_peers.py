@@ -12,10 +12,10 @@ from ockam.actors.forwarding_protocol import (
     DELIVERY,
     FORWARD,
     REGISTER,
-    Delivered,
     ForwardRequest,
     Registered,
     RegisterRequest,
+    Taken,
 )
 from ockam.actors.message import Message
 from ockam.protocol import ERROR
@@ -71,7 +71,7 @@ class ForwardedPeer(Peer):
             delivery = DELIVERY.decode_request((await self.receive()).payload)
             found.append((delivery.index, delivery.payload))
             if confirms:
-                await self.send(self.address, DELIVERY.encode_response(Delivered(delivery.index)))
+                await self.send(self.address, DELIVERY.encode_response(Taken(delivery.index)))
         return found
 
 

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from ockam.actors.address import Route, local, split_host_port
-from ockam.actors.forwarding_protocol import DELIVERY, Delivered
+from ockam.actors.forwarding_protocol import DELIVERY, Taken
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client import connect as connect_client
@@ -77,7 +77,7 @@ async def test_an_unconfirmed_message_comes_again(tmp_path: Path) -> None:
         again = await connect(running)
         await again.register_own("alice", confirms=True)
         assert await again.take(1, confirms=False) == [(1, b"1")]
-        await client.send(ALICE, DELIVERY.encode_response(Delivered(2)))
+        await client.send(ALICE, DELIVERY.encode_response(Taken(2)))
         third = await connect(running)
         await third.register_own("alice", confirms=True)
         assert await third.take(2) == [(1, b"1"), (2, b"2")]
