@@ -1,6 +1,6 @@
 """WorkerSpec: one of the operator's own workers, as the settings or a program name it. Loads its class; starts nothing.
 
-As text: MODULE:CLASS@ADDRESS, or NAME@ADDRESS for an entry point `stream_node.workers` of an installed package, with
+As text: MODULE:CLASS@ADDRESS, or NAME@ADDRESS for an entry point of the group stream_node.workers, with
 ?OPTION=VALUE&… for the options of its constructor. In a file of settings, a table:
 
     [workers]
@@ -32,8 +32,8 @@ ENTRY_POINTS = "stream_node.workers"
 """The group of the entry points by which installed packages offer workers. None is started unless it is named."""
 CLASS_KEY = "class"
 RESERVED = (
-    *("ST_S_", "TCP_", "MI_", "MP_", "BF_", "gather_"),
-    *("node_", "block_", "cluster", "stream_", "mirror", "secure_channel", "worker_"),
+    *("ST_S_", "TCP_", "MI_", "MP_", "BF_", "gather_", "FWD_", "forward"),
+    *("node_", "block_", "cluster", "stream_", "mirror", "secure_channel", "static_forward", "worker_"),
 )
 """The beginnings of addresses that belong to the node itself."""
 RIGHT_ATTRIBUTE = "right"

@@ -225,7 +225,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Group "Own workers": programs of yours that run on the node. See [own-workers.md](own-workers.md).
     worker: tuple[str, ...] = ()
     """The workers of your own that the node runs, each as MODULE:CLASS@ADDRESS, or as NAME@ADDRESS, where NAME is an
-    entry point `stream_node.workers` of an installed package. ?OPTION=VALUE&… behind it are arguments of the
+    entry point of the group stream_node.workers. ?OPTION=VALUE&… behind it are arguments of the
     constructor. A file can have them by their address in the table [workers], where the key `processes` is then the
     setting `workers`."""
 
