@@ -199,12 +199,14 @@ class PackedMessages:
 def encode_packed_page(
     request_id: int, first_index: int, next_index: int, resume_index: int, created_us: int, records: Sequence[Record]
 ) -> bytes | None:
-    """Returns the payload of a page; None if a message has a key or headers."""
+    """Returns the payload of a page; None if a message has a key or headers, or messages between are missing."""
     times_us: set[int] = set()
     data: Sequence[bytes] = ()
     if records:
-        _, data, times, keys, headers = zip(*records, strict=True)
-        if keys.count(None) + headers.count(None) < 2 * len(records):
+        indexes, data, times, keys, headers = zip(*records, strict=True)
+        # Only the first index is sent. A damaged database can have lost messages in the middle of a stream.
+        has_holes = indexes[-1] - indexes[0] + 1 != len(records)
+        if has_holes or keys.count(None) + headers.count(None) < 2 * len(records):
             return None
         times_us = set(times)
     sizes = list(map(len, data))

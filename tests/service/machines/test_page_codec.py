@@ -165,6 +165,11 @@ def test_a_message_with_a_key_or_headers_is_not_packed() -> None:
         assert encode_packed_page(1, 0, 3, 3, 9, [(1, b"x", 2, None, None), (2, b"x", 2, key, headers)]) is None
 
 
+def test_messages_between_which_some_are_missing_are_not_packed() -> None:
+    """Goal: a stream that has lost messages shows each of the others at its own index. A packed page has one index."""
+    assert encode_packed_page(1, 0, 5, 5, 9, [(1, b"x", 2, None, None), (4, b"x", 2, None, None)]) is None
+
+
 def test_messages_of_a_packed_page_share_no_list_of_headers() -> None:
     payload = encode_packed_page(1, 0, 3, 3, 9, [(1, b"x", 2, None, None), (2, b"x", 2, None, None)])
     assert payload is not None
