@@ -52,6 +52,11 @@ class Ask:
         if self.task is not None:
             reschedule(self.task)
 
+    def forget(self, _: object) -> Abort:
+        # The cancelled task runs only later. An answer that comes before that must not wake it a second time.
+        self.task = None
+        return Abort.SUCCEEDED
+
 
 class Asks:
     """The open requests of one node, by their return addresses. A peer that was not asked cannot guess an address.
@@ -86,7 +91,7 @@ class Asks:
             else:
                 self._watch_within(timeout_s)
                 ask.task = current_task()
-                await wait_task_rescheduled(lambda _: Abort.SUCCEEDED)
+                await wait_task_rescheduled(ask.forget)
         finally:
             self._open.pop(address, None)
         return _checked(ask.answer, route)

@@ -63,10 +63,7 @@ class AsyncWorker(Worker):
                 await trio.lowlevel.checkpoint()
                 continue
             self._task = current_task()
-            try:
-                await wait_task_rescheduled(lambda _: Abort.SUCCEEDED)
-            finally:
-                self._task = None
+            await wait_task_rescheduled(self._cancelled)
         self._handled = self._unread.pop()
         return self._handled
 
@@ -92,6 +89,11 @@ class AsyncWorker(Worker):
             reschedule(self._task)
             self._task = None
 
+    def _cancelled(self, _: object) -> Abort:
+        # The cancelled task runs only later. A message that comes before that must not wake it a second time.
+        self._task = None
+        return Abort.SUCCEEDED
+
 
 class TaskCell(Cell):
     """The cell of an AsyncWorker: it runs the worker's task.
@@ -108,8 +110,10 @@ class TaskCell(Cell):
         # A worker that cannot even start has no task.
         self._scope: trio.CancelScope | None = None
         super().start()
-        self._scope = trio.CancelScope()
-        self._dispatcher.start_task(self._serve)
+        # A worker that has stopped itself in `started` gets no task, which nobody would end.
+        if self.life is Life.RUNNING:
+            self._scope = trio.CancelScope()
+            self._dispatcher.start_task(self._serve)
 
     @property
     def waiting(self) -> int:

@@ -355,3 +355,64 @@ async def test_a_stopped_worker_is_not_kept(node: Node) -> None:
     await trio.sleep(1)
     gc.collect()
     assert worker() is None
+
+
+class Asked(Worker):
+    """Never answers by itself: its `asked` are answered by the test."""
+
+    asked: list[Message]
+
+    def started(self) -> None:
+        self.asked = []
+
+    def handle(self, message: Message) -> None:
+        self.asked.append(message)
+
+
+async def test_an_answer_that_comes_with_the_cancellation_of_its_request_is_taken_by_nobody(node: Node) -> None:
+    """The cancelled task has not run yet when the answer comes: neither it nor the sender of the answer may fail."""
+    node.register([A], Asked)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.ask, (A,), b"?")
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            asked = node.find_worker(A)
+            assert isinstance(asked, Asked)
+            node.send(Message(asked.asked[0].return_route, (A,), b"late"))
+    assert scope.cancelled_caught
+
+
+async def test_a_message_that_comes_as_the_time_of_a_wait_ends_is_handled_once(node: Node) -> None:
+    taken: list[bytes] = []
+    scope = trio.CancelScope()
+
+    class Patient(AsyncWorker):
+        async def run(self) -> None:
+            with scope:
+                await self.next_message()
+            while True:
+                taken.append((await self.next_message()).payload)
+
+    node.register([A], Patient)
+    await trio.testing.wait_all_tasks_blocked()
+    scope.cancel()
+    node.send(to_a(b"1"))
+    node.send(to_a(b"2"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert (taken, node.statistics().crashes) == ([b"1", b"2"], 0)
+
+
+async def test_a_worker_that_stops_itself_as_it_starts_never_runs(node: Node) -> None:
+    ran: list[str] = []
+
+    class Unwilling(AsyncWorker):
+        def started(self) -> None:
+            self.stop("nothing to do")
+
+        async def run(self) -> None:
+            ran.append("run")
+
+    node.register([A], Unwilling, restarts=Restarts("never"))
+    await trio.sleep(60)
+    assert (ran, node.is_registered(A)) == ([], False)
