@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stream_node.version import __version__
+
 if TYPE_CHECKING:
     from stream_node.hosting.hosted import HostNode
     from stream_node.node.config import Config, ConfigError
     from stream_node.node.inside_clients import NoInsideClient
     from stream_node.node.server import CannotListen, Server
-
-__version__ = "0.1.0"
-"""The version of stream-node."""
 
 __all__ = ["CannotListen", "Config", "ConfigError", "HostNode", "NoInsideClient", "Server", "__version__"]
 

@@ -253,12 +253,14 @@ class Cell:
         """Ends the worker if that is ordered and the children have ended. Their end and that of a task call it."""
         if self._then is None or self.children or (self._is_started and not self._end_worker()):
             return
+        # A worker that frees its own address when it stops has ended the cell, which so is not started again.
         then, self._then = self._then, None
-        self._is_started = False
-        then()
+        if then is not None:
+            then()
 
     def _end_worker(self) -> bool:
         """Ends the worker object. Returns False if it needs time for that, and calls `go_on` then."""
+        self._is_started = False
         try:
             self.worker.stopped()
         except Exception as error:

@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
+from ockam.actors.async_worker import AsyncWorker
 from ockam.actors.worker import ALWAYS, Restarts, Worker
 from ockam.identity.rules.rights import RIGHT_NAMES, Demand
 from stream_node.node.config import Config, ConfigError
@@ -32,7 +33,7 @@ ENTRY_POINTS = "stream_node.workers"
 """The group of the entry points by which installed packages offer workers. None is started unless it is named."""
 CLASS_KEY = "class"
 RESERVED = (
-    *("ST_S_", "TCP_", "MI_", "MP_", "BF_", "gather_", "FWD_", "forward"),
+    *("ST_S_", "TCP_", "MI_", "MP_", "BF_", "gather_", "FWD_", "forward", "STB_"),
     *("node_", "block_", "cluster", "stream_", "mirror", "secure_channel", "static_forward", "worker_"),
 )
 """The beginnings of addresses that belong to the node itself."""
@@ -127,7 +128,7 @@ def check_address(address: str, config: Config, taken: Iterable[str]) -> None:
 def _load(spec: WorkerSpec) -> LoadedWorker:
     made = spec.code if callable(spec.code) else _import(spec.code)
     what = spec.code if isinstance(spec.code, str) else getattr(made, "__qualname__", repr(made))
-    if isinstance(made, type) and not issubclass(made, Worker):
+    if isinstance(made, type) and (not issubclass(made, Worker) or made in (Worker, AsyncWorker)):
         raise ConfigError(f"worker: {what} is no worker; derive the class from ockam.Worker or ockam.AsyncWorker")
     # The names of the options are compared with the parameters now, and not only when the worker is made.
     try:

@@ -11,10 +11,10 @@ import trio
 from ockam.identity.token import hide_tokens
 from ockam.transport.roster import Roster
 from ockam.transport.tcp_statistics import Traffic
-from stream_node import __version__
 from stream_node.node.config_sources import Setting
 from stream_node.node.logs import REPEATED
 from stream_node.node.parts import ServerStatistics
+from stream_node.version import __version__
 
 CLIENTS_EVERY_S = 3_600.0
 CLIENTS_MAX = 10

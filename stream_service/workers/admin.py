@@ -44,6 +44,8 @@ from stream_storage.history import forget_history
 if TYPE_CHECKING:
     from ockam.actors.worker import Worker
 
+MOVED = "the stream has moved to another node of the cluster; ask again"
+
 logger = structlog.get_logger(__name__)
 
 Finish = Callable[[int, StorageError | None], None]
@@ -330,7 +332,7 @@ class StreamManagement:
     def _next_step(self, deleted: int) -> None:
         index = self._cuts[0][0]
         if self._is_handed_over:
-            self._finish(deleted, StorageBusy("the stream has moved to another node of the cluster; ask again"))
+            self._finish(deleted, StorageBusy(MOVED))
             return
         # Another truncation may have deleted these messages already.
         if self._bounds.first_index >= min(index, self._bounds.next_index):
@@ -352,11 +354,22 @@ class StreamManagement:
                 times=self._clock.times(),
             )
             operation = DoLittle(work, done)
+            # Another worker may have taken the stream over while the step waited for its turn.
+            if self._is_handed_over:
+                operation.error = StorageBusy(MOVED)
+                done(operation)
+                return
             try:
                 self._storage.submit_write(operation)
             except StorageClosed as closed:
                 operation.error = closed
                 done(operation)
+
+        def begin() -> None:
+            # A worker that has failed meanwhile begins nothing: its successor has read the bounds of the stream.
+            is_alive: list[bool] = []
+            self._worker.context.guard(lambda: is_alive.append(True))()
+            submit() if is_alive else self._turns.end(expected)
 
         def done(step: DoLittle[tuple[int, StreamRecord]]) -> None:
             # Also the step of a worker that has failed meanwhile gives its part back.
@@ -364,7 +377,7 @@ class StreamManagement:
             stepped(step)
 
         expected = min(messages_max, index - self._bounds.first_index)
-        self._turns.begin(expected, submit)
+        self._turns.begin(expected, begin)
 
     def _stepped(self, step: DoLittle[tuple[int, StreamRecord]], deleted: int) -> None:
         self._cutting = False

@@ -193,6 +193,7 @@ def test_every_part_can_be_asked_for() -> None:
             "deleting",
             "fanout",
             "codec",
+            "actors",
             "scale",
             "large",
             "cardinal",

@@ -289,6 +289,7 @@ def test_the_command_reports_all_of_it(command: CommandLine, tmp_path: Path) -> 
         "secure channel",
         "audit log",
         "private files",
+        "own workers",
     ]
     assert [setting.where for setting in report.settings if setting.name == "data_dir"] == ["--data-dir"]
     assert not (tmp_path / "data").exists()

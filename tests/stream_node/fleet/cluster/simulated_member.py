@@ -12,7 +12,6 @@ from ockam.actors.address import Address, local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests
-from ockam.transport.tcp import TcpTransport
 from stream_node.fleet.cluster.link import Link
 from stream_node.fleet.cluster.member import ClusterMember
 from stream_node.fleet.cluster.protocol import CLUSTER
@@ -34,6 +33,9 @@ from tests.support.storage.memory import MemoryDatabase, MemorySession, SharedMe
 
 LEASE_TTL_S = 4.0
 LEAVE_S = 30.0
+
+NO_TCP: Any = None
+"""A member without workers of the operator needs no transport for their clients."""
 
 
 class ReadSession(MemorySession):
@@ -172,7 +174,7 @@ class Process:
             member = self.member = ClusterMember(
                 router,
                 runner,
-                services.shards(HostedWorkers(node, TcpTransport(node, nursery), nursery, config, [], lambda: 0)),
+                services.shards(HostedWorkers(node, NO_TCP, nursery, config, [], lambda: 0)),
                 token=self.token,
                 address=self.address,
                 now_us=lambda: int(trio.current_time() * 1e6),
