@@ -147,14 +147,17 @@ class TaskCell(Cell):
             self.crash([] if handled is None else [handled], failure)
 
     def _end(self, life: Life, then: Callable[[], None]) -> None:
-        worker = self.worker
-        assert isinstance(worker, AsyncWorker)
         # The worker gets no message any more, though its task goes on until its children have ended. The next worker of
         # this cell gets the messages that this one has not begun to handle.
+        self.take_back()
+        super()._end(life, then)
+
+    def take_back(self) -> None:
+        worker = self.worker
+        assert isinstance(worker, AsyncWorker)
         if worker._unread:
             self.mailbox.put_back(worker._unread[::-1])
             worker._unread = None
-        super()._end(life, then)
 
     def _end_worker(self) -> bool:
         if self._scope is None:

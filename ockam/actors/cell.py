@@ -164,6 +164,9 @@ class Cell:
         """The number of messages that the worker has not begun to handle."""
         return len(self.mailbox)
 
+    def take_back(self) -> None:
+        """Puts the messages that the worker has taken and not begun to handle back into its mailbox."""
+
     def state(self) -> WorkerState:
         children = tuple(child.state() for child in self.children or ())
         kind = type(self.worker).__name__

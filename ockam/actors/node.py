@@ -156,9 +156,10 @@ class Node:
         """Stops the worker at this address. Returns the messages that it has not got yet."""
         waiting: list[Message] = []
         cell = self._cells.get(address)
-        mailbox = None if cell is None else cell.mailbox
-        while mailbox is not None and (run := mailbox.take_run()):
-            waiting += run
+        if cell is not None:
+            cell.take_back()
+            while run := cell.mailbox.take_run():
+                waiting += run
         self.unregister(address)
         return waiting
 

@@ -416,3 +416,14 @@ async def test_a_worker_that_stops_itself_as_it_starts_never_runs(node: Node) ->
     node.register([A], Unwilling, restarts=Restarts("never"))
     await trio.sleep(60)
     assert (ran, node.is_registered(A)) == ([], False)
+
+
+async def test_a_worker_that_another_node_goes_on_with_hands_over_all_that_it_has_not_begun(node: Node) -> None:
+    node.register([A], Upper)
+    await trio.testing.wait_all_tasks_blocked()
+    with node.batch():
+        for payload in (b"hang", *[b"%d" % number for number in range(100)]):
+            node.send(to_a(payload))
+    await trio.testing.wait_all_tasks_blocked()
+    left = node.retire(A)
+    assert [each.payload for each in left] == [b"%d" % number for number in range(100)]
