@@ -33,6 +33,8 @@ def is_text(data: bytes) -> bool:
 
 
 def _check_text(data: bytes) -> None:
+    if data.isascii():
+        return
     for _ in decoded(data):
         pass
 
