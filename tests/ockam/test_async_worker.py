@@ -32,7 +32,7 @@ A, B, ME = local("a"), local("b"), local("me")
 
 
 @pytest.fixture
-async def node(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Node]:
+async def node() -> AsyncIterator[Node]:
     async with trio.open_nursery() as nursery:
         yield Node(nursery)
         nursery.cancel_scope.cancel()
@@ -66,7 +66,9 @@ def to_a(payload: bytes) -> Message:
     return Message((A,), (ME,), payload)
 
 
-async def test_requests_at_once_get_each_its_own_answer_in_whatever_order(node: Node) -> None:
+async def test_requests_at_once_get_each_its_own_answer_in_whatever_order(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     """The answers come in the opposite order of the requests, through a worker that asks other workers itself."""
     answers: list[bytes] = []
 
@@ -85,7 +87,9 @@ async def test_requests_at_once_get_each_its_own_answer_in_whatever_order(node: 
     assert answers == [b"X" * number for number in range(1, 6)]
 
 
-async def test_a_request_has_one_end_by_time_by_an_error_or_because_nobody_takes_it(node: Node) -> None:
+async def test_a_request_has_one_end_by_time_by_an_error_or_because_nobody_takes_it(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     node.register([A], Upper)
     node.register([B], Worker)
     began_s = trio.current_time()
@@ -100,7 +104,9 @@ async def test_a_request_has_one_end_by_time_by_an_error_or_because_nobody_takes
         await node.ask((), b"?")
 
 
-async def test_a_late_answer_and_a_second_one_are_taken_by_nobody(node: Node) -> None:
+async def test_a_late_answer_and_a_second_one_are_taken_by_nobody(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     """A cancelled request leaves nothing behind: its late answer counts as a message to an unknown address, and the
     answer's payload is not kept."""
 
@@ -119,7 +125,9 @@ async def test_a_late_answer_and_a_second_one_are_taken_by_nobody(node: Node) ->
     assert node.statistics().dropped == {"unknown_address": 3}
 
 
-async def test_a_request_to_a_worker_that_is_stopped_ends_at_once(node: Node) -> None:
+async def test_a_request_to_a_worker_that_is_stopped_ends_at_once(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     class Silent(Worker):
         def handle(self, message: Message) -> None:
             pass
@@ -138,7 +146,7 @@ async def test_a_request_to_a_worker_that_is_stopped_ends_at_once(node: Node) ->
     assert trio.current_time() - began_s < 1.0
 
 
-async def test_answers_without_a_wait_let_other_tasks_run(node: Node) -> None:
+async def test_answers_without_a_wait_let_other_tasks_run(node: Node, autojump_clock: trio.testing.MockClock) -> None:
     class Echo(Worker):
         def handle(self, message: Message) -> None:
             self.reply(message, message.payload)
@@ -156,7 +164,9 @@ async def test_answers_without_a_wait_let_other_tasks_run(node: Node) -> None:
                 await node.ask((A,), b"?")
 
 
-async def test_a_crash_tells_the_sender_and_the_next_worker_gets_the_rest_at_the_same_address(node: Node) -> None:
+async def test_a_crash_tells_the_sender_and_the_next_worker_gets_the_rest_at_the_same_address(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     made: list[Upper] = []
 
     def make() -> Upper:
@@ -175,7 +185,9 @@ async def test_a_crash_tells_the_sender_and_the_next_worker_gets_the_rest_at_the
     assert (len(made), node.statistics().crashes, node.statistics().restarts) == (2, 1, 1)
 
 
-async def test_a_stop_cancels_the_task_and_refuses_all_messages(node: Node) -> None:
+async def test_a_stop_cancels_the_task_and_refuses_all_messages(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     sender = Collector()
     node.register([ME], lambda: sender)
     node.register([A], Upper)
@@ -189,7 +201,9 @@ async def test_a_stop_cancels_the_task_and_refuses_all_messages(node: Node) -> N
     assert not node.send(to_a(b"x"))
 
 
-async def test_a_worker_is_stopped_before_its_task_has_begun(node: Node) -> None:
+async def test_a_worker_is_stopped_before_its_task_has_begun(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     begun: list[str] = []
 
     class Begins(AsyncWorker):
@@ -202,7 +216,9 @@ async def test_a_worker_is_stopped_before_its_task_has_begun(node: Node) -> None
     assert not begun
 
 
-async def test_a_run_of_its_own_takes_messages_and_ends_the_worker_by_returning(node: Node) -> None:
+async def test_a_run_of_its_own_takes_messages_and_ends_the_worker_by_returning(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     ends: list[str] = []
 
     class Adder(AsyncWorker):
@@ -225,7 +241,7 @@ async def test_a_run_of_its_own_takes_messages_and_ends_the_worker_by_returning(
     assert not node.is_registered(A)
 
 
-async def test_only_one_task_of_a_worker_waits_for_messages(node: Node) -> None:
+async def test_only_one_task_of_a_worker_waits_for_messages(node: Node, autojump_clock: trio.testing.MockClock) -> None:
     class Two(AsyncWorker):
         async def run(self) -> None:
             async with trio.open_nursery() as nursery:
@@ -238,7 +254,9 @@ async def test_only_one_task_of_a_worker_waits_for_messages(node: Node) -> None:
 
 
 @pytest.mark.parametrize("name", ["handle", "receive", "started", "stopped"])
-async def test_a_coroutine_function_for_a_callback_is_refused(node: Node, name: str) -> None:
+async def test_a_coroutine_function_for_a_callback_is_refused(
+    node: Node, autojump_clock: trio.testing.MockClock, name: str
+) -> None:
     async def awaits(self: Worker, *_: object) -> None: ...
 
     kind = type("Wrong", (Worker,), {name: awaits})
@@ -247,14 +265,16 @@ async def test_a_coroutine_function_for_a_callback_is_refused(node: Node, name: 
     assert not node.is_registered(A)
 
 
-async def test_a_callback_for_a_coroutine_function_is_refused(node: Node) -> None:
+async def test_a_callback_for_a_coroutine_function_is_refused(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     kind = type("Wrong", (AsyncWorker,), {"handle": lambda self, message: None})
     with pytest.raises(CallbackExpected, match=r"Wrong\.handle must be an `async def`"):
         node.register([A], kind)
 
 
 async def test_a_worker_that_hangs_refuses_what_its_mailbox_cannot_hold(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 200 messages, one hangs, 64 are taken with it, 100 wait, and the senders of the others are told at once."""
     monkeypatch.setattr(mailbox_module, "MESSAGES_MAX", 100)
@@ -273,7 +293,7 @@ async def test_a_worker_that_hangs_refuses_what_its_mailbox_cannot_hold(
 
 
 async def test_two_full_mailboxes_do_not_refuse_each_other_without_end(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: Node, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox_module, "MESSAGES_MAX", 1)
     node.register([A], Upper)
@@ -285,7 +305,9 @@ async def test_two_full_mailboxes_do_not_refuse_each_other_without_end(
     assert node.statistics().dropped["mailbox_full"] < 20
 
 
-async def test_errors_of_workers_that_always_fail_are_not_answered_by_errors(node: Node) -> None:
+async def test_errors_of_workers_that_always_fail_are_not_answered_by_errors(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     class Fails(AsyncWorker):
         async def handle(self, message: Message) -> None:
             raise RuntimeError("always")
@@ -337,7 +359,7 @@ async def test_a_request_over_tcp_is_answered_and_a_lost_connection_ends_it() ->
         nursery.cancel_scope.cancel()
 
 
-async def test_a_stopped_worker_is_not_kept(node: Node) -> None:
+async def test_a_stopped_worker_is_not_kept(node: Node, autojump_clock: trio.testing.MockClock) -> None:
     """Neither the node nor a timer or a task holds a worker, or what waited for it, after its end."""
     worker = weakref.ref(Upper())
 

@@ -28,7 +28,7 @@ TOP, MIDDLE, LEAF, OTHER = (local(name) for name in ("top", "middle", "leaf", "o
 
 
 @pytest.fixture
-async def node(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Node]:
+async def node() -> AsyncIterator[Node]:
     async with trio.open_nursery() as nursery:
         yield Node(nursery)
         nursery.cancel_scope.cancel()
@@ -91,7 +91,9 @@ def names(states: tuple[WorkerState, ...]) -> list[object]:
 RUNNING: list[object] = [("top", "running", 0, [("middle", "running", 0, [("leaf", "running", 0, [])])])]
 
 
-async def test_children_end_before_their_parent_and_their_addresses_are_free_at_once(node: Node) -> None:
+async def test_children_end_before_their_parent_and_their_addresses_are_free_at_once(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     ends: list[str] = []
     node.register([TOP], tree(ends))
     await trio.sleep(1)
@@ -103,7 +105,9 @@ async def test_children_end_before_their_parent_and_their_addresses_are_free_at_
     assert node.tree() == ()
 
 
-async def test_a_crash_ends_the_children_which_the_next_worker_starts_anew(node: Node) -> None:
+async def test_a_crash_ends_the_children_which_the_next_worker_starts_anew(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     """The next worker starts only when the tasks of the last children have ended, though its delay is shorter."""
     ends: list[str] = []
     node.register([TOP], tree(ends))
@@ -116,7 +120,9 @@ async def test_a_crash_ends_the_children_which_the_next_worker_starts_anew(node:
     assert ends == ["middle", "leaf"]
 
 
-async def test_a_child_that_was_given_up_crashes_its_parent_whose_own_policy_decides(node: Node) -> None:
+async def test_a_child_that_was_given_up_crashes_its_parent_whose_own_policy_decides(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     ends: list[str] = []
     node.register([TOP], tree(ends))
     for _ in range(2):
@@ -130,7 +136,7 @@ async def test_a_child_that_was_given_up_crashes_its_parent_whose_own_policy_dec
     assert (statistics.crashes, statistics.restarts, statistics.given_up) == (3, 2, 1)
 
 
-async def test_a_parent_may_take_the_end_of_a_child_itself(node: Node) -> None:
+async def test_a_parent_may_take_the_end_of_a_child_itself(node: Node, autojump_clock: trio.testing.MockClock) -> None:
     found: list[Ended] = []
     node.register([TOP], tree([], child_ended=lambda _, end: found.append(end)))
     for _ in range(2):
@@ -141,7 +147,7 @@ async def test_a_parent_may_take_the_end_of_a_child_itself(node: Node) -> None:
     assert names(node.tree()) == [("top", "running", 0, [("middle", "running", 0, [])])]
 
 
-async def test_a_worker_that_stops_says_why(node: Node) -> None:
+async def test_a_worker_that_stops_says_why(node: Node, autojump_clock: trio.testing.MockClock) -> None:
     """A worker of the policy `on_crash` is not started again, and its parent is told without a crash."""
     node.register([TOP], tree([]))
     node.send(told("middle stop"))
@@ -153,7 +159,9 @@ async def test_a_worker_that_stops_says_why(node: Node) -> None:
     assert (top.restarts, top.reason) == (1, "told to stop")
 
 
-async def test_a_callback_worker_that_stops_handles_the_messages_it_was_given(node: Node) -> None:
+async def test_a_callback_worker_that_stops_handles_the_messages_it_was_given(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     handled: list[bytes] = []
 
     class Stops(Worker):
@@ -173,7 +181,7 @@ async def test_a_callback_worker_that_stops_handles_the_messages_it_was_given(no
     assert not node.is_registered(TOP)
 
 
-async def test_a_parent_stops_its_own_children_only(node: Node) -> None:
+async def test_a_parent_stops_its_own_children_only(node: Node, autojump_clock: trio.testing.MockClock) -> None:
     class Parent(Worker):
         def started(self) -> None:
             self.start_child([LEAF], Worker, ALWAYS)
@@ -188,7 +196,9 @@ async def test_a_parent_stops_its_own_children_only(node: Node) -> None:
     assert [node.is_registered(each) for each in (TOP, LEAF, OTHER)] == [True, False, True]
 
 
-async def test_a_worker_that_has_ended_starts_no_child_and_one_that_cannot_start_leaves_nothing(node: Node) -> None:
+async def test_a_worker_that_has_ended_starts_no_child_and_one_that_cannot_start_leaves_nothing(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     class CannotStart(Worker):
         def started(self) -> None:
             self.start_child([LEAF], Worker)
@@ -205,7 +215,9 @@ async def test_a_worker_that_has_ended_starts_no_child_and_one_that_cannot_start
         worker.start_child([LEAF], Worker)
 
 
-async def test_a_worker_is_stopped_while_it_waits_for_its_restart(node: Node) -> None:
+async def test_a_worker_is_stopped_while_it_waits_for_its_restart(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     """Also then its waiting messages are refused, and it does not start again."""
     node.register([TOP], tree([]))
     node.send(told("top crash"))
@@ -216,7 +228,9 @@ async def test_a_worker_is_stopped_while_it_waits_for_its_restart(node: Node) ->
     assert (node.tree(), node.statistics().restarts) == ((), 0)
 
 
-async def test_a_factory_that_makes_the_other_kind_is_a_crash(node: Node) -> None:
+async def test_a_factory_that_makes_the_other_kind_is_a_crash(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     kinds: list[type[Worker]] = [Worker, Obeying]
     node.register([TOP], lambda: kinds.pop()(), restarts=Restarts("on_crash", most=2))
     node.send(told("top crash"))
