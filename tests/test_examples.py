@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from stream_node.node.process import NodeProcess
+from tests.support.pages import Reader
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
@@ -105,6 +106,14 @@ def test_the_worker_that_enriches_puts_each_order_into_the_other_stream(node: No
         '{"rejected": "?", "why": "JSONDecodeError"}',
         '{"what": "coffee", "count": 1, "price": 4}',
     ]
+
+
+def test_the_programs_of_the_page_of_own_workers_print_what_it_shows(tmp_path: Path) -> None:
+    """The programs are those of nodes of one's own; those beside the streams are in tests/stream_node/hosting."""
+    page = (ROOT / "docs" / "own-workers.md").read_text(encoding="utf-8").partition("\n## On a running node")[0]
+    assert page.count("```python") == 3
+    with Reader(tmp_path) as reader:
+        reader.read(page)
 
 
 def test_of_two_forks_the_one_that_is_committed_later_replaces_the_other(node: NodeProcess) -> None:

@@ -22,6 +22,7 @@ NOT_HERE = {
     "docs/commands.md": "its commands stand alone; tests/cli/test_documented.py parses them",
     "docs/consumer-groups.md": "its program waits for jobs without end; the guide docs/how-to/work-queue.md is run",
     "docs/decoding.md": "tests/spark_export/test_reading_page.py runs it",
+    "docs/own-workers.md": "tests/test_examples.py runs its programs; its commands need modules that are not installed",
     "docs/scale.md": "its commands need other machines, servers, docker and Litestream, whose tests run them",
     "docs/performance.md": "its command takes minutes; fleet/mirror/test_rounds.py runs with fewer rounds",
     "docs/deploy.md": "its commands install things; tests/deploy/test_page.py runs those that can be run",
@@ -38,7 +39,6 @@ PAGES = [
     "docs/dashboard.md",
     "docs/http.md",
     "docs/operating.md",
-    "docs/own-workers.md",
     "docs/tutorial.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/how-to").glob("*.md")),
 ]
