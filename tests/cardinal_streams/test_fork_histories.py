@@ -30,7 +30,8 @@ class History:
     """The messages of a random chain: forks up to the threshold that win or lose, and reorgs of any depth."""
 
     def __init__(self, randomness: random.Random) -> None:
-        self.logs = Logs(partitions=2)
+        # With one partition of each topic, blocks are complete in the order of sending, so that the chain is known.
+        self.logs = Logs(partitions=1)
         self._randomness = randomness
         self._count = 0
         self._producer = producer_of()
