@@ -63,7 +63,7 @@ import sys
 def test_modules():
     ours = {name for name in sys.modules if name.partition(".")[0] in
             ("trio", "anyio", "structlog", "sqlalchemy", "ockam", "stream_client", "stream_service", "stream_node")}
-    assert ours == {"stream_node", "stream_node.pytest_plugin"}, ours
+    assert ours == {"stream_node", "stream_node.pytest_plugin", "stream_node.version"}, ours
 """
     run_tests(tmp_path, text, passed=1, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
