@@ -131,8 +131,8 @@ async def test_a_good_client_is_served_between_the_messages_of_floods() -> None:
 
 
 async def test_a_good_client_is_served_while_hundreds_leave_at_once() -> None:
-    """Without turns, all of them leave before the first answer, each time. A busy machine may delay a ping, too, so that
-    one time of three must do."""
+    """Without turns, all of them leave before the first answer, each time. A busy machine may delay a ping, too, so
+    that one time of three must do."""
     assert min([await most_left_in_a_ping(400) for _ in range(3)]) < 400 // 2
 
 
