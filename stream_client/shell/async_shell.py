@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import os
 import random
@@ -35,7 +33,7 @@ from stream_client.errors import (
 )
 from stream_client.shell.background import background_tasks
 from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.clock import ClientTimer, boot_time_s
+from stream_client.shell.clock import TimerQueue, boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
     AUTO_WAIT_S,
@@ -117,9 +115,8 @@ class AsyncShell:
         self._sent = anyio.Event()
         self._sending = False
         self._outgoing_since_s = 0.0
-        self._timers: list[ClientTimer] = []
+        self._timers = TimerQueue()
         self._timers_sleep: anyio.CancelScope | None = None
-        self._numbers = itertools.count()
         self._holders = 0
         self._hurries = False
         self._in_doubt = anyio.Event()
@@ -213,14 +210,14 @@ class AsyncShell:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
-        timer = ClientTimer(anyio.current_time() + delay_s, next(self._numbers), callback)
-        heapq.heappush(self._timers, timer)
+        earliest_s = self._timers.due_s
+        timer = self._timers.add(anyio.current_time() + delay_s, callback)
         # All timers share one task: each publisher has one, and a program may have ten thousand.
         if self._timers_sleep is None:
             assert self._tasks is not None
             self._timers_sleep = anyio.CancelScope()
             self._tasks.start_soon(self._run_timers)
-        elif self._timers[0] is timer:
+        elif timer.due_s < earliest_s:
             # It is due before all others, so the task must wake up earlier than it planned.
             self._timers_sleep.cancel()
         return timer.cancel
@@ -231,13 +228,13 @@ class AsyncShell:
             while self._timers:
                 assert self._timers_sleep is not None
                 with self._timers_sleep:
-                    await anyio.sleep_until(self._timers[0].due_s)
+                    await anyio.sleep_until(self._timers.due_s)
                 self._timers_sleep = anyio.CancelScope()
                 # All due timers are taken before the first runs: it may set others that are due at once, and running
                 # those here could keep other tasks from ever having a turn.
                 due, now_s = [], anyio.current_time()
-                while self._timers and self._timers[0].due_s <= now_s:
-                    due.append(heapq.heappop(self._timers))
+                while (timer := self._timers.pop_due(now_s)) is not None:
+                    due.append(timer)
                 for timer in due:
                     timer.run()
         finally:

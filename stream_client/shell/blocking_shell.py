@@ -7,8 +7,6 @@ The client then connects again and repeats its unanswered requests.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 import random
 import selectors
@@ -33,7 +31,7 @@ from stream_client.errors import (
     silent,
 )
 from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.clock import ClientTimer, boot_time_s
+from stream_client.shell.clock import TimerQueue, boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
     AUTO_WAIT_S,
@@ -122,8 +120,7 @@ class BlockingShell:
         self._selector = _new_selector(address)
         self._unsent = memoryview(b"")
         self._received_before = 0
-        self._timers: list[ClientTimer] = []
-        self._numbers = itertools.count()
+        self._timers = TimerQueue()
         self._check_at_s = 0.0
         self._turned_at_s = 0.0
         self._turning = threading.Lock()
@@ -180,9 +177,7 @@ class BlockingShell:
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
-        timer = ClientTimer(self.now_s() + delay_s, next(self._numbers), callback)
-        heapq.heappush(self._timers, timer)
-        return timer.cancel
+        return self._timers.add(self.now_s() + delay_s, callback).cancel
 
     def now_s(self) -> float:
         return boot_time_s()
@@ -197,7 +192,7 @@ class BlockingShell:
             self.core.connection.check_open()
             # A timer (for example to renew a lease) must run on time and not wait for the socket.
             if self._timers:
-                wait_s = max(0.0, min(wait_s, self._timers[0].due_s - self.now_s()))
+                wait_s = max(0.0, min(wait_s, self._timers.due_s - self.now_s()))
             began_s = self.now_s()
             if self._socket is not None:
                 self._exchange(self._socket, wait_s)
@@ -334,7 +329,7 @@ class BlockingShell:
 
     def _dial(self) -> Dialled[AnySocket]:
         # Nothing else happens meanwhile, so this must not take longer than the program waits, nor delay a timer.
-        until_s = min(self._wait_until_s, self._timers[0].due_s if self._timers else math.inf)
+        until_s = min(self._wait_until_s, self._timers.due_s)
         timeout_s = min(connect_timeout_s(self._contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
         how = (self._framing, self._auto_wait_s, self._tls, self._token)
         return run_now(dial(SocketLine(), self._address, *how, timeout_s=timeout_s))
@@ -370,8 +365,8 @@ class BlockingShell:
         """Runs the timers that are due. Every CHECK_INTERVAL_S seconds, lets the core check for late answers, and fails
         them when the node has been silent for `give_up_s`."""
         now_s = self.now_s()
-        while self._timers and self._timers[0].due_s <= now_s:
-            heapq.heappop(self._timers).run()
+        while (timer := self._timers.pop_due(now_s)) is not None:
+            timer.run()
         if now_s >= self._check_at_s:
             self._check_at_s = now_s + CHECK_INTERVAL_S
             core, backoff = self.core, self._backoff

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -37,6 +40,31 @@ class ClientTimer:
     def run(self) -> None:
         if self._callback is not None:
             self._callback()
+
+
+class TimerQueue:
+    """The timers of one client. It reads no clock and does not wait."""
+
+    def __init__(self) -> None:
+        self._waiting: list[ClientTimer] = []
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def due_s(self) -> float:
+        """The time when the earliest timer is due; infinite without a timer."""
+        return self._waiting[0].due_s if self._waiting else math.inf
+
+    def add(self, due_s: float, callback: Callable[[], None]) -> ClientTimer:
+        timer = ClientTimer(due_s, next(self._numbers), callback)
+        heapq.heappush(self._waiting, timer)
+        return timer
+
+    def pop_due(self, now_s: float) -> ClientTimer | None:
+        """Removes and returns the earliest timer if it is due; else None."""
+        return heapq.heappop(self._waiting) if self.due_s <= now_s else None
 
 
 def boot_time_s() -> float:
