@@ -81,8 +81,8 @@ class StreamManagement:
         "_cuts",
         "_cutting",
         "_forget_positions",
+        "_has_ended",
         "_identity",
-        "_is_handed_over",
         "_limits",
         "_next_before",
         "_removed",
@@ -114,7 +114,7 @@ class StreamManagement:
         self._cutting = False
         self._turns = services.truncation_turns
         self._next_before = bounds.next_index
-        self._is_handed_over = False
+        self._has_ended = False
         self._under_way = 0
         self.retention: Retention | None = None
 
@@ -147,9 +147,10 @@ class StreamManagement:
             way = "; `mirror remove` makes it a stream of its own" if self._bounds.is_mirror else ""
             raise ProtocolError(f"{self._bounds.refusal}{way}")
 
-    def hand_over(self) -> None:
-        """Ends all truncations after their present step, because another node serves the stream from now on."""
-        self._is_handed_over = True
+    def end(self) -> None:
+        """Ends all truncations after their present step, because another worker serves the stream from now on, here or
+        at another node. Safe to repeat."""
+        self._has_ended = True
 
     def apply_retention(self, default: Retention | None) -> None:
         """Deletes the messages that exceed the stream's retention, or `default` if it has none of its own."""
@@ -331,7 +332,7 @@ class StreamManagement:
 
     def _next_step(self, deleted: int) -> None:
         index = self._cuts[0][0]
-        if self._is_handed_over:
+        if self._has_ended:
             self._finish(deleted, StorageBusy(MOVED))
             return
         # Another truncation may have deleted these messages already.
@@ -354,22 +355,14 @@ class StreamManagement:
                 times=self._clock.times(),
             )
             operation = DoLittle(work, done)
-            # Another worker may have taken the stream over while the step waited for its turn.
-            if self._is_handed_over:
-                operation.error = StorageBusy(MOVED)
-                done(operation)
-                return
             try:
+                # Another worker may serve the stream since the step has begun to wait for its turn.
+                if self._has_ended:
+                    raise StorageBusy(MOVED)
                 self._storage.submit_write(operation)
-            except StorageClosed as closed:
-                operation.error = closed
+            except (StorageBusy, StorageClosed) as error:
+                operation.error = error
                 done(operation)
-
-        def begin() -> None:
-            # A worker that has failed meanwhile begins nothing: its successor has read the bounds of the stream.
-            is_alive: list[bool] = []
-            self._worker.context.guard(lambda: is_alive.append(True))()
-            submit() if is_alive else self._turns.end(expected)
 
         def done(step: DoLittle[tuple[int, StreamRecord]]) -> None:
             # Also the step of a worker that has failed meanwhile gives its part back.
@@ -377,7 +370,7 @@ class StreamManagement:
             stepped(step)
 
         expected = min(messages_max, index - self._bounds.first_index)
-        self._turns.begin(expected, begin)
+        self._turns.begin(expected, submit)
 
     def _stepped(self, step: DoLittle[tuple[int, StreamRecord]], deleted: int) -> None:
         self._cutting = False

@@ -105,6 +105,7 @@ class ReadableStream(Worker):
 
     def stopped(self) -> None:
         self._services.counters.closed.add(self.identity[0])
+        self.admin.end()
         self._tail.close()
         if self._pulls is not None:
             self._pulls.close()
@@ -112,7 +113,7 @@ class ReadableStream(Worker):
     def hand_over(self) -> list[Message]:
         """Ends serving the stream, which another node serves from now on. Returns the messages that were not served."""
         # What was submitted to the storage is still stored and confirmed. The mailbox has later messages.
-        self.admin.hand_over()
+        self.admin.end()
         self._tail.close()
         return [] if self._pulls is None else self._pulls.hand_over()
 
