@@ -173,9 +173,9 @@ class IndexWorker(Worker):
         self._service = service
         self._writing = 0
         self._sweeps = False
-        self._waits = LeaseWaits(service.groups, self._offer, self._call_later)
 
     def started(self) -> None:
+        self._waits = LeaseWaits(self._service.groups, self._offer, self.context.call_later)
         self._service.groups.on_move = self._waits.moved
         self._arm_sweep()
 
@@ -440,26 +440,22 @@ class IndexWorker(Worker):
         self.reply(message, SET_POSITION.encode_response(SetResponse(request.request_id, result.before)))
 
     def _lease_done(self, message: Message, request: LeaseRequest, result: LeaseResponse | Refusal) -> None:
-        if isinstance(result, Refusal):
-            self._refused(message, result)
-            return
-        self._service.members.watch(message, request)
-        if not (isinstance(request, WaitingLeaseRequest) and self._waits.wait(message, request, result)):
-            self.reply(message, lease_payload(request, result))
+        if isinstance(result, LeaseResponse):
+            self._service.members.watch(message, request)
+            if isinstance(request, WaitingLeaseRequest) and self._waits.wait(message, request, result):
+                return
+        self._answer_lease(message, request, result)
 
     def _offer(self, message: Message, request: LeaseRequest) -> None:
         """Answers a request that has waited."""
+        answer = self.context.guard(lambda result: self._answer_lease(message, request, result))
+        self._service.groups.offer(request, answer)
 
-        def offered(result: LeaseResponse | Refusal) -> None:
-            if isinstance(result, Refusal):
-                self._refused(message, result)
-            else:
-                self.reply(message, lease_payload(request, result))
-
-        self._service.groups.offer(request, self.context.guard(offered))
-
-    def _call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        self.context.call_later(delay_s, function)
+    def _answer_lease(self, message: Message, request: LeaseRequest, result: LeaseResponse | Refusal) -> None:
+        if isinstance(result, Refusal):
+            self._refused(message, result)
+        else:
+            self.reply(message, lease_payload(request, result))
 
     def _refused(self, message: Message, refusal: Refusal) -> None:
         if refusal.error is not None:
