@@ -27,8 +27,6 @@ PULLS_WAITING_MAX = 10_000
 """The number of waiting pulls at which the stream's mailbox is paused."""
 PULLS_PER_BATCH_MAX = 256
 """The largest number of pulls in a batch."""
-_NO_PULLS: deque[Any] = deque(maxlen=0)
-"""The waiting pulls of a stream that nobody has read: it takes none, and an empty deque has 760 bytes."""
 LONG_POLLS_MAX = 10_000
 """The largest number of pulls of one stream that wait for a new message. A further pull gets an empty page at once."""
 
@@ -147,7 +145,7 @@ class PullMachine(Generic[P]):
     def __init__(self, is_behind: Callable[[Any], bool]) -> None:
         self._is_behind = is_behind
         self.state = READY
-        self._waiting: deque[P] = _NO_PULLS
+        self._waiting: deque[P] = deque()
         self._batch: list[P] = []
         self._blocked: dict[Hashable, deque[P]] = {}
         self._caught_up: dict[Hashable, None] = {}
@@ -173,9 +171,6 @@ class PullMachine(Generic[P]):
         return len(self._waiting) >= PULLS_WAITING_MAX
 
     def add(self, pull: P) -> None:
-        # Every pull is added here first, so the places below find a deque of their own.
-        if self._waiting is _NO_PULLS:
-            self._waiting = deque()
         self._waiting.append(pull)
 
     def take(self) -> PullBatch[P]:
@@ -281,8 +276,7 @@ class PullMachine(Generic[P]):
         woken = list(self._long_polls)
         self._long_polls.clear()
         self._deadlines.clear()
-        for pull in woken:
-            self.add(pull)
+        self._waiting += woken
         return woken
 
     @property
