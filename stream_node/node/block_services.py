@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, partial
-from importlib import metadata
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +39,7 @@ from ockam.identity.rules.rules import Rule
 from ockam.identity.tls import Tls, new_client_context
 from ockam.identity.tls_layer import TlsLayer
 from stream_node.node.config import Config, ConfigError
+from stream_node.version import __version__
 from stream_service.names import refusal_of_name, stream_address
 from stream_service.workers.directory import StreamDirectory
 from stream_storage.runner import Runner
@@ -143,7 +143,7 @@ class BlockServices:
         self._read = ReadServices(
             node,
             self._blocks,
-            version=program_version(),
+            version=__version__,
             new_id=new_id,
             now_s=now_s,
             limits=SubscribeLimits(**_given(config, "block_subscribe_")),
@@ -216,14 +216,6 @@ class BlockServices:
     def refuse_blocks(self, reason: str | None) -> None:
         """Makes the node refuse all blocks for this reason. None makes it accept blocks again."""
         self._blocks.store.refusal = reason
-
-
-@cache
-def program_version() -> str:
-    try:
-        return metadata.version("stream-node")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _settings(config: Config) -> BlockNodeSettings:

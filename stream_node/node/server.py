@@ -30,7 +30,6 @@ from stream_node.fleet.cluster_services import NodeCluster, check_cluster, own_a
 from stream_node.fleet.worker_place import WorkerPlace, database_folder
 from stream_node.hosting.hosted import HostedWorkers
 from stream_node.hosting.specification import MakeWorker, load_workers
-from stream_node.node.block_services import program_version
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
 from stream_node.node.config import Config, without_effect
 from stream_node.node.databases import open_database
@@ -47,6 +46,7 @@ from stream_node.node.notify import Notifier
 from stream_node.node.parts import NodeCondition, NodeParts, ServerStatistics
 from stream_node.node.services import Services, streams_to_open, wall_clock_us
 from stream_node.node.traces import end_traces, start_traces
+from stream_node.version import __version__
 from stream_service.stored import StoredStream
 from stream_storage.sqlite.ballast import Ballast
 from stream_storage.thread_runner import ThreadRunner
@@ -213,7 +213,7 @@ class Server:
                         condition=self.condition,
                         remote_streams=remote_streams,
                     )
-                    register_status(parts, wall_clock_us, program_version(), nursery)
+                    register_status(parts, wall_clock_us, __version__, nursery)
                     register_connections(parts)
                     self._hosted = HostedWorkers(
                         node, tcp, nursery, config, own_workers, services.now_us, remote_streams
