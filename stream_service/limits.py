@@ -19,9 +19,8 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the stream service. A request above a limit is refused, or served in part."""
 
     partitions_max: int = 4_096  # of one stream; the real service has no limit and would hang at 2^40
-    streams_max: int = (
-        100_000  # stream-partitions of the node; each takes 0.7 KiB of memory, or 3.5 KiB while it is used
-    )
+    # stream-partitions of the node; each takes 0.7 KiB of memory, or 3.5 KiB while it is used
+    streams_max: int = 100_000
     pull_messages_max: int = 10_000  # in one answer to a pull, whatever it asks for
     pull_bytes_max: int = 1024 * 1024  # of data in one answer to a pull
     # of a message with key and headers: an answer with it and a long route fits the largest frame of the head framing

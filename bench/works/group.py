@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import trio
@@ -65,12 +66,9 @@ async def _start(node: BenchNode, members: int, partitions: int, round_: int) ->
             nursery.start_soon(_take, node.address, "bench", seen)
         await seen.all.wait()
         first_s = time.monotonic() - started_s
-        started = Sample(
+        sample = partial(Sample, system=OURS, round=round_, clients=members, streams=partitions)
+        started = sample(
             work=STARTED,
-            system=OURS,
-            round=round_,
-            clients=members,
-            streams=partitions,
             messages=partitions,
             seconds=first_s,
             server_cpu_s=node.cpu_seconds() - cpu_s,
@@ -79,12 +77,8 @@ async def _start(node: BenchNode, members: int, partitions: int, round_: int) ->
         await trio.sleep(first_s)
         cpu_s, rested_s = node.cpu_seconds(), time.monotonic()
         await trio.sleep(REST_S)
-        rested = Sample(
+        rested = sample(
             work=RESTED,
-            system=OURS,
-            round=round_,
-            clients=members,
-            streams=partitions,
             messages=members,
             seconds=time.monotonic() - rested_s,
             server_cpu_s=node.cpu_seconds() - cpu_s,

@@ -22,8 +22,7 @@ class Right(enum.IntFlag):
     ROUTE: send messages to an operator's own worker or to a forwarding address of this node, by its address.
     REGISTER: get a forwarding address on this node, by that address; `FWD_` for a random one.
     FORWARD: send messages through this node to another one, by the `host:port` of the other node. Make this node
-        itself follow or change a stream there, by `host:port/stream` (`to_follow`, `to_replace`).
-    ROUTE: send messages to a worker that the operator has put on the node, by the worker's address."""
+        itself follow or change a stream there, by `host:port/stream` (`to_follow`, `to_replace`)."""
 
     READ = 1
     WRITE = 2
