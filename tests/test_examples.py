@@ -160,11 +160,11 @@ def test_the_indexer_undoes_after_a_restart_what_a_fork_replaces(node: NodeProce
     first, light, heavy = (repr(name.rjust(32)) for name in (b"first", b"light", b"heavy"))
     assert run_example("ethereum.py", node) == [
         "2 blocks were new",
-        f"undo [] do [{first!r}]",
-        f"undo [] do [{light!r}]",
+        f"undo [] do [{first}]",
+        f"undo [] do [{light}]",
         "chain [2, 1]",
         "1 blocks were new",
-        f"undo [{light!r}] do [{heavy!r}]",
+        f"undo [{light}] do [{heavy}]",
         "chain [2, 1]",
     ]
 
