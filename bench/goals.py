@@ -25,6 +25,7 @@ from bench.works import (
     group,
     grpc,
     grpc_bytes,
+    http,
     postgres,
     security,
     share,
@@ -118,6 +119,7 @@ def goals(report: Report) -> Iterator[Goal]:
     large = typical(report.find(block.LARGE), memory_bytes)
     yield Goal("MiB of the server with a block of 100 MB", True, 300.0, None if large is None else large / MIB)
     yield from _of_backfill(report)
+    yield from _of_http(report)
     yield from _of_grpc(report)
     for name, figure in (("encoded", attrgetter("encode_per_second")), ("decoded", attrgetter("decode_per_second"))):
         yield Goal(f"PushRequests {name}, to pybare", False, 5.0, _codec_ratio(report, figure))
@@ -302,6 +304,16 @@ def _of_backfill(report: Report) -> Iterator[Goal]:
         buffer = buffer_bytes // MIB
         grown = None if held is None else held / MIB
         yield Goal(f"MiB that a node grows by in a backfill with a buffer of {buffer}", True, buffer + 32.0, grown)
+
+
+def _of_http(report: Report) -> Iterator[Goal]:
+    for work, wanted in (("lines", 300_000.0), ("json", 1_500.0), ("json by 32", 4_000.0), ("pages", 500.0)):
+        requested = http.WORKS[work]
+        system = f"{OURS}, {requested.name}"
+        found = report.find(http.WORK, system=system, clients=requested.connections)
+        whole = requested.messages if work == "pages" else 1
+        what = f"{work} a second over HTTP, {requested.connections} connections"
+        yield _of_rounds(what, wanted, [rate(each) / whole for each in found])
 
 
 def _of_grpc(report: Report) -> Iterator[Goal]:

@@ -21,6 +21,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     many_streams: the numbers of streams to which one client pushes, in turn with the peers.
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
     large_pushed_bytes, large_pulled_bytes: the sizes of large messages that are compared with peers.
+    http_seconds: how long each kind of request over HTTP is repeated.
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
     round. visible: messages whose way through a daemon on Spark is timed; each takes about two seconds.
@@ -55,6 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[int, ...] = (1, 10, 100, 1_000)
     consumers: tuple[int, ...] = (1, 10, 100)
     fanout_messages: int = 20_000
+    http_seconds: float = 3.0
     logs: tuple[int, ...] = (100_000, 1_000_000, 10_000_000, 50_000_000)
     memory: int = 10_000_000
     idle_connections: int = 1_000
@@ -96,6 +98,7 @@ QUICK = Plan(
     clients=(1, 10),
     consumers=(1, 10),
     fanout_messages=500,
+    http_seconds=0.2,
     logs=(2_000, 20_000),
     memory=20_000,
     exported=20_000,

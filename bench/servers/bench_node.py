@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stream_node.node.process import NodeProcess
@@ -24,13 +24,21 @@ class BenchNode(NodeProcess):
     """
 
     def __init__(
-        self, data_dir: Path | None = None, *, environment: Mapping[str, str] | None = None, grouped: bool = True
+        self,
+        data_dir: Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        grouped: bool = True,
+        arguments: Sequence[str] = (),
     ) -> None:
         """grouped: False starts a node that makes every push a transaction of its own, for comparison."""
         self._directory = tempfile.TemporaryDirectory(prefix=".bench-", dir=".")
         place = Path(self._directory.name)
         super().__init__(
-            data_dir if data_dir is not None else place / "data", environment=environment, log_file=place / "node.log"
+            data_dir if data_dir is not None else place / "data",
+            arguments=arguments,
+            environment=environment,
+            log_file=place / "node.log",
         )
         self._module = "stream_node" if grouped else "bench.servers.ungrouped"
         self._started_s = 0.0
