@@ -264,13 +264,26 @@ class MarkedPage(RichPage, frozen=True):
 
 # type PackedPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint  created_us: u64 }
 class PackedPull(MarkedPull, frozen=True):
-    """A MarkedPull that is answered by a PackedPage, or by a MarkedPage if a message has a key or headers."""
+    """A MarkedPull that is answered by a PackedPage. At the end of the stream, more of them can follow, its parts: each
+    has the messages that were stored since the one before.
+
+    All parts together have at most `limit` messages, and the bytes of one page. Each is waited for up to `wait_ms`.
+    """
+
+
+# type Beside struct { at: uint  key: optional<data>  headers: list<Header> }
+class Beside(msgspec.Struct, frozen=True):
+    """The key and the headers of one message of a PackedPage."""
+
+    at: bare.UInt  # the place of the message in its page, from 0 on
+    key: bytes | None
+    headers: list[Header]
 
 
 # type PackedPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint  created_us: u64
-#   start: uint  times_us: data  sizes: data  messages: data }
+#   start: uint  times_us: data  sizes: data  messages: data  beside: list<Beside>  more: bool }
 class PackedPage(msgspec.Struct, frozen=True):
-    """A page of messages with consecutive indexes, without keys and headers. The bounds are those of the stream."""
+    """A page of messages with consecutive indexes, or a part of one. The bounds are those of the stream."""
 
     request_id: bare.UInt
     first_index: bare.UInt
@@ -281,6 +294,8 @@ class PackedPage(msgspec.Struct, frozen=True):
     times_us: bytes  # of each message as u64, or one for all
     sizes: bytes  # of the data of each message, as u32
     messages: bytes  # the data of all messages
+    beside: list[Beside]  # of the messages that have a key or headers
+    more: bool  # whether another part follows; a part without messages is the last one
 
 
 # type BeforeIndex struct { index: uint }

@@ -1,7 +1,7 @@
 """Encodes and decodes the payloads of pages, the answers to pulls, faster than their protocols do.
 
-It handles the usual pages: messages without key and headers. All others go to the functions of the protocols, which
-also raise the errors. The columns of a packed page are made and cut by one call for all messages of the page.
+Of plain and rich pages it handles the usual ones: messages without key and headers. All others go to the functions of
+the protocols, which also raise the errors. The columns of a packed page are made and cut by one call for all messages.
 `tests/service/machines/test_page_codec.py` compares both.
 """
 
@@ -12,11 +12,22 @@ from itertools import accumulate, pairwise, repeat
 from struct import Struct, pack, unpack_from
 from typing import Any, TypeAlias
 
+import bare
 from bare.errors import Irregular
 from bare.limits import LIST_ITEMS_MAX
 from bare.varint import FIRST_BYTE, ONE_BYTE, decode_uint, encode_uint, long_uint
 from ockam.protocol import ProtocolError
-from stream_service.extensions import MARKED_PULL, PACKED_PULL, RICH_PULL, Header, MarkedPage, RichMessage, RichPage
+from stream_service.extensions import (
+    MARKED_PULL,
+    PACKED_PULL,
+    RICH_PULL,
+    Beside,
+    Header,
+    MarkedPage,
+    RichMessage,
+    RichPage,
+)
+from stream_service.extras import decode_extras
 from stream_service.protocol import PULL, PullResponse, StreamMessage
 
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
@@ -34,6 +45,9 @@ BLOCK_MAX = ((1 << 64) - 1) >> 7
 INDEX_END = 1 << 64
 TIME = Struct("<Q")
 SIZE = Struct("<I")
+NOTHING_BESIDE = b"\0"
+"""The field `beside` of a packed page whose messages have neither keys nor headers."""
+_encode_beside, _decode_beside = bare.Encoder(list[Beside]).encode, bare.Decoder(list[Beside]).decode
 
 
 def encode_page(request_id: int, records: list[Record]) -> bytes:
@@ -170,14 +184,22 @@ def _decode_usual(payload: bytes, tag: bytes, numbers: int, timed: bool) -> tupl
 class PackedMessages:
     """The messages of a page, which are made all at once when one of them is first asked for.
 
-    So a client can request the next page first. Whoever has checked the sizes makes it: making messages cannot fail.
+    So a client can request the next page first. Whoever has checked the columns makes it: making messages cannot fail.
     """
 
-    def __init__(self, payload: bytes, at: int, start: int, times_us: Sequence[int], sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        payload: bytes,
+        at: int,
+        start: int,
+        times_us: Sequence[int],
+        sizes: Sequence[int],
+        beside: Sequence[Beside],
+    ) -> None:
         """at: where the data of the first message begin. times_us: of each message, or one for all."""
         self.start = start
         self._count = len(sizes)
-        self._columns = payload, at, times_us, sizes
+        self._columns = payload, at, times_us, sizes, beside
         self._made: list[RichMessage] | None = None
 
     def __len__(self) -> int:
@@ -185,30 +207,40 @@ class PackedMessages:
 
     def __getitem__(self, at: Any) -> Any:
         if self._made is None:
-            payload, begin, times_us, sizes = self._columns
+            payload, begin, times_us, sizes, beside = self._columns
             data = [payload[first:end] for first, end in pairwise(accumulate(sizes, initial=begin))]
             times = repeat(times_us[0]) if len(times_us) == 1 else times_us
+            keys: list[bytes | None] = [None] * len(sizes)
             # Every message has a list of its own: a program may change it.
             headers: list[list[Header]] = [[] for _ in sizes]
+            for each in beside:
+                keys[each.at], headers[each.at] = each.key, each.headers
             indexes = range(self.start, self.start + self._count)
-            self._made = list(map(RichMessage, indexes, times, repeat(None), headers, data))
-            self._columns = b"", 0, (), ()
+            self._made = list(map(RichMessage, indexes, times, keys, headers, data))
+            self._columns = b"", 0, (), (), ()
         return self._made[at]
 
 
 def encode_packed_page(
-    request_id: int, first_index: int, next_index: int, resume_index: int, created_us: int, records: Sequence[Record]
-) -> bytes | None:
-    """Returns the payload of a page; None if a message has a key or headers, or messages between are missing."""
+    request_id: int,
+    first_index: int,
+    next_index: int,
+    resume_index: int,
+    created_us: int,
+    records: Sequence[Record],
+    *,
+    more: bool,
+) -> bytes:
+    """Returns the payload of a page of messages with consecutive indexes. Its last byte is `more`."""
     times_us: set[int] = set()
     data: Sequence[bytes] = ()
+    beside = NOTHING_BESIDE
     if records:
-        indexes, data, times, keys, headers = zip(*records, strict=True)
-        # Only the first index is sent. A damaged database can have lost messages in the middle of a stream.
-        has_holes = indexes[-1] - indexes[0] + 1 != len(records)
-        if has_holes or keys.count(None) + headers.count(None) < 2 * len(records):
-            return None
+        _, data, times, keys, stored = zip(*records, strict=True)
         times_us = set(times)
+        if keys.count(None) + stored.count(None) < 2 * len(records):
+            rows = [Beside(at, each[3], decode_extras(each[4]).headers) for at, each in enumerate(records)]
+            beside = _encode_beside([each for each in rows if each.key is not None or each.headers])
     sizes = list(map(len, data))
     head = [encode_uint(each) for each in (request_id, first_index, next_index, resume_index)]
     head += (TIME.pack(created_us), encode_uint(records[0][0] if records else resume_index))
@@ -216,17 +248,18 @@ def encode_packed_page(
     for column in (packed, pack(f"<{len(sizes)}I", *sizes)):
         head += (encode_uint(len(column)), column)
     head.append(encode_uint(sum(sizes)))
-    body_bytes = sum(map(len, head)) + sum(sizes)
-    return b"".join((PACKED_PULL.tag, encode_uint(body_bytes), *head, *data))
+    tail = beside + ONE_BYTE[more]
+    body_bytes = sum(map(len, head)) + sum(sizes) + len(tail)
+    return b"".join((PACKED_PULL.tag, encode_uint(body_bytes), *head, *data, tail))
 
 
 def decode_packed_page(payload: bytes) -> MarkedPage:
     """Returns the answer to a PackedPull, with the PackedMessages of a PackedPage. Raises ProtocolError."""
     if not PACKED_PULL.is_in(payload):
-        return MARKED_PULL.decode_response(payload)
+        raise ProtocolError(f"the payload is not a {PACKED_PULL.name} message")
     try:
         return _decode(payload)
-    except (Irregular, IndexError) as error:
+    except (Irregular, IndexError, bare.DecodeError) as error:
         raise ProtocolError(f"{PACKED_PULL.name} response: sizes that do not fit") from error
 
 
@@ -243,17 +276,21 @@ def _decode(payload: bytes) -> MarkedPage:
     sizes_bytes, sizes_at = decode_uint(payload, times_at + times_bytes)
     data_bytes, at = decode_uint(payload, sizes_at + sizes_bytes)
     count = sizes_bytes // SIZE.size
-    # Nothing is read beyond the end of the payload, and every message has a time and ends within the data.
+    data_end = at + data_bytes
+    # Nothing is read beyond the end of the payload, and every message has a time and ends within the data. Behind the
+    # data are at least the two bytes of an empty list and of `more`.
     if (
-        not end == len(payload) == at + data_bytes
+        not data_end + 2 <= end == len(payload)
         or sizes_bytes % SIZE.size
         or times_bytes not in (TIME.size if count else 0, TIME.size * count)
         or start + count > INDEX_END
+        or payload[-1] > 1
     ):
         raise Irregular
     times_us = unpack_from(f"<{times_bytes // TIME.size}Q", payload, times_at)
     sizes = unpack_from(f"<{count}I", payload, sizes_at)
-    if sum(sizes) != data_bytes:
+    beside = _decode_beside(payload[data_end:-1]) if payload[data_end:-1] != NOTHING_BESIDE else ()
+    if sum(sizes) != data_bytes or any(each.at >= count for each in beside):
         raise Irregular
-    messages: Any = PackedMessages(payload, at, start, times_us, sizes)
+    messages: Any = PackedMessages(payload, at, start, times_us, sizes, beside)
     return MarkedPage(request_id, first_index, next_index, resume_index, messages, created_us)

@@ -196,6 +196,13 @@ class Usage:
         if change_bytes < 0 and self.waiting is not None:
             self._report_room()
 
+    def take_turn(self, now_s: float) -> bool:
+        """Counts an answer without a request like a request. Returns False if the identity has to ask for the next one,
+        because the node reads its requests more slowly now."""
+        if self.is_rated:
+            self.machine.spend(1, 0, now_s)
+        return not (self.machine.is_over or (self.is_rated and self.machine.delay_s(now_s)[0]))
+
     def note_wait(self, limit: str) -> None:
         self._note(Excess(self.key, limit, self.reason(limit)))
 

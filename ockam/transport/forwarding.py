@@ -15,6 +15,7 @@ from ockam.protocol import FAILURE, REFUSAL, error_payload, failed_payload
 OWN_PREFIX = b"node/"
 """The first bytes of the name of each protocol that this project has added (docs/wire.md §5)."""
 PUSH_TAGS = (bare.encode("node/stream_push/1", str), bare.encode("node/push_batch/1", str))
+PARTS_TAG, MORE = bare.encode("node/stream_pull/4", str), b"\1"
 NOT_FORWARDED = "not passed on: "
 """The first words of the reason in an `error` for a message that this node refuses to forward."""
 UNREACHABLE = "no way to "
@@ -28,6 +29,11 @@ def reports_to_sender(message: Message) -> bool:
     # The payload begins with the size of the protocol name, one byte, and the name.
     payload = message.payload
     return payload[1:6] == OWN_PREFIX and not payload.startswith(PUSH_TAGS)
+
+
+def has_more(payload: bytes) -> bool:
+    """Whether a payload is a part of an answer that another part follows (docs/wire.md §5, pull in parts)."""
+    return payload.endswith(MORE) and payload.startswith(PARTS_TAG)
 
 
 def forward_refused(message: Message, reason: str) -> Message:
@@ -119,7 +125,8 @@ class OpenRequests:
     def answered(self, messages: Iterable[Message]) -> None:
         last: Route | None = None
         for message in messages:
-            if message.onward_route is not last:
+            # A request stays open while a further part of its answer is to come.
+            if message.onward_route is not last and not has_more(message.payload):
                 last = message.onward_route
                 self._routes.pop(last, None)
 

@@ -1,9 +1,10 @@
 """Reader: pulls one partition page by page, without waiting.
 
 A reader fetches one page ahead of the program. It uses our own protocol `node/stream_pull/4`, a long poll: while there
-is no message, the node can delay its answer. If the node refuses the request, the reader uses version 3, whose pages
-take longer to decode; then version 1, which does not say which incarnation of the stream it reads; and if the node
-refuses that, too, the specification's `stream_pull`, whose messages have no time, key or headers.
+is no message, the node can delay its answer. At the end of the stream, a page comes in parts, each as soon as messages
+are stored. If the node refuses the request, the reader uses version 3, whose pages come whole and take longer to
+decode; then version 1, which does not say which incarnation of the stream it reads; and if the node refuses that, too,
+the specification's `stream_pull`, whose messages have no time, key or headers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import msgspec
+
+from ockam.protocol import ProtocolError
+from ockam.transport.forwarding import has_more
 from stream_client.arguments import encoded
 from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.consume.page import Page
@@ -24,12 +29,14 @@ from stream_service.extensions import (
     PACKED_PULL,
     RICH_PULL,
     FromIndex,
+    MarkedPage,
     MarkedPull,
     PackedPull,
     RichMessage,
     RichPull,
     Start,
 )
+from stream_service.page_codec import decode_packed_page
 
 PACKED, MARKED, RICH, PLAIN = range(4)
 """The protocols of a reader, the best first: versions 4, 3 and 1 of `node/stream_pull`, and `stream_pull`."""
@@ -46,8 +53,8 @@ class Reader:
     created_us: the incarnation of the stream that is read; 0: any. A node with version 3 or 4 returns no messages of
         another one.
 
-    Invariant: a reader never has two of these at a time: an unanswered pull, a page that `take` has not returned, an
-    error that `take` has not raised.
+    Invariant: a reader asks for a page only when the one before is complete and `take` has returned all of it. So the
+    messages that wait for `take` are at most a page, however slow the program is.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Reader:
         self._idle_delay_s = idle_delay_s
         self.created_us = created_us
         self._protocol = PACKED
+        self._left = 0
         self._idle = self._stopped = False
         self._asked_s = 0.0
         self._call: Call | None = None
@@ -104,12 +112,15 @@ class Reader:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:
-        """Returns the page that has arrived, or raises the error. A later `ask` then requests the page again."""
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        """Returns what has arrived of the page, or raises the error. A later `ask` then requests the rest."""
         page, self._page = self._page, None
-        assert page is not None, "a page was taken that has not come"
+        if page is None:
+            error, self._error = self._error, None
+            assert error is not None, "a page was taken that has not come"
+            raise error
+        # The request has failed after some parts of its page. That is reported when they have been taken.
+        if self._error is not None:
+            self._on_page(self)
         return page
 
     def stop(self) -> None:
@@ -132,20 +143,52 @@ class Reader:
         if isinstance(start, FromIndex) and (self._protocol == PLAIN or core.service_route.is_plain):
             self._protocol = PLAIN
             return core.pull(self.handle, start.index, self._page_messages)
-        # The client may send this request again after a lost connection. An index then still means the same, but a
-        # start such as "the latest" may have moved during a long wait. So the node must not wait with such a start.
-        wait_s = LONG_POLL_S if self.waits and isinstance(start, FromIndex) else 0.0
-        values = (0, start, self._page_messages, int(wait_s * 1000))
+        self._left = self._page_messages
+        call = core.call(self.handle, self._request(), patience=patience_for(self._wait_s))
         if self._protocol == PACKED:
-            payload = encoded(PACKED_PULL, PackedPull(*values, self.created_us))
-        elif self._protocol == MARKED:
-            payload = encoded(MARKED_PULL, MarkedPull(*values, self.created_us))
-        else:
-            payload = encoded(RICH_PULL, RichPull(*values))
-        return core.call(self.handle, payload, patience=patience_for(wait_s))
+            call.on_part, call.renew = self._take_part, self._request
+        return call
+
+    @property
+    def _wait_s(self) -> float:
+        """For how long the node may delay its answer."""
+        # The client may send a request again after a lost connection. An index then still means the same, but a start
+        # such as "the latest" may have moved during a long wait. So the node must not wait with such a start.
+        return LONG_POLL_S if self.waits and isinstance(self._start, FromIndex) else 0.0
+
+    def _request(self) -> bytes:
+        """Encodes the request for the messages of the page that have not come yet."""
+        values = (0, self._start, max(1, self._left), int(self._wait_s * 1000))
+        if self._protocol == PACKED:
+            return encoded(PACKED_PULL, PackedPull(*values, self.created_us))
+        if self._protocol == MARKED:
+            return encoded(MARKED_PULL, MarkedPull(*values, self.created_us))
+        return encoded(RICH_PULL, RichPull(*values))
+
+    def _take_part(self, payload: bytes) -> bool:
+        """Stores a part of the page. Returns False if it is the last one, which `_answered` gets."""
+        # A node that sends more than was asked for must not fill the memory of a slow program.
+        if self._left < 1 or not has_more(payload):
+            return False
+        try:
+            self._keep(_page_of(decode_packed_page(payload)))
+        except ProtocolError:
+            return False
+        return True
+
+    def _keep(self, page: Page) -> None:
+        """Adds a page, or a part of one, to what `take` returns next. Moves `_start` behind it."""
+        self._session.best_pull = min(self._session.best_pull, self._protocol)
+        self._start = FromIndex(page.resume_index)
+        self._left -= len(page.messages)
+        before, self._page = self._page, page
+        if before is None:
+            self._on_page(self)
+        elif before.messages:
+            self._page = msgspec.structs.replace(page, messages=[*before.messages, *page.messages])
 
     def _answered(self) -> None:
-        """Stores the page or the error of the answered pull, moves `_start` to the next page, and calls `on_page`."""
+        """Stores the page, its last part, or the error of the answered pull, and calls `on_page`."""
         call, self._call = self._call, None
         assert call is not None
         # An older node or a real Ockam service refuses our protocol. The reader then uses the next one.
@@ -154,17 +197,17 @@ class Reader:
             self.ask()
             return
         try:
-            self._page = self._read(call)
+            page = self._read(call)
         except ClientError as error:
             self._error = error
             # The old node may have been replaced by one that has our protocol, so the next request uses it again.
             self._protocol = PACKED
+            if self._page is None:
+                self._on_page(self)
         else:
-            self._session.best_pull = min(self._session.best_pull, self._protocol)
-            self._start = FromIndex(self._page.resume_index)
             # An empty answer that came at once shows that the node does not wait for messages.
-            self._idle = not self._page.messages and self._session.shell.now_s() - self._asked_s < self._idle_delay_s
-        self._on_page(self)
+            self._idle = not page.messages and self._session.shell.now_s() - self._asked_s < self._idle_delay_s
+            self._keep(page)
 
     def _following(self, refusal: RequestRefused) -> int | None:
         """Returns the protocol to try next, if the node may have refused the pull because it lacks the protocol."""
@@ -179,8 +222,7 @@ class Reader:
         if call.error is not None:
             raise call.error
         if self._protocol <= MARKED:
-            marked = pulled_packed(call) if self._protocol == PACKED else pulled_marked(call)
-            return Page(marked.messages, marked.first_index, marked.next_index, marked.resume_index, marked.created_us)
+            return _page_of(pulled_packed(call) if self._protocol == PACKED else pulled_marked(call))
         if self._protocol == RICH:
             page = pulled_rich(call)
             return Page(page.messages, page.first_index, page.next_index, page.resume_index)
@@ -188,6 +230,10 @@ class Reader:
         assert isinstance(self._start, FromIndex)
         messages = [RichMessage(message.index, 0, None, [], message.data) for message in pulled(call)]
         return Page(messages, None, None, messages[-1].index + 1 if messages else self._start.index)
+
+
+def _page_of(page: MarkedPage) -> Page:
+    return Page(page.messages, page.first_index, page.next_index, page.resume_index, page.created_us)
 
 
 def patience_for(wait_s: float) -> int:

@@ -31,9 +31,23 @@ class Call(PendingResult):
     target: the receiver: a partition, or a route from the node that the client is connected to.
     wanted: the number of answers after which the request is done. They are in `answers` and `return_routes`.
     checks: the number of checks for late answers since the request was sent. It is sent again after `patience` checks.
+    on_part: takes an answer that is only a part; returns False if it is the last one. None: each answer counts.
+    renew: encodes what is left of the request after the parts so far, to send it again.
     """
 
-    __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "state", "target", "wanted")
+    __slots__ = (
+        "address",
+        "answers",
+        "checks",
+        "on_part",
+        "patience",
+        "payload",
+        "renew",
+        "return_routes",
+        "state",
+        "target",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -53,6 +67,8 @@ class Call(PendingResult):
         self.checks = 0
         self.answers: list[bytes] = []
         self.return_routes: list[Route] = []
+        self.on_part: Callable[[bytes], bool] | None = None
+        self.renew: Callable[[], bytes] | None = None
 
 
 class Create(Call):
@@ -119,12 +135,14 @@ class Calls:
                 self.finish(call, error)
 
     def send_again(self, call: Call, route: Route) -> None:
-        # If some answers have arrived, a late answer to the first copy of the request would be counted twice. So all
-        # answers are awaited at a new return address.
-        if call.answers:
+        # If some answers have arrived, a late answer to the first copy of the request would be counted twice, and so
+        # would the parts of a page to both copies. So all answers are awaited at a new return address.
+        if call.answers or call.renew is not None:
             del self._calls[call.address]
             call.answers.clear()
             call.return_routes.clear()
+            if call.renew is not None:
+                call.payload = call.renew()
             call.address = self._new_address()
             self._calls[call.address] = call
         self.send(call, route)
@@ -142,6 +160,10 @@ class Calls:
             error = refusal(message.payload, of_stream=isinstance(call.target, PartitionHandle), request=call.payload)
             if not (isinstance(error, RouteLost) and self._on_route_lost(error)):
                 self.finish(call, error)
+            return
+        if call.on_part is not None and call.on_part(message.payload):
+            # The node is at work, so the request is not sent again.
+            call.checks = 0
             return
         # A create of several partitions has an answer for each.
         call.answers.append(message.payload)

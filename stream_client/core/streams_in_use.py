@@ -245,7 +245,7 @@ class StreamsInUse:
         # The queues have sent their pushes with `open`. The other requests to these partitions follow.
         for call in self._calls if opened else ():
             if isinstance(call.target, PartitionHandle) and call.target in opened:
-                self._calls.send(call, opened[call.target])
+                self._calls.send_again(call, opened[call.target])
 
     def _handle_of(self, name: str, partition: int) -> PartitionHandle:
         stream = self._streams.get(name)

@@ -9,6 +9,8 @@ A pull that was added and is not answered yet is in exactly one of these places:
        │                ▼
        └──────────── long poll ──────► answered     There are new messages; or the deadline has passed.
 
+A pull whose page comes in parts (`goes_on`) stays a long poll when there are new messages, and they are sent to it.
+
 A blocked pull belongs to a slow consumer, which has not yet taken the answers to earlier pulls. Each slow consumer has
 its own queue of blocked pulls, so that it does not delay other consumers.
 """
@@ -110,13 +112,17 @@ TRANSITIONS: dict[PullState, dict[PullEvent, PullState]] = {
 
 
 class WaitingPull(Protocol):
-    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait."""
+    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait. It can become later.
+    goes_on: whether the pull stays a long poll when a message has come."""
 
     @property
     def consumer(self) -> Hashable: ...
 
     @property
     def deadline_s(self) -> float: ...
+
+    @property
+    def goes_on(self) -> bool: ...
 
 
 P = TypeVar("P", bound=WaitingPull)
@@ -150,7 +156,7 @@ class PullMachine(Generic[P]):
         self._blocked: dict[Hashable, deque[P]] = {}
         self._caught_up: dict[Hashable, None] = {}
         self._prefers_unblocked = False
-        self._long_polls: dict[P, None] = {}
+        self.long_polls: dict[P, None] = {}
         self._deadlines: list[tuple[float, int, P]] = []
         self._parked_count = 0
 
@@ -163,7 +169,7 @@ class PullMachine(Generic[P]):
 
     @property
     def is_idle(self) -> bool:
-        return self.state is READY and not (self._waiting or self._batch or self._blocked or self._long_polls)
+        return self.state is READY and not (self._waiting or self._batch or self._blocked or self.long_polls)
 
     @property
     def is_full(self) -> bool:
@@ -254,28 +260,29 @@ class PullMachine(Generic[P]):
 
     def park(self, pull: P, now_s: float) -> bool:
         """Turns a pull that found no message into a long poll. Returns False if the pull must be answered now."""
-        if pull.deadline_s <= now_s or len(self._long_polls) >= LONG_POLLS_MAX or self.state is CLOSED:
+        if pull.deadline_s <= now_s or len(self.long_polls) >= LONG_POLLS_MAX or self.state is CLOSED:
             return False
         self._parked_count += 1
-        self._long_polls[pull] = None
+        self.long_polls[pull] = None
         # The number orders equal deadlines, because pulls cannot be compared.
         heapq.heappush(self._deadlines, (pull.deadline_s, self._parked_count, pull))
         return True
 
     def unpark(self, pull: P) -> bool:
         """Ends a long poll before its deadline. Returns False if it has ended already."""
-        if pull not in self._long_polls:
+        if pull not in self.long_polls:
             return False
-        del self._long_polls[pull]
+        del self.long_polls[pull]
         return True
 
     def wake(self) -> list[P]:
-        """Ends and returns all long polls. Their pulls wait in the queue again, oldest first."""
-        if not self._long_polls:
-            return []
-        woken = list(self._long_polls)
-        self._long_polls.clear()
-        self._deadlines.clear()
+        """Ends and returns all long polls but those that go on. Their pulls wait in the queue again, oldest first."""
+        woken = [pull for pull in self.long_polls if not pull.goes_on]
+        for pull in woken:
+            del self.long_polls[pull]
+        # Those that have ended must not fill the heap. A list in order is a heap.
+        if len(self._deadlines) > 2 * len(self.long_polls):
+            self._deadlines = sorted((pull.deadline_s, at, pull) for at, pull in enumerate(self.long_polls))
         self._waiting += woken
         return woken
 
@@ -288,14 +295,17 @@ class PullMachine(Generic[P]):
         """Ends and returns the long polls whose deadline has passed."""
         late = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
-            pull = heapq.heappop(self._deadlines)[2]
-            if self.unpark(pull):
+            _, number, pull = heapq.heappop(self._deadlines)
+            # A part was sent since, so the next one may be waited for longer.
+            if pull in self.long_polls and pull.deadline_s > now_s:
+                heapq.heappush(self._deadlines, (pull.deadline_s, number, pull))
+            elif self.unpark(pull):
                 late.append(pull)
         return late
 
     def clear(self) -> tuple[list[P], list[P], list[P]]:
-        taken = list(self._waiting), list(chain.from_iterable(self._blocked.values())), list(self._long_polls)
-        for place in (self._waiting, self._blocked, self._caught_up, self._long_polls, self._deadlines):
+        taken = list(self._waiting), list(chain.from_iterable(self._blocked.values())), list(self.long_polls)
+        for place in (self._waiting, self._blocked, self._caught_up, self.long_polls, self._deadlines):
             place.clear()
         return taken
 
@@ -311,11 +321,11 @@ class PullMachine(Generic[P]):
         assert all(self._blocked.values())
         for consumer, blocked in self._blocked.items():
             assert {pull.consumer for pull in blocked} == {consumer}
-        assert self._long_polls.keys() <= {pull for _, _, pull in self._deadlines}
-        places = [*self._waiting, *self._batch, *chain.from_iterable(self._blocked.values()), *self._long_polls]
+        assert self.long_polls.keys() <= {pull for _, _, pull in self._deadlines}
+        places = [*self._waiting, *self._batch, *chain.from_iterable(self._blocked.values()), *self.long_polls]
         assert len(places) == len(set(map(id, places)))
         if self.state is CLOSED:
-            assert not any((self._waiting, self._blocked, self._long_polls))
+            assert not any((self._waiting, self._blocked, self.long_polls))
 
     def _take_unblocked(self, unblocked: list[P]) -> P | None:
         """Takes a pull of the next consumer that has caught up, and notes it in `unblocked`; None if there is none."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
+import trio
 
 from ockam.actors.message import Message, Origin
 from ockam.protocol import error_payload
@@ -44,6 +45,9 @@ MESSAGE_OVERHEAD_BYTES = 30
 HOP_OVERHEAD_BYTES = 16
 """What an address of a route takes beside its text, in bytes, in either framing. About 6."""
 
+NO_MORE = b"\0"
+"""The last byte of the last part of a page."""
+
 logger = structlog.get_logger(__name__)
 
 
@@ -51,24 +55,39 @@ class Pull:
     """A pull that is not answered yet.
 
     page: the requested page, and later its messages.
-    deadline_s: until when, on trio's clock, the pull may wait for a message; 0: it must not wait.
+    wait_s: for how long the pull may wait for a message; 0: it must not wait.
+    deadline_s: until when it may wait, on trio's clock, or 0.
+    goes_on: whether a further part of the page can follow the next answer. Then `page` is the rest of the page.
     """
 
-    __slots__ = ("consumer", "deadline_s", "message", "page", "payload_bytes_max", "request")
+    __slots__ = ("consumer", "deadline_s", "goes_on", "message", "page", "payload_bytes_max", "request", "wait_s")
 
     def __init__(
         self,
         message: Message,
         request: PullRequest | RichPull | CutPull | MirrorPull,
         page: PullPage,
-        deadline_s: float,
+        wait_s: float,
     ) -> None:
         self.message = message
         self.consumer: Origin = message.origin
         self.request = request
         self.page = page
-        self.deadline_s = deadline_s
+        self.wait_s = wait_s
+        self.deadline_s = trio.current_time() + wait_s if wait_s else 0.0
+        self.goes_on = isinstance(request, PackedPull) and wait_s > 0
         self.payload_bytes_max = payload_bytes_max(message)
+
+
+class SharedPart(NamedTuple):
+    """A part of a page for all pulls that wait at the same index: the new messages up to the end of the stream.
+
+    payload: says that another part follows. size_bytes: of the data.
+    """
+
+    payload: bytes
+    messages: int
+    size_bytes: int
 
 
 class PullPages:
@@ -87,6 +106,7 @@ class PullPages:
         self._tail = tail
         self._services = services
         self._counters = services.counters
+        self._own_route = (address,)
         self._logged_index = 0
 
     def bound(self, pull: Pull) -> None:
@@ -103,21 +123,63 @@ class PullPages:
 
     def find(self, pull: Pull) -> list[Record] | None:
         """Finds the messages of a pull's page in memory. Returns None if the page must be read from the disk."""
-        if self._is_empty(pull.page):
-            return []
-        found = self._find_in_tail(pull)
-        if not found:
-            return None
-        pull.page.found = found
+        found = [] if self._is_empty(pull.page) else self._find_in_tail(pull) or None
+        if found is not None:
+            pull.page.found = found
         return found
 
     def answer(self, pull: Pull) -> Message:
         payload = self._payload(pull)
-        if not isinstance(pull.page.found, StorageError):
+        found = pull.page.found
+        return self._answer(pull, payload, None if isinstance(found, StorageError) else len(found))
+
+    def find_part(self, index: int, request_id: int) -> SharedPart | None:
+        """Encodes the messages from `index` to the end of the stream. Returns None if they are not in memory, or are
+        more than a page."""
+        bounds, limits = self._bounds, self._services.limits
+        if self._tail.next_index != bounds.next_index:
+            return None
+        found = self._tail.find_page(index, limits.rich_pull_messages_max, limits.pull_bytes_max, limits.pull_bytes_max)
+        if not found or found[-1][0] + 1 != bounds.next_index:
+            return None
+        head = (request_id, bounds.first_index, bounds.next_index, bounds.next_index, bounds.created_us)
+        return SharedPart(encode_packed_page(*head, found, more=True), len(found), data_bytes(found))
+
+    def answer_part(self, pull: Pull, part: SharedPart) -> Message | None:
+        """Answers a pull with a shared part; None if that is more than its consumer can take."""
+        page, payload = pull.page, part.payload
+        assert page.size_bytes is not None, "a page in parts has a size"
+        if part.messages > page.limit or part.size_bytes > page.size_bytes or len(payload) > pull.payload_bytes_max:
+            return None
+        if not self._take_part(pull, part.messages, part.size_bytes, self._bounds.next_index):
+            payload = payload[:-1] + NO_MORE
+        return self._answer(pull, payload, part.messages)
+
+    def _answer(self, pull: Pull, payload: bytes, messages: int | None) -> Message:
+        """Counts and returns an answer. messages: None for an `error`."""
+        if messages is not None:
             self._counters.pages += 1
-            self._counters.pulled += len(pull.page.found)
+            self._counters.pulled += messages
             self._counters.pulled_bytes += len(payload)
-        return Message(pull.message.return_route, (self._address,), payload)
+        return Message(pull.message.return_route, self._own_route, payload)
+
+    def _take_part(self, pull: Pull, messages: int, size_bytes: int, resume_index: int) -> bool:
+        """Takes a part off the rest of a pull's page. Returns whether another part follows: only a consumer at the end
+        of the stream, within its limits, is sent messages for which it has not asked."""
+        page, now_s = pull.page, trio.current_time()
+        page.limit -= messages
+        page.size_bytes = (page.size_bytes or 0) - size_bytes
+        page.start, page.index = FromIndex(resume_index), resume_index
+        pull.deadline_s = now_s + pull.wait_s
+        pull.goes_on = (
+            pull.goes_on
+            and messages > 0
+            and page.limit > 0
+            and page.size_bytes > 0
+            and resume_index >= self._bounds.next_index
+            and pull.consumer.usage.take_turn(now_s)
+        )
+        return pull.goes_on
 
     def _is_empty(self, page: PullPage) -> bool:
         """Whether the page certainly has no messages. Sets `page.index`, unless only a read can resolve the start."""
@@ -153,6 +215,7 @@ class PullPages:
         found, request = pull.page.found, pull.request
         if isinstance(found, StorageError):
             self._counters.pulls_failed += 1
+            pull.goes_on = False
             logger.error("pull_failed", address=str(self._address), index=pull.page.index, reason=str(found))
             return error_payload(f"the stream cannot be read at index {pull.page.index}: {found}")
         # Only the data was counted so far. Indexes, sizes, keys and headers take room too, so the page may get shorter
@@ -162,6 +225,9 @@ class PullPages:
             if pull.page.passed_over:
                 self._log_passed_over(pull)
             return encode_page(request.request_id, found)
+        if isinstance(request, PackedPull) and found and found[-1][0] - found[0][0] >= len(found):
+            # Only the first index is sent, but a damaged database can have lost messages in the middle of a stream.
+            del found[next(at for at, record in enumerate(found) if record[0] - at != found[0][0]) :]
         resume_index = found[-1][0] + 1 if found else pull.page.index
         bounds = self._bounds
         # A read may find messages that were just committed, before the stream's worker gets the result of that append.
@@ -181,11 +247,11 @@ class PullPages:
                 CutPage(request.request_id, bounds.first_index, next_index, resume_index, cut)
             )
         head = (request.request_id, bounds.first_index, next_index, resume_index)
-        created_us = bounds.created_us if isinstance(request, MarkedPull) else None
         if isinstance(request, PackedPull):
-            usual = encode_packed_page(*head, bounds.created_us, found)
-        else:
-            usual = encode_rich_page(*head, found, created_us)
+            more = self._take_part(pull, len(found), data_bytes(found), resume_index)
+            return encode_packed_page(*head, bounds.created_us, found, more=more)
+        created_us = bounds.created_us if isinstance(request, MarkedPull) else None
+        usual = encode_rich_page(*head, found, created_us)
         if usual is not None:
             return usual
         rich = [

@@ -17,7 +17,7 @@ from ockam.actors.worker import Worker
 from ockam.protocol import error_payload
 from ockam.quotas.memory import Room
 from stream_service.cutting import CutPull
-from stream_service.extensions import FromIndex, MarkedPull, RichPull
+from stream_service.extensions import FromIndex, MarkedPull, PackedPull, RichPull
 from stream_service.mirroring import MIRROR_MESSAGES_MAX, MirrorPull
 from stream_service.operations import PullPage, ReadPages
 from stream_service.protocol import PullRequest
@@ -30,7 +30,7 @@ from stream_service.workers.pull_machine import (
     TURN_YIELDED,
     PullMachine,
 )
-from stream_service.workers.pull_pages import Pull, PullPages
+from stream_service.workers.pull_pages import Pull, PullPages, SharedPart
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.tail_machine import Tail
 
@@ -78,6 +78,7 @@ class PullQueue:
         self._rooms: dict[Origin, Room] = {}
         self._used: list[Room] = []
         self._pages = PullPages(worker.context.address, bounds, tail, services)
+        self._has_news = False
 
     @property
     def is_idle(self) -> bool:
@@ -98,17 +99,20 @@ class PullQueue:
         # A consumer of an earlier incarnation of the stream hears at once that the stream was made again.
         if isinstance(request, MarkedPull) and request.created_us not in (0, self._bounds.created_us):
             limit = 0
-        deadline_s = trio.current_time() + wait_s if wait_s and limit else 0.0
-        self._machine.add(Pull(message, request, PullPage(request.start, limit, rich=True), deadline_s))
+        page = PullPage(request.start, limit, rich=True)
+        if isinstance(request, PackedPull):
+            page.size_bytes = limits.pull_bytes_max
+        self._machine.add(Pull(message, request, page, wait_s if limit else 0.0))
 
     def add_mirror(self, message: Message, request: MirrorPull) -> None:
         wait_s = min(request.wait_ms / 1000, self._services.limits.pull_wait_s_max)
         page = PullPage(FromIndex(request.start), MIRROR_MESSAGES_MAX, rich=True)
         page.size_bytes = request.size_bytes
-        self._machine.add(Pull(message, request, page, trio.current_time() + wait_s if wait_s else 0.0))
+        self._machine.add(Pull(message, request, page, wait_s))
 
     def wake(self) -> None:
-        """Ends all long polls, because the stream has new messages. `answer` answers them."""
+        """Ends the long polls, because the stream has new messages. `answer` answers them, and those that go on."""
+        self._has_news = True
         for pull in self._machine.wake():
             _unpark(pull)
 
@@ -142,6 +146,9 @@ class PullQueue:
         self._clear()
 
     def _answer(self) -> None:
+        if self._has_news:
+            self._has_news = False
+            self._send_parts()
         while self._machine.can_take:
             pulls = self._take()
             known, is_full_page = self._find_known(pulls)
@@ -157,6 +164,38 @@ class PullQueue:
             elif pulls:
                 # 2. The first page is not in memory. This state ends the loop until the read has ended.
                 self._read(pulls)
+
+    def _send_parts(self) -> None:
+        """Sends new messages to the long polls that go on. They wait at the end of the stream, so one part, which is
+        encoded once, is for all of them. A pull for which it is too much is answered in its turn like any other."""
+        room_bytes = self._services.limits.pull_bytes_max
+        parts: dict[tuple[int, int], SharedPart | None] = {}
+        answers: list[Message] = []
+        ended: list[Pull] = []
+        for pull in self._machine.long_polls:
+            which = pull.page.index, pull.request.request_id
+            # A read can find messages before the end of their append is known here.
+            if pull.page.index >= self._bounds.next_index:
+                continue
+            if which not in parts:
+                parts[which] = self._pages.find_part(*which)
+            part = parts[which]
+            # The copies of a large part must not fill the memory, and a slow consumer gets shorter pages. A pull that
+            # does not go on can become a long poll after `wake`, when a read ends.
+            is_shared = pull.goes_on and room_bytes > 0 and not pull.consumer.backlog_bytes()
+            answer = self._pages.answer_part(pull, part) if part is not None and is_shared else None
+            if answer is not None:
+                answers.append(answer)
+                room_bytes -= len(answer.payload)
+            if answer is None or not pull.goes_on:
+                ended.append(pull)
+        # Counting memory can end connections and their pulls, so nothing is counted in the loop.
+        for pull in ended:
+            self._machine.unpark(pull)
+            _unpark(pull)
+            if pull.page.index < self._bounds.next_index:
+                self._machine.add(pull)
+        self._worker.context.send_run(answers)
 
     def _take(self) -> Sequence[Pull]:
         pulls, blocked, unblocked = self._machine.take()
@@ -267,6 +306,9 @@ class PullQueue:
             # A page without a message may become a long poll instead of an answer.
             if pull.page.found or not pull.deadline_s or not self._park(pull, answers):
                 answers.append(self._pages.answer(pull))
+                if pull.goes_on:
+                    # The rest of its page waits like a new pull, and so is answered behind this part.
+                    self._machine.add(pull)
         self._worker.context.send_run(answers)
 
     # Long polls

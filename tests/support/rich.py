@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -13,7 +14,9 @@ from stream_service.extensions import (
     RICH_PUSH,
     Header,
     InfoRequest,
+    PackedPage,
     RichConfirm,
+    RichMessage,
     RichPage,
     RichPull,
     RichPush,
@@ -58,3 +61,25 @@ async def info(peer: StreamPeer, route: Route) -> StreamInfo:
 
 def data_of(page: RichPage) -> list[bytes]:
     return [message.data for message in page.messages]
+
+
+def messages_of(page: PackedPage) -> list[RichMessage] | None:
+    """The slow way to the messages of a packed page: cut one by one. None for columns that do not fit together."""
+    if len(page.sizes) % 4 or len(page.times_us) % 8:
+        return None
+    sizes = [each[0] for each in struct.iter_unpack("<I", page.sizes)]
+    times = [each[0] for each in struct.iter_unpack("<Q", page.times_us)]
+    if len(times) not in ({1, len(sizes)} if sizes else {0}) or sum(sizes) != len(page.messages):
+        return None
+    if page.start + len(sizes) > 1 << 64 or any(each.at >= len(sizes) for each in page.beside):
+        return None
+    messages, at = [], 0
+    for number, size in enumerate(sizes):
+        key, headers = None, list[Header]()
+        for each in page.beside:
+            if each.at == number:
+                key, headers = each.key, each.headers
+        time_us = times[-1 if len(times) == 1 else number]
+        messages.append(RichMessage(page.start + number, time_us, key, headers, page.messages[at : at + size]))
+        at += size
+    return messages

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import struct
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ockam.protocol import ProtocolError
+from ockam.transport.forwarding import has_more
 from stream_service import page_codec
 from stream_service.extensions import PACKED_PULL, RICH_PULL, Header, PackedPage, RichMessage, RichPage
+from stream_service.extras import encode_beside
 from stream_service.page_codec import Record, decode_packed_page, encode_packed_page
 from stream_service.protocol import PULL, PullResponse, StreamMessage
 from tests.service.machines.spoiling import outcome, spoil
+from tests.support.rich import messages_of
 
 EDGES = [0, 1, 126, 127, 128, 255, 256, 16383, 16384, (1 << 21) - 1, 1 << 28, (1 << 63) - 2, (1 << 64) - 1]
 uints = st.sampled_from(EDGES) | st.integers(0, (1 << 64) - 1)
@@ -97,34 +98,26 @@ def test_any_bytes_are_decoded_or_refused_as_the_schema_says(payload: bytes) -> 
 
 @st.composite
 def packed(draw: st.DrawFn) -> tuple[bytes, list[RichMessage]]:
-    """The payload of a packed page, and its messages."""
+    """The payload of a packed page, and its messages, of which few or none have a key or headers."""
     times = st.sampled_from([5, 5, 5, (1 << 63) - 1])
     start, count = draw(st.integers(0, 1 << 62)), draw(st.sampled_from([0, 1, 2, 5, 140]))
-    records: list[Record] = [(start + at, bytes(draw(sizes)), draw(times), None, None) for at in range(count)]
-    payload = encode_packed_page(draw(uints), 1, draw(uints), draw(uints), draw(uints), records)
-    assert payload is not None
-    return payload, [RichMessage(index, time_us, None, [], data) for index, data, time_us, _, _ in records]
+    keys = draw(st.sampled_from([st.none(), st.sampled_from([None, None, None, b"", b"key"])]))
+    all_headers = draw(st.sampled_from([st.just([]), st.sampled_from([[], [], [Header("name", b"value")]])]))
+    messages = [
+        RichMessage(start + at, draw(times), draw(keys), draw(all_headers), bytes(draw(sizes))) for at in range(count)
+    ]
+    records: list[Record] = [
+        (each.index, each.data, each.time_us, each.key, encode_beside(each.headers)) for each in messages
+    ]
+    payload = encode_packed_page(
+        draw(uints), 1, draw(uints), draw(uints), draw(uints), records, more=draw(st.booleans())
+    )
+    return payload, messages
 
 
 def unpacked(payload: bytes) -> list[RichMessage] | None:
     """The slow way: the page as the schema decodes it, cut message by message; None for columns that do not fit."""
-    page = PACKED_PULL.decode_response(payload)
-    if len(page.sizes) % 4 or len(page.times_us) % 8:
-        return None
-    measured, times = (
-        struct.unpack(f"<{len(page.sizes) // 4}I", page.sizes),
-        [each[0] for each in struct.iter_unpack("<Q", page.times_us)],
-    )
-    if len(times) not in ({1, len(measured)} if measured else {0}) or sum(measured) != len(page.messages):
-        return None
-    if page.start + len(measured) > 1 << 64:
-        return None
-    messages, at = [], 0
-    for number, size in enumerate(measured):
-        data = page.messages[at : at + size]
-        messages.append(RichMessage(page.start + number, times[-1 if len(times) == 1 else number], None, [], data))
-        at += size
-    return messages
+    return messages_of(PACKED_PULL.decode_response(payload))
 
 
 @given(packed())
@@ -137,6 +130,7 @@ def test_a_packed_page_is_encoded_as_the_schema_says(made: tuple[bytes, list[Ric
     assert (len(found.messages), found.messages[:]) == (len(messages), messages)
     bounds = (page.request_id, page.first_index, page.next_index, page.resume_index, page.created_us)
     assert bounds == (found.request_id, found.first_index, found.next_index, found.resume_index, found.created_us)
+    assert has_more(payload) == page.more
 
 
 @st.composite
@@ -160,18 +154,7 @@ def test_a_spoilt_packed_page_is_refused_before_its_messages_are_made(payload: b
         assert found.messages[:] == expected
 
 
-def test_a_message_with_a_key_or_headers_is_not_packed() -> None:
-    for key, headers in ((b"", None), (None, b"\0\0")):
-        assert encode_packed_page(1, 0, 3, 3, 9, [(1, b"x", 2, None, None), (2, b"x", 2, key, headers)]) is None
-
-
-def test_messages_between_which_some_are_missing_are_not_packed() -> None:
-    """Goal: a stream that has lost messages shows each of the others at its own index. A packed page has one index."""
-    assert encode_packed_page(1, 0, 5, 5, 9, [(1, b"x", 2, None, None), (4, b"x", 2, None, None)]) is None
-
-
 def test_messages_of_a_packed_page_share_no_list_of_headers() -> None:
-    payload = encode_packed_page(1, 0, 3, 3, 9, [(1, b"x", 2, None, None), (2, b"x", 2, None, None)])
-    assert payload is not None
+    payload = encode_packed_page(1, 0, 3, 3, 9, [(1, b"x", 2, None, None), (2, b"x", 2, None, None)], more=False)
     first, second = decode_packed_page(payload).messages
     assert first.headers is not second.headers

@@ -25,9 +25,10 @@ HELD = {
 
 
 class Pull:
-    def __init__(self, consumer: str, deadline_s: float = 0.0) -> None:
+    def __init__(self, consumer: str, deadline_s: float = 0.0, goes_on: bool = False) -> None:
         self.consumer = consumer
         self.deadline_s = deadline_s
+        self.goes_on = goes_on
 
     def __repr__(self) -> str:
         return f"{self.consumer}@{id(self):x}"
@@ -151,9 +152,9 @@ class AnyOrder(RuleBasedStateMachine):
                 self._parked.append(pull)
 
     @precondition(lambda self: self._machine.state is not PullState.CLOSED)
-    @rule(consumer=st.sampled_from(CONSUMERS), wait_s=st.integers(0, 3))
-    def add(self, consumer: str, wait_s: int) -> None:
-        pull = Pull(consumer, self._now_s + wait_s if wait_s else 0.0)
+    @rule(consumer=st.sampled_from(CONSUMERS), wait_s=st.integers(0, 3), goes_on=st.booleans())
+    def add(self, consumer: str, wait_s: int, goes_on: bool) -> None:
+        pull = Pull(consumer, self._now_s + wait_s if wait_s else 0.0, goes_on and wait_s > 0)
         self._expected[consumer].append(pull)
         self._machine.add(pull)
 
@@ -212,10 +213,24 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def wake(self) -> None:
         woken = self._machine.wake()
-        assert woken == self._parked
+        assert woken == [pull for pull in self._parked if not pull.goes_on]
         for pull in woken:
             self._expected[pull.consumer].append(pull)
-        self._parked = []
+        self._parked = [pull for pull in self._parked if pull.goes_on]
+        assert list(self._machine.long_polls) == self._parked
+
+    @precondition(lambda self: any(pull.goes_on for pull in self._parked))
+    @rule(data=st.data(), fits=st.booleans(), wait_s=st.integers(1, 3))
+    def send_part(self, data: st.DataObject, fits: bool, wait_s: int) -> None:
+        """A part was sent, and the next one is waited for from now on; or it must be read, like any other page."""
+        pull = data.draw(st.sampled_from([pull for pull in self._parked if pull.goes_on]))
+        if fits:
+            pull.deadline_s = self._now_s + wait_s
+            return
+        assert self._machine.unpark(pull)
+        self._parked.remove(pull)
+        self._expected[pull.consumer].append(pull)
+        self._machine.add(pull)
 
     @rule(by_s=st.integers(0, 2))
     def pass_time(self, by_s: int) -> None:
