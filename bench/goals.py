@@ -10,7 +10,7 @@ from bench.compared import BLOCKING, BY_CLIENTS, CONSUMER, DELIVERED, LARGE_PULL
 from bench.measure import PAGE_MESSAGES
 from bench.own import COMPILED
 from bench.peers.kinds import NATS_DEFAULT, NATS_SYNCED, VALKEY
-from bench.plan import MIB
+from bench.plan import MIB, Plan
 from bench.report import OURS, CodecSample, Goal, Report, Sample, ratios, typical
 from bench.works import (
     actors,
@@ -22,6 +22,7 @@ from bench.works import (
     export,
     export_start,
     flood,
+    followers,
     group,
     grpc,
     grpc_bytes,
@@ -153,6 +154,13 @@ def _to_peers(report: Report, system: str) -> Iterator[Goal]:
     for name, figure, most_ms in (("p50", p50_us, 1.5), ("p99", p99_us, 5.0)):
         ways_ms = [figure(sample) / 1e3 for sample in report.find(DELIVERED, system=system)]
         yield _of_rounds(f"{system}: ms, {name} from push to a waiting consumer", most_ms, ways_ms, at_most=True)
+    for count, _ in Plan().followers:
+        followed = report.find(followers.WORK, system=system, clients=count)
+        theirs = report.find(followers.WORK, system=NATS_SYNCED, clients=count)
+        what = f"{system}: p50 of a delivery to {count} followers, to that of {NATS_SYNCED}"
+        yield _of_rounds(what, 1.2, ratios(followed, theirs, p50_us), at_most=True)
+        what = f"{system}: µs of the node's processor for a delivery to {count} followers"
+        yield _of_rounds(what, 35.0, [server_us(each) for each in followed], at_most=True)
     shared = [rate(sample) for sample in report.find(share.WORK, system=system)]
     yield _of_rounds(
         f"{system}: messages a second of two sharing consumers behind a forwarding node", 150_000.0, shared

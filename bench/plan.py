@@ -21,6 +21,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     many_streams: the numbers of streams to which one client pushes, in turn with the peers.
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
     large_pushed_bytes, large_pulled_bytes: the sizes of large messages that are compared with peers.
+    followers: numbers of followers of one stream, and the messages a second; follow_seconds: for how long.
     http_seconds: how long each kind of request over HTTP is repeated.
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
@@ -56,6 +57,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[int, ...] = (1, 10, 100, 1_000)
     consumers: tuple[int, ...] = (1, 10, 100)
     fanout_messages: int = 20_000
+    followers: tuple[tuple[int, float], ...] = ((100, 50.0), (800, 5.0))
+    follow_seconds: float = 6.0
     http_seconds: float = 3.0
     logs: tuple[int, ...] = (100_000, 1_000_000, 10_000_000, 50_000_000)
     memory: int = 10_000_000
@@ -98,6 +101,8 @@ QUICK = Plan(
     clients=(1, 10),
     consumers=(1, 10),
     fanout_messages=500,
+    followers=((3, 20.0),),
+    follow_seconds=0.2,
     http_seconds=0.2,
     logs=(2_000, 20_000),
     memory=20_000,

@@ -77,6 +77,7 @@ TITLES = {
     "group: from a member's kill to the next message of its partitions": "A member of a consumer group is killed",
     "deleting: a truncation beside single pushes to another stream": "Messages deleted beside single pushes",
     "deleting: a retention by age beside a publisher": "Pushes beside a retention by age",
+    "follow": "Followers of one stream on plain sockets (messages are deliveries)",
     "http": "Pushes and reads over HTTP",
     "fanout": "Consumers that follow one publisher (messages are deliveries)",
     "push by size": "Durable pushes by size",

@@ -24,6 +24,7 @@ class Work(StrEnum):
     DELIVER = "deliver"
     AT_RATE = "at_rate"
     CLIENTS = "clients"
+    FOLLOW = "follow"
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +54,7 @@ VALKEY, NATS_DEFAULT, NATS_SYNCED = "valkey", "nats", "nats synced"
 POSTGRES = "postgres"
 ALL = frozenset(Work)
 PUSHES = frozenset({Work.PUSH})
+NATS_ONLY = frozenset({Work.FOLLOW})
 
 KINDS = (
     Kind(
@@ -63,6 +65,7 @@ KINDS = (
         work="redis",
         durability=SYNCED_AOF,
         synced=True,
+        works=ALL - NATS_ONLY,
     ),
     Kind(
         name="valkey, hiredis",
@@ -113,7 +116,7 @@ KINDS = (
         work="postgres",
         durability=SYNCED_WAL,
         synced=True,
-        works=ALL - {Work.DELIVER},
+        works=ALL - {Work.DELIVER} - NATS_ONLY,
     ),
     Kind(
         name=NATS_DEFAULT,

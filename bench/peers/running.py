@@ -51,14 +51,14 @@ class Peer:
     def __init__(self, kind: Kind, server: PeerServer, client: Path) -> None:
         self.kind = kind
         self.name = kind.name
-        self._server = server
+        self.server = server
         self._client = client
         self._streams = 0
 
     @property
     def version(self) -> str:
         """The versions of the server, as it prints it, and of its client."""
-        return f"{self._server.version()}; {', '.join(self.kind.clients)}"
+        return f"{self.server.version()}; {', '.join(self.kind.clients)}"
 
     def does(self, work: Work, window: int = 1) -> bool:
         """Whether this work is measured with this peer."""
@@ -75,9 +75,9 @@ class Peer:
         named: the name of the work in the report, if it is not that of `work`.
         load: the fields of `Load` in `bench/peer_clients/load.py`, without the stream.
         """
-        cpu_s = self._server.cpu_seconds()
+        cpu_s = self.server.cpu_seconds()
         command = [sys.executable, "-m", "bench.peer_clients.client", str(self._client.resolve()), self.kind.work]
-        command += [str(self._server.port), work, msgspec.json.encode({"stream": stream, **load}).decode()]
+        command += [str(self.server.port), work, msgspec.json.encode({"stream": stream, **load}).decode()]
         done = subprocess.run(command, capture_output=True, check=False, text=True, cwd=ROOT)
         if done.returncode != 0:
             raise PeerFailed(f"{self.name}, {work}: {done.stderr.strip().splitlines()[-1:]}")
@@ -91,8 +91,8 @@ class Peer:
             round=round_,
             window=int(load.get("window", 0)),
             size_bytes=int(load["size_bytes"]),
-            server_cpu_s=self._server.cpu_seconds() - cpu_s,
-            server_memory_bytes=self._server.memory_bytes(),
+            server_cpu_s=self.server.cpu_seconds() - cpu_s,
+            server_memory_bytes=self.server.memory_bytes(),
             **fields,
         )
 

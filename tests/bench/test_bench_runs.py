@@ -23,7 +23,7 @@ from bench.plan import QUICK
 from bench.report import OURS, Report
 from bench.run import PARTS, Options, run_bench
 from bench.servers.bench_node import BenchNode
-from bench.works import backfill, grpc, grpc_bytes, scale
+from bench.works import backfill, followers, grpc, grpc_bytes, scale
 from bench.works.codec import compare
 from bench.works.scale import UNGROUPED, measure_alone, measure_node
 from stream_client import blocking
@@ -119,6 +119,17 @@ def test_deliveries_are_counted_for_every_consumer() -> None:
     assert all(sample.p50_us is not None and sample.p50_us > 0 for sample in samples)
 
 
+def test_followers_by_parts_and_by_pages_get_every_message() -> None:
+    """Goal: both kinds of followers get and time each message. Method: few of them; the counts of the samples."""
+    plan = msgspec.structs.replace(TINY, followers=((3, 100.0),), follow_seconds=0.2)
+    samples = list(followers.samples(plan, [Own()], []))
+    assert [(each.system, each.clients, each.messages) for each in samples] == [
+        (OURS, 3, 60),
+        (OURS + followers.PULLED, 3, 60),
+    ]
+    assert all(each.p50_us is not None and each.p50_us > 0 for each in samples)
+
+
 @pytest.mark.soak
 def test_a_part_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) -> None:
     output = tmp_path / "report.json"
@@ -127,7 +138,7 @@ def test_a_part_measured_again_takes_the_place_of_what_it_was(tmp_path: Path) ->
         run_bench(part, options)
     report = msgspec.json.decode(output.read_bytes(), type=Report)
     found = {(sample.work, sample.size_bytes) for sample in report.samples}
-    assert found == {("latency", 20), ("fanout", 10)}
+    assert found == {("latency", 20), ("fanout", 10), ("follow", 10)}
     assert len(report.load) == 6
     assert report.started < report.ended
 
