@@ -5,6 +5,7 @@ older node and over lost connections.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -13,14 +14,16 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from ockam.actors.address import Route
+from ockam.actors.address import Route, tcp
 from ockam.protocol import ERROR
+from ockam.transport.forwarding import is_destination_unreachable
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client import StreamNotFound, connect
 from stream_client.consume.reader import MARKED, PACKED
 from stream_client.core.partition_handle import PartitionHandle
+from stream_node.node.process import NodeProcess
 from stream_service.extensions import (
     DELETED,
     PACKED_PULL,
@@ -34,10 +37,11 @@ from stream_service.extensions import (
     TruncateRequest,
 )
 from stream_service.limits import StreamLimits
+from stream_service.protocol import CREATE, CreateStream
 from stream_service.workers import served as served_module
 from tests.support.rich import ask, messages_of, push
 from tests.support.served import Served, neighbour, served, wait_until
-from tests.support.stream_peer import StreamPeer
+from tests.support.stream_peer import SERVICE, StreamPeer
 
 MIB = 1024 * 1024
 BOTH_WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
@@ -151,6 +155,68 @@ async def test_followers_that_never_read_hold_one_page_each_and_stop_nobody(tmp_
                         await follow(quick, route, FromIndex(next_index))
             assert server.statistics().limits.open.get("pulls_parked_max", 0) <= 1
     assert not [line for line in logs if line["event"] == "slow_consumer"]
+
+
+async def test_a_large_part_reaches_all_of_many_followers(tmp_path: Path) -> None:
+    """Forty copies of 100,000 bytes are more than the node makes at once. Those that get theirs later miss nothing."""
+    async with served(tmp_path) as server:
+        pusher, followers = await server.peer(), [await server.peer() for _ in range(40)]
+        route = await pusher.create("s")
+        for peer in followers:
+            await follow(peer, route, FromIndex(0))
+        await wait_until(lambda: server.statistics().limits.open["pulls_parked_max"] == 40)
+        for number in range(3):
+            await pusher.push(route, bytes([number]) * 100_000)
+            for peer in followers:
+                found = await part(peer)
+                assert [(each.index, set(each.data)) for each in found.messages] == [(number, {number})]
+                assert found.more
+
+
+@pytest.mark.parametrize("peer_wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
+async def test_a_next_node_that_dies_in_the_middle_of_the_parts_is_told(tmp_path: Path, peer_wire: Wire) -> None:
+    """Goal: the sender of a request that another part should follow gets an `error`; that of one that has had its last
+    part gets none. Method: a process that is killed, behind a forwarding node."""
+    with NodeProcess(tmp_path / "far") as far:
+        async with served(tmp_path / "near", allow_forward=(far.address,)) as near:
+            pusher, goes_on, ended = await near.peer(), await near.peer(peer_wire), await near.peer(peer_wire)
+            way = tcp(far.address)
+            stream = (await pusher.ask((way, *SERVICE), CREATE.encode_request(CreateStream("s")))).return_route
+            await follow(goes_on, stream, FromIndex(0))
+            await follow(ended, stream, FromIndex(0), limit=2)
+            for number in range(2):
+                await pusher.push(stream, b"%d" % number)
+                assert [each.index for each in (await part(goes_on)).messages] == [number]
+                assert (await part(ended)).more == (number == 0)
+            far.kill()
+            reason = ERROR.decode_response((await goes_on.receive()).payload).reason
+            assert is_destination_unreachable(reason)
+            # Nothing else was sent to this peer before the answer to its next request.
+            assert await ended.get_index("app", "s") == 0
+
+
+@pytest.mark.parametrize("far_ends", [NodeProcess.kill, NodeProcess.stop], ids=["killed", "stopped"])
+async def test_our_client_goes_on_after_its_node_has_started_again(
+    tmp_path: Path, far_ends: Callable[[NodeProcess], object]
+) -> None:
+    """Two followers, of which one asks the node and the other one a node before it, get each message once."""
+    with NodeProcess(tmp_path / "far") as far:
+        async with (
+            served(tmp_path / "near", allow_forward=(far.address,)) as near,
+            connect(far.address) as client,
+            connect(far.address) as direct,
+            connect(near.address, via=(tcp(far.address),)) as behind,
+        ):
+            stream = await client.create("s")
+            followers = [(await each.create("s")).follow() for each in (direct, behind)]
+            for number in range(30):
+                await stream.push(b"%d" % number)
+                for follower in followers:
+                    message = await follower.__anext__()
+                    assert (message.index, message.data) == (number, b"%d" % number)
+                if number % 10 == 5:
+                    await trio.to_thread.run_sync(far_ends, far)
+                    await trio.to_thread.run_sync(far.start)
 
 
 async def test_parts_count_as_requests(tmp_path: Path) -> None:

@@ -169,6 +169,33 @@ class Publisher(User):
         return [number for number, most in zip(numbers, highest, strict=True) if number < most]
 
 
+class Follower(User):
+    """Follows one stream through one node, up to the message `END`. data: the messages so far, with END."""
+
+    END = b"the end"
+
+    def __init__(self, address: str, stream: str) -> None:
+        super().__init__(f"follower of {stream}")
+        self._address = address
+        self._stream = stream
+        self.data: list[bytes] = []
+
+    def work(self) -> None:
+        with blocking.connect(self._address) as client:
+            for message in client.create(self._stream).follow():
+                assert message.index == len(self.data), f"{message.index} is not the next index"
+                self.data.append(message.data)
+                if message.data == self.END:
+                    return
+
+    def check(self, stored: Sequence[bytes]) -> None:
+        """Checks that it gets all stored messages. The last thing that happens to the stream."""
+        with blocking.connect(self._address) as client:
+            client.create(self._stream).push(self.END)
+        self.end()
+        assert self.data == [*stored, self.END]
+
+
 def rows(ask: Callable[[str], str], stream: str) -> list[bytes]:
     """The messages of partition 0 of a stream, read by psql. Checks that their indexes have no gap."""
     text = ask(

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from stream_client import blocking
-from tests.stream_node.fleet.cluster.nodes import Nodes, Publisher, log_lines, rows, wait_for
+from tests.stream_node.fleet.cluster.nodes import Follower, Nodes, Publisher, log_lines, rows, wait_for
 from tests.support.postgres import PostgresServer
 
 STREAMS = 6
@@ -46,7 +46,7 @@ def test_every_node_serves_every_stream(cluster: Nodes) -> None:
 
 
 def test_streams_move_while_they_are_pushed_to(cluster: Nodes) -> None:
-    """Goal: a node that joins and a node that leaves are not noticed by clients of the others."""
+    """Goal: a node that joins and a node that leaves are not noticed by clients of the others, who push and follow."""
     first, second, third = cluster.all
     with first, second:
         wait_for(lambda: set(cluster.owners()) == {"n0", "n1"})
@@ -55,8 +55,9 @@ def test_streams_move_while_they_are_pushed_to(cluster: Nodes) -> None:
             for number in range(STREAMS)
             for node in (first if number % 2 else second,)
         ]
-        for publisher in publishers:
-            publisher.start()
+        followers = [Follower(second.address, f"s{number}") for number in range(STREAMS)]
+        for user in (*publishers, *followers):
+            user.start()
         for publisher in publishers:
             publisher.wait(20)
         with third:
@@ -70,7 +71,9 @@ def test_streams_move_while_they_are_pushed_to(cluster: Nodes) -> None:
             publisher.end()
         for number, publisher in enumerate(publishers):
             assert not publisher.doubtful
-            publisher.check(rows(cluster.ask, f"s{number}"))
+            stored = rows(cluster.ask, f"s{number}")
+            publisher.check(stored)
+            followers[number].check(stored)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +81,8 @@ def test_streams_move_while_they_are_pushed_to(cluster: Nodes) -> None:
     [pytest.param(signal.SIGKILL, id="kill", marks=pytest.mark.soak), pytest.param(signal.SIGSTOP, id="freeze")],
 )
 def test_an_owner_that_fails_is_replaced(cluster: Nodes, failure: signal.Signals) -> None:
-    """Goal: the shards of a dead node are served again, no confirmed message is lost, none is stored twice, and the
-    dead node writes nothing when it wakes."""
+    """Goal: the shards of a dead node are served again, no confirmed message is lost, none is stored twice, the
+    dead node writes nothing when it wakes, and followers of its streams go on without a gap."""
     with cluster:
         cluster.wait_shared(3)
         # Clients of the node that fails go to another one after that.
@@ -87,8 +90,10 @@ def test_an_owner_that_fails_is_replaced(cluster: Nodes, failure: signal.Signals
             Publisher(lambda node=cluster.all[1 + number % 2]: node.address, f"s{number}", patient=False)  # type: ignore[misc]
             for number in range(STREAMS)
         ]
-        for publisher in publishers:
-            publisher.start()
+        # They are sent messages by the node that fails, through another one, without a request for each.
+        followers = [Follower(cluster.all[1].address, f"s{number}") for number in range(STREAMS)]
+        for user in (*publishers, *followers):
+            user.start()
         for publisher in publishers:
             publisher.wait(20)
         cluster.all[0].signal(failure)
@@ -102,4 +107,6 @@ def test_an_owner_that_fails_is_replaced(cluster: Nodes, failure: signal.Signals
         for publisher in publishers:
             publisher.end()
         for number, publisher in enumerate(publishers):
-            publisher.check(rows(cluster.ask, f"s{number}"))
+            stored = rows(cluster.ask, f"s{number}")
+            publisher.check(stored)
+            followers[number].check(stored)
