@@ -29,6 +29,10 @@ CLIENT_LIMITS = {f"{ENVIRONMENT_PREFIX}IDENTITY_CONNECTIONS_MAX": "10000"}
 """All clients of the bench are one identity."""
 LOADED_WINDOW = 1_000
 """The window of pushes by which the maximum of a system is found, for the loads that are parts of it."""
+SINGLE_SECONDS = 2.0
+"""A sample of single pushes has some thousand of them in this time."""
+LOADED_ROUNDS = 3
+"""No goal is about these loads."""
 BLOCKING = ", blocking client"
 CONSUMER = ", consumer"
 LARGE_PUSHED, LARGE_PULLED = "push of large messages", "pull of large messages"
@@ -38,8 +42,10 @@ TIMED_MIN = 50_000
 
 
 def pushes(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
-    """Durable pushes of one publisher, for every window of the plan."""
+    """Durable pushes of one publisher, for every window of the plan but 1, which `latencies` measures."""
     for window in plan.windows:
+        if window == 1:
+            continue
         load = _load(plan, window=window)
         for round_ in range(plan.rounds):
             for own in owns:
@@ -85,7 +91,7 @@ def many_clients(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iter
 
 def latencies(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
     """Single durable pushes, each confirmed before the next."""
-    load = _load(plan, window=1)
+    load = {**_load(plan, window=1), "seconds": min(plan.seconds, SINGLE_SECONDS)}
     with ExitStack() as stack:
         nodes = _nodes(owns, stack)
         for round_ in range(plan.rounds):
@@ -101,14 +107,15 @@ def latencies(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterato
 def pulls(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
     """Stored messages read from the first to the last, a thousand a page. Ours are read page after page, and by a
     consumer, which asks for the next page before it has decoded this one."""
-    load: dict[str, Any] = {"messages": plan.messages, "size_bytes": plan.size_bytes, "window": PAGE_MESSAGES}
+    load = _load(plan, window=PAGE_MESSAGES)
+    fill = {**load, "seconds": 1e9}
     streams = {peer: peer.new_stream() for peer in peers if peer.does(Work.PULL)}
     for peer, stream in streams.items():
-        peer.measure(Work.FILL, 0, stream=stream, **load)
+        peer.measure(Work.FILL, 0, stream=stream, **fill)
     with ExitStack() as stack:
         nodes = _nodes(owns, stack)
         for own, node in nodes:
-            own.measure(node, "fill", work="fill", round_=0, stream="bench.0", **load)
+            own.measure(node, "fill", work="fill", round_=0, stream="bench.0", **fill)
         for round_ in range(plan.rounds):
             for own, node in nodes:
                 for action, client in (("pull", ""), ("follow", CONSUMER)):
@@ -172,7 +179,7 @@ def loads(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sa
     with ExitStack() as stack:
         nodes = _nodes(owns, stack)
         most: dict[str, list[float]] = {}
-        for round_ in range(min(plan.rounds, 3)):
+        for round_ in range(min(plan.rounds, LOADED_ROUNDS)):
             for own, node in nodes:
                 found = own.measure(node, "push", work="push", round_=round_, stream="most", **top)
                 most.setdefault(own.system, []).append(found.per_second)
@@ -180,7 +187,7 @@ def loads(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sa
                 found = peer.measure(Work.PUSH, round_, stream=peer.new_stream(), **top)
                 most.setdefault(peer.name, []).append(found.per_second)
         for percent in plan.load_percents:
-            for round_ in range(plan.rounds):
+            for round_ in range(min(plan.rounds, LOADED_ROUNDS)):
                 for own, node in nodes:
                     load = _at(plan, median(most[own.system]), percent)
                     sample = own.measure(node, "at_rate", work=LOADED, round_=round_, stream="rated", **load)

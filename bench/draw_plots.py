@@ -31,7 +31,8 @@ Points = list[tuple[float, float]]
 
 
 class Plot(NamedTuple):
-    """work: whose samples; across: the field along the x axis; up: the figure of a sample, None where it has none."""
+    """work, also: whose samples; across: the field along the x axis; up: the figure of a sample, None where it has
+    none."""
 
     name: str
     title: str
@@ -40,6 +41,7 @@ class Plot(NamedTuple):
     across_label: str
     up: Callable[[Sample], float | None]
     up_label: str
+    also: str = ""
 
 
 def _rate(sample: Sample) -> float | None:
@@ -55,7 +57,7 @@ def _p50(sample: Sample) -> float | None:
 
 
 PLOTS = (
-    Plot("windows", "Durable pushes by window", "push", "window", "unconfirmed pushes", _rate, "messages/s"),
+    Plot("windows", "Durable pushes by window", "push", "window", "unconfirmed pushes", _rate, "messages/s", "latency"),
     Plot("sizes", "Durable pushes by size", "push by size", "size_bytes", "bytes a message", _rate, "messages/s"),
     Plot("volume", "Durable bytes by size", "push by size", "size_bytes", "bytes a message", _mib_rate, "MiB/s"),
     Plot("streams", "Durable pushes by streams", "push by streams", "streams", "streams", _rate, "messages/s"),
@@ -70,7 +72,7 @@ def points_of(plot: Plot, samples: Sequence[Sample]) -> dict[str, Points]:
     lines: dict[str, dict[float, list[float]]] = {}
     for sample in samples:
         figure = plot.up(sample)
-        if sample.work == plot.work and figure:
+        if sample.work in (plot.work, plot.also) and figure:
             lines.setdefault(_line(plot, sample), {}).setdefault(getattr(sample, plot.across), []).append(figure)
     return {
         name: sorted((across, median(figures)) for across, figures in by_across.items())

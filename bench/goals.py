@@ -30,6 +30,7 @@ from bench.works import (
     postgres,
     security,
     share,
+    standing,
     watching,
 )
 from bench.works.scale import UNGROUPED
@@ -68,6 +69,11 @@ def server_us(sample: Sample) -> float:
     return 1e6 * (sample.server_cpu_s or 0.0) / sample.messages
 
 
+def written_a_byte(sample: Sample) -> float:
+    """The bytes written to the disk for each byte of a message."""
+    return (sample.written_bytes or 0) / (sample.messages * sample.size_bytes)
+
+
 def memory_bytes(sample: Sample) -> float:
     return float(sample.server_memory_bytes or 0)
 
@@ -90,6 +96,7 @@ def goals(report: Report) -> Iterator[Goal]:
     yield from _of_flood(report)
     yield from _of_group(report)
     yield from _of_deleting(report)
+    yield from _of_standing(report)
     yield from _of_watching(report)
     yield from _of_postgres(report)
     yield from _of_cluster(report)
@@ -135,6 +142,11 @@ def _to_peers(report: Report, system: str) -> Iterator[Goal]:
         ours, theirs = (report.find(MANY, system=each, streams=streams) for each in (system, VALKEY))
         what = f"{system}: pushes to {streams:,} streams, 10,000 unconfirmed, to those of {VALKEY}"
         yield _of_rounds(what, wanted, ratios(ours, theirs, rate))
+    written = [written_a_byte(each) for each in report.find(MANY, system=system, streams=10_000)]
+    yield _of_rounds(f"{system}: bytes written for a byte pushed to 10,000 streams", 10.0, written, at_most=True)
+    few, many = (report.find(standing.AMONG, system=system, streams=streams) for streams in (1_000, 100_000))
+    what = f"{system}: pushes to 1,000 of 100,000 streams, to those to 1,000 of 1,000"
+    yield _of_rounds(what, 0.9, ratios(many, few, rate))
     ours, theirs = (report.find(BY_CLIENTS, system=each, clients=1_000) for each in (system, VALKEY))
     what = f"{system}: pushes of 1,000 clients, one at a time each"
     yield _of_rounds(f"{what}, to those of {VALKEY}", 1.0, ratios(ours, theirs, rate))
@@ -190,14 +202,39 @@ def _of_group(report: Report) -> Iterator[Goal]:
 
 def _of_deleting(report: Report) -> Iterator[Goal]:
     """What others notice of messages that are deleted."""
-    truncated = report.find(deleting.TRUNCATED)
-    rates = [rate(sample) for sample in truncated]
-    yield _of_rounds("messages deleted a second by a truncation beside single pushes", 120_000.0, rates)
-    worst_ms = [(sample.p999_us or 0.0) / 1e3 for sample in truncated]
-    yield _of_rounds("ms, p99.9 of a push beside a truncation of another stream", 50.0, worst_ms, at_most=True)
+    for way in deleting.WAYS:
+        deleted = report.find(deleting.DELETED, system=f"{OURS}, {way}")
+        rates = [rate(sample) for sample in deleted]
+        yield _of_rounds(f"messages deleted a second by a {way} beside single pushes", 120_000.0, rates)
+        worst_ms = [(sample.worst_us or 0.0) / 1e3 for sample in deleted]
+        yield _of_rounds(f"ms, worst push beside a {way} of another stream", 50.0, worst_ms, at_most=True)
+    freed = [rate(sample) / 1e6 for sample in report.find(deleting.FREED)]
+    yield _of_rounds("MB of deleted messages given back to the file system a second", 200.0, freed)
     late_s = [p50_us(sample) / 1e6 for sample in report.find(deleting.RETAINED)]
     what = "seconds that a message outlives a retention by age at most, beside a publisher at full speed"
     yield _of_rounds(what, 10.0, late_s, at_most=True)
+
+
+def _of_standing(report: Report) -> Iterator[Goal]:
+    """What a node costs that does nothing, and how fast it and short commands start."""
+    for work, what, wanted_s, empty_s in (
+        (standing.STARTED, "from the start of a node until it listens", 2.0, 0.35),
+        (standing.STOPPED, "from SIGTERM until a node has ended", 1.0, 1.0),
+    ):
+        for streams, most_s, of_what in ((100_000, wanted_s, "with 100,000 partitions"), (0, empty_s, "empty")):
+            found = [each.seconds for each in report.find(work, system=OURS, streams=streams)]
+            yield _of_rounds(f"seconds {what}, {of_what}", most_s, found, at_most=True)
+    with_http = [memory_bytes(each) / 1e6 for each in report.find(standing.STARTED, system=standing.WITH_HTTP)]
+    yield _of_rounds("MB of an idle node with HTTP", 55.0, with_http, at_most=True)
+    empty = {each.round: memory_bytes(each) for each in report.find(standing.STARTED, system=OURS, streams=0)}
+    full = [each for each in report.find(standing.STARTED, system=OURS) if each.streams]
+    existing = [(memory_bytes(each) - empty[each.round]) / each.streams / KIB for each in full]
+    yield _of_rounds("KiB of a partition that only exists", 1.0, existing, at_most=True)
+    opened = [memory_bytes(each) / each.clients / KIB for each in report.find(standing.OPENED)]
+    yield _of_rounds("KiB of a partition that was opened", 4.0, opened, at_most=True)
+    for command, most_s in ((standing.HELP, 0.12), (standing.PUSH_LINE, 0.25)):
+        found = [p50_us(each) / 1e6 for each in report.find(standing.COMMAND, system=command)]
+        yield _of_rounds(f"seconds of `{command}`", most_s, found, at_most=True)
 
 
 def _of_watching(report: Report) -> Iterator[Goal]:

@@ -42,7 +42,7 @@ class Own(msgspec.Struct, frozen=True):
         action: the name of a function in `bench/own_client.py`. work: the name of the work in the report.
         load: the fields of `Load`.
         """
-        cpu_s = node.cpu_seconds()
+        cpu_s, written_bytes = node.cpu_seconds(), node.written_bytes()
         command = [sys.executable, "-m", "bench.own_client", node.address, action]
         command.append(msgspec.json.encode(load).decode())
         done = subprocess.run(command, capture_output=True, check=False, text=True, cwd=ROOT, env=self.variables())
@@ -56,6 +56,7 @@ class Own(msgspec.Struct, frozen=True):
             size_bytes=int(load["size_bytes"]),
             server_cpu_s=node.cpu_seconds() - cpu_s,
             server_memory_bytes=node.memory_bytes(),
+            written_bytes=node.written_bytes() - written_bytes,
             **sample_fields(msgspec.json.decode(done.stdout, type=Timed)),
         )
 

@@ -15,10 +15,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     delivered_rate, delivered_seconds: pushes a second to a consumer that waits, and for how long.
     load_percents: the loads under which pushes are timed, in percent of the most that a system can do.
     shared_messages: messages that two consumers share.
-    group_members: members of a group that are started at once, each with ten partitions.
-    truncated: messages of a stream that is truncated. retained_seconds: how long a publisher pushes under a retention.
+    group_members: members of a group that are started at once, each with ten partitions. rest_seconds: how long they
+    then rest; each renews its leases about every three seconds.
+    deleted: messages of a stream that are deleted in each way. retained_seconds: how long a publisher pushes under a
+    retention.
     single_clients: the numbers of clients that push one message at a time, in turn with the peers.
     many_streams: the numbers of streams to which one client pushes, in turn with the peers.
+    existing: partitions that only exist. opened: those of them that are opened.
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
     large_pushed_bytes, large_pulled_bytes: the sizes of large messages that are compared with peers.
     followers: numbers of followers of one stream, and the messages a second; follow_seconds: for how long.
@@ -28,7 +31,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     round. visible: messages whose way through a daemon on Spark is timed; each takes about two seconds.
     slow_seconds: how long each side pushes with a slow sync. sleeping_workers: actors whose memory is measured.
     rule_turns: short turns of pushes with and without rules, in each round.
-    flood_turns: how often a flood begins and stands still, for each window.
+    flood_turns: how often a flood begins and stands still, for each window. flood_limited: whether it is measured with
+    limits for the flooder, too, and not only with the default limits.
     watch_seconds: how long a nearly idle node is measured. watch_turns: turns of pushes with and without watching.
     watched_messages: pushes of a turn.
     backfilled: blocks that one node fetches from another. live_blocks: blocks published meanwhile, one by one.
@@ -45,7 +49,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     load_percents: tuple[int, ...] = (10, 50, 80)
     shared_messages: int = 1_000_000
     group_members: int = 100
-    truncated: int = 2_400_000
+    rest_seconds: float = 20.0
+    deleted: int = 800_000
     retained_seconds: float = 30.0
     sizes_bytes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, MIB)
     volume_bytes: int = 128 * MIB
@@ -54,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[int, ...] = (1, 10, 100, 1_000)
     many_streams: tuple[int, ...] = (1_000, 10_000)
     single_clients: tuple[int, ...] = (1_000,)
+    existing: int = 100_000
+    opened: int = 2_000
     clients: tuple[int, ...] = (1, 10, 100, 1_000)
     consumers: tuple[int, ...] = (1, 10, 100)
     fanout_messages: int = 20_000
@@ -70,6 +77,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     live_blocks: int = 200
     rule_turns: int = 50
     flood_turns: int = 10
+    flood_limited: bool = True
     watch_seconds: float = 15.0
     watch_turns: int = 12
     watched_messages: int = 250_000
@@ -88,7 +96,8 @@ QUICK = Plan(
     load_percents=(50,),
     shared_messages=4_000,
     group_members=3,
-    truncated=20_000,
+    rest_seconds=1.0,
+    deleted=20_000,
     retained_seconds=1.0,
     windows=(1, 1_000),
     sizes_bytes=(10, 10_000),
@@ -98,6 +107,8 @@ QUICK = Plan(
     streams=(1, 10),
     many_streams=(10,),
     single_clients=(10,),
+    existing=1_000,
+    opened=200,
     clients=(1, 10),
     consumers=(1, 10),
     fanout_messages=500,

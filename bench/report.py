@@ -25,7 +25,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     p50_us, p99_us, p999_us: times of single pushes, pulls or deliveries, from the call to the answer.
     server_cpu_s: processor time of the server during the work, which for an export is the S3 server;
     server_memory_bytes: resident at its end. cpu_s: processor time of every process that took part, but not of an S3
-    server.
+    server. written_bytes: what the server had written to the disk. worst_us: the longest time of a single push.
     load_percent: the rate of a load, in percent of the most that the system could do.
     synced: whether an answer to a push came after the sync of the disk. False for peers that promise less than we do.
     fsyncs_per_second: of the server, over its whole life, from its counts of commits and checkpoints (two syncs each).
@@ -51,6 +51,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     server_memory_bytes: int | None = None
     cpu_s: float | None = None
     fsyncs_per_second: float | None = None
+    written_bytes: int | None = None
+    worst_us: float | None = None
 
     @property
     def per_second(self) -> float:

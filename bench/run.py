@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -22,6 +23,7 @@ from bench.errors import UnknownBench
 from bench.goals import goals
 from bench.own import Own, own_systems
 from bench.peers import KINDS, Peer, running_peers
+from bench.peers.kinds import NATS_SYNCED, VALKEY
 from bench.plan import QUICK, Plan
 from bench.report import CodecSample, Report, Sample
 from bench.servers import s3
@@ -45,6 +47,7 @@ from bench.works import (
     scale,
     security,
     share,
+    standing,
     watching,
 )
 from bench.works.codec import compare
@@ -104,7 +107,9 @@ def _scales(bench: Bench) -> Iterator[Sample]:
 PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "push": lambda bench: compared.pushes(bench.plan, bench.owns, bench.peers),
     "pull": lambda bench: compared.pulls(bench.plan, bench.owns, bench.peers),
-    "many": lambda bench: compared.many_streams(bench.plan, bench.owns, bench.peers),
+    "many": lambda bench: chain(
+        compared.many_streams(bench.plan, bench.owns, bench.peers), standing.among(bench.plan, bench.owns)
+    ),
     "many-clients": lambda bench: compared.many_clients(bench.plan, bench.owns, bench.peers),
     "latency": lambda bench: compared.latencies(bench.plan, bench.owns, bench.peers),
     "deliver": lambda bench: compared.deliveries(bench.plan, bench.owns, bench.peers),
@@ -112,6 +117,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "share": lambda bench: share.samples(bench.plan, bench.owns),
     "group": lambda bench: group.samples(bench.plan),
     "deleting": lambda bench: deleting.samples(bench.plan),
+    "standing": lambda bench: standing.samples(bench.plan),
     "fanout": lambda bench: chain(followers.samples(bench.plan, bench.owns, bench.peers), scale.consumers(bench.plan)),
     "codec": lambda bench: compare(bench.plan.rounds, bench.place, bench.absent),
     "actors": lambda bench: actors.samples(bench.plan),
@@ -132,11 +138,40 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "cluster": lambda bench: cluster.samples(bench.plan, bench.owns[0], bench.absent),
 }
 
+COSTS: dict[str, tuple[str, ...]] = {
+    "push": (VALKEY,),
+    "pull": (VALKEY,),
+    "many": (VALKEY,),
+    "many-clients": (VALKEY,),
+    "latency": (VALKEY,),
+    "group": (),
+    "deleting": (),
+    "standing": (),
+    "fanout": (NATS_SYNCED,),
+    "http": (),
+    "sizes": (),
+    "large": (VALKEY,),
+    "flood": (),
+}
+"""The parts of `python -m bench costs`, each with the peers that its goals compare with: what many streams, single
+pushes, pages, large messages, followers, HTTP, groups and deletions cost, and a node that does nothing."""
+COSTS_PLAN: dict[str, Any] = {
+    "windows": (100,),
+    "sizes_bytes": (10_000,),
+    "consumers": (),
+    "flood_limited": False,
+    "flood_turns": 5,
+    "follow_seconds": 4.0,
+    "retained_seconds": 15.0,
+    "seconds": 3.0,
+}
+"""What `python -m bench costs` measures less of. Its goals need no more, and all five rounds take half an hour."""
+
 
 def run_bench(what: str, options: Options) -> None:
     """Measure and show. Raises UnknownBench, PeerFailed."""
-    if what not in ("all", *PARTS, *SCALES):
-        raise UnknownBench(f"no bench {what!r}; there are {', '.join([*PARTS, *SCALES])} and all")
+    if what not in ("all", "costs", *PARTS, *SCALES):
+        raise UnknownBench(f"no bench {what!r}; there are {', '.join([*PARTS, *SCALES])}, costs and all")
     names = [kind.name for kind in KINDS]
     if options.peer not in (None, "all", *names):
         raise UnknownBench(f"no peer {options.peer!r}; there are {', '.join(names)} and all")
@@ -158,9 +193,11 @@ def run_bench(what: str, options: Options) -> None:
             report.versions["export to S3"] = server
     with ExitStack() as stack:
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
-        bench = _prepare(report, options, stack)
-        for name in PARTS if what == "all" else (what,):
-            for sample in SCALES[name](bench.plan) if name in SCALES else PARTS[name](bench):
+        bench = _prepare(report, options, stack, costs=what == "costs")
+        for name in list(PARTS) if what == "all" else list(COSTS) if what == "costs" else [what]:
+            peers = [each for each in bench.peers if what != "costs" or each.name in COSTS[name]]
+            part = msgspec.structs.replace(bench, peers=peers)
+            for sample in SCALES[name](part.plan) if name in SCALES else PARTS[name](part):
                 _take(report, sample)
     report.load.append(os.getloadavg()[0])
     report.ended = _now()
@@ -180,16 +217,25 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _prepare(report: Report, options: Options, stack: ExitStack) -> Bench:
+def costs_plan(plan: Plan) -> Plan:
+    """The plan of `python -m bench costs`. A quick plan stays shorter where it is."""
+    less = {name: min(value, getattr(plan, name)) for name, value in COSTS_PLAN.items() if isinstance(value, float)}
+    return msgspec.structs.replace(plan, **{**COSTS_PLAN, **less})
+
+
+def _prepare(report: Report, options: Options, stack: ExitStack, *, costs: bool) -> Bench:
     place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir=".")))
     plan = QUICK if options.quick else Plan()
+    if costs:
+        plan = costs_plan(plan)
     if options.messages is not None:
         plan = msgspec.structs.replace(plan, messages=options.messages, single=min(plan.single, options.messages))
     if options.size_bytes is not None:
         plan = msgspec.structs.replace(plan, size_bytes=options.size_bytes)
     # A database server runs as another user, who must be able to read its program.
     place.chmod(0o755)
-    names = [kind.name for kind in KINDS] if options.peer == "all" else [options.peer or ""]
+    known = {name for peers in COSTS.values() for name in peers} if costs else {kind.name for kind in KINDS}
+    names = [name for name in known if options.peer in ("all", name)]
     peers = running_peers(names, place, report.absent, stack)
     report.versions |= {peer.name: peer.version for peer in peers}
     owns = own_systems(place, report.absent, compiles=options.compiled)

@@ -48,6 +48,12 @@ def _server_cpu_us(sample: Sample) -> float | None:
     return sample.server_cpu_s / sample.messages * 1e6
 
 
+def _written_a_byte(sample: Sample) -> float | None:
+    """The bytes that the server wrote to the disk for each byte of a message."""
+    data_bytes = sample.messages * sample.size_bytes
+    return None if sample.written_bytes is None or not data_bytes else sample.written_bytes / data_bytes
+
+
 def _server_mib(sample: Sample) -> float | None:
     return None if sample.server_memory_bytes is None else sample.server_memory_bytes / MIB
 
@@ -58,14 +64,17 @@ COLUMNS = (
     Column("p50 µs", lambda sample: sample.p50_us, "{:,.0f}"),
     Column("p99 µs", lambda sample: sample.p99_us, "{:,.0f}"),
     Column("p99.9 µs", lambda sample: sample.p999_us, "{:,.0f}"),
+    Column("worst µs", lambda sample: sample.worst_us, "{:,.0f}"),
     Column("server CPU µs a message", _server_cpu_us, "{:,.1f}"),
     Column("CPU s", lambda sample: sample.cpu_s, "{:,.1f}"),
     Column("server MiB", _server_mib, "{:,.0f}"),
+    Column("written a byte", _written_a_byte, "{:,.1f}"),
     Column("fsyncs/s", lambda sample: sample.fsyncs_per_second, "{:,.0f}"),
 )
 TITLES = {
     "push": "Durable pushes by window",
     "push to many streams": "Durable pushes of one client to many streams, 10,000 unconfirmed in all",
+    "push to some of the streams that exist": "Durable pushes of one client to 1,000 of the streams that exist",
     "push by many clients": "Clients with a connection and a stream each, that push one message at a time",
     "latency": "Single durable pushes",
     "pull": "Stored messages pulled, 1,000 a page",
@@ -75,10 +84,15 @@ TITLES = {
     "group: from the start of its members to a message of each partition": "A consumer group starts",
     "group: the node, while nothing is pushed": "A consumer group that has nothing to do",
     "group: from a member's kill to the next message of its partitions": "A member of a consumer group is killed",
-    "deleting: a truncation beside single pushes to another stream": "Messages deleted beside single pushes",
+    "deleting: messages of a stream beside single pushes to another stream": "Messages deleted beside single pushes",
+    "deleting: room of deleted messages given back": "Room of deleted messages given back (messages are bytes)",
     "deleting: a retention by age beside a publisher": "Pushes beside a retention by age",
     "follow": "Followers of one stream on plain sockets (messages are deliveries)",
     "http": "Pushes and reads over HTTP",
+    "standing: from the start of a node until it listens": "From the start of a node until it listens",
+    "standing: from SIGTERM until a node has ended": "From SIGTERM until a node has ended",
+    "standing: partitions that were opened": "Partitions that are opened (clients: how many; server MiB: growth)",
+    "standing: a command": "Commands from start to end",
     "fanout": "Consumers that follow one publisher (messages are deliveries)",
     "push by size": "Durable pushes by size",
     "push of large messages": "Durable pushes of large messages",

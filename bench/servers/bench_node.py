@@ -67,6 +67,14 @@ class BenchNode(NodeProcess):
                 self.fsyncs_per_second = syncs / lived_s
         return self.fsyncs_per_second
 
+    def written_bytes(self) -> int:
+        """The bytes that the node has had written to the disk until now (Linux); 0 if the system does not report it."""
+        try:
+            fields = Path(f"/proc/{self.pid}/io").read_text().split()
+        except OSError:
+            return 0
+        return int(fields[fields.index("write_bytes:") + 1])
+
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
         self._directory.cleanup()

@@ -1,9 +1,11 @@
-"""What deleting costs others: a truncation beside single pushes, and a retention by age beside a fast publisher."""
+"""What deleting costs others: many messages deleted beside single pushes, and a retention by age beside a fast
+publisher; and how fast the room of deleted messages comes back."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Final
 
 import trio
@@ -12,52 +14,104 @@ from bench.big_log import STREAM, extend_log
 from bench.plan import Plan
 from bench.report import OURS, Sample
 from bench.servers.bench_node import BenchNode
-from stream_client import Stream, connect
+from stream_client import Retention, Stream, connect
 from stream_node.bench.run import percentile
 from stream_node.node.config import ENVIRONMENT_PREFIX
+from stream_storage.sqlite.database import FILE_NAME
 
-TRUNCATED: Final = "deleting: a truncation beside single pushes to another stream"
+DELETED: Final = "deleting: messages of a stream beside single pushes to another stream"
+FREED: Final = "deleting: room of deleted messages given back"
 RETAINED: Final = "deleting: a retention by age beside a publisher"
 AGE_S: Final = 2
 WINDOW: Final = 10_000
 PUSH_S: Final = 0.003
 LOOK_S: Final = 0.5
+FILE_LOOK_S: Final = 0.01
+INTERVAL_S: Final = 1
+QUIET_S: Final = 5.0
+"""A file that keeps its size for so long has shrunk: a pass of retention comes after INTERVAL_S, and a checkpoint,
+which makes the file shorter, after a hundred commits of the other client."""
+
+
+async def _truncate(stream: Stream) -> None:
+    await stream.truncate((await stream.info()).next_index)
+
+
+async def _delete(stream: Stream) -> None:
+    await stream.delete()
+
+
+async def _retain_none(stream: Stream) -> None:
+    """Has the node delete all but one message by retention, and waits for it."""
+    info = await stream.set_retention(Retention(messages=1))
+    while info.first_index < info.next_index - 1:
+        await trio.sleep(FILE_LOOK_S)
+        info = await stream.info()
+
+
+WAYS: Final[dict[str, Callable[[Stream], Awaitable[None]]]] = {
+    "truncation": _truncate,
+    "delete": _delete,
+    "retention": _retain_none,
+}
 
 
 def samples(plan: Plan) -> Iterator[Sample]:
     for round_ in range(plan.rounds):
-        with BenchNode() as node:
-            node.stop()
-            extend_log(node.data_dir, plan.truncated, plan.size_bytes)
-            node.start()
-            yield trio.run(_truncate, node, plan, round_)
+        for way in WAYS:
+            with BenchNode(environment={f"{ENVIRONMENT_PREFIX}RETENTION_INTERVAL_S": str(INTERVAL_S)}) as node:
+                node.stop()
+                extend_log(node.data_dir, plan.deleted, plan.size_bytes)
+                node.start()
+                yield from trio.run(_delete_beside, node, way, plan, round_)
         with BenchNode(environment={f"{ENVIRONMENT_PREFIX}RETENTION_AGE_S": str(AGE_S)}) as node:
             yield trio.run(_retain, node, plan, round_)
 
 
-async def _truncate(node: BenchNode, plan: Plan, round_: int) -> Sample:
-    """Truncates a long stream, while another client pushes one message after the other to another stream."""
+async def _delete_beside(node: BenchNode, way: str, plan: Plan, round_: int) -> list[Sample]:
+    """Deletes the messages of a long stream, and waits until the file has shrunk, while another client pushes one
+    message after the other to another stream."""
     times_us: list[float] = []
+    sample = partial(Sample, system=f"{OURS}, {way}", round=round_)
     async with connect(node.address) as client, connect(node.address) as other, trio.open_nursery() as nursery:
         stream = await client.create(STREAM)
         nursery.start_soon(_push, await other.create("other"), bytes(plan.size_bytes), times_us)
         cpu_s, began_s = node.cpu_seconds(), time.monotonic()
-        deleted = (await stream.truncate(plan.truncated)).deleted
+        await WAYS[way](stream)
         seconds = time.monotonic() - began_s
+        beside_us = sorted(times_us)
+        deleted = sample(
+            work=DELETED,
+            size_bytes=plan.size_bytes,
+            messages=plan.deleted,
+            seconds=seconds,
+            p50_us=percentile(beside_us, 500),
+            p99_us=percentile(beside_us, 990),
+            p999_us=percentile(beside_us, 999),
+            worst_us=beside_us[-1],
+            server_cpu_s=node.cpu_seconds() - cpu_s,
+        )
+        freed_bytes, freed_s = await _freed(trio.Path(node.data_dir, FILE_NAME))
         nursery.cancel_scope.cancel()
-    times_us.sort()
-    return Sample(
-        work=TRUNCATED,
-        system=OURS,
-        round=round_,
-        size_bytes=plan.size_bytes,
-        messages=deleted,
-        seconds=seconds,
-        p50_us=percentile(times_us, 500),
-        p99_us=percentile(times_us, 990),
-        p999_us=percentile(times_us, 999),
-        server_cpu_s=node.cpu_seconds() - cpu_s,
-    )
+    return [deleted, *([sample(work=FREED, size_bytes=1, messages=freed_bytes, seconds=freed_s)] if freed_s else [])]
+
+
+async def _freed(file: trio.Path) -> tuple[int, float]:
+    """Watches the file until it shrinks no more. Returns by how many bytes it shrank after its first step, and how long
+    that took, because the first step began at some time before; of a single step, since this call. 0 if it kept its
+    size."""
+    began_s = ended_s = time.monotonic()
+    first_bytes = now_bytes = (await file.stat()).st_size
+    steps = 0
+    while time.monotonic() < ended_s + QUIET_S:
+        await trio.sleep(FILE_LOOK_S)
+        size_bytes = (await file.stat()).st_size
+        if size_bytes < now_bytes:
+            steps += 1
+            if steps == 2:
+                first_bytes, began_s = now_bytes, ended_s
+            now_bytes, ended_s = size_bytes, time.monotonic()
+    return first_bytes - now_bytes, ended_s - began_s
 
 
 async def _push(stream: Stream, data: bytes, times_us: list[float]) -> None:

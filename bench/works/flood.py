@@ -54,6 +54,8 @@ def samples(plan: Plan, place: Path) -> Iterator[Sample]:
         create_certificate(keys, "flooder")
     for round_ in range(plan.rounds):
         for system, (alone, limits) in WAYS.items():
+            if system == OURS and not plan.flood_limited:
+                continue
             with _node(keys, limits) as node, _flooder(node, keys) as process:
                 for window in WINDOWS:
                     # A push beside the flood with default limits takes a hundred times as long.

@@ -25,8 +25,6 @@ KILLED: Final = "group: from a member's kill to the next message of its partitio
 NAME: Final = "group"
 KILL_PARTITIONS: Final = 4
 KILL_GROUP: Final = "killed"
-REST_S: Final = 20.0
-"""Six renewals of each member."""
 PUSH_S: Final = 0.02
 
 
@@ -34,7 +32,7 @@ def samples(plan: Plan) -> Iterator[Sample]:
     members, partitions = plan.group_members, plan.group_members * 10
     for round_ in range(plan.rounds):
         with BenchNode() as node:
-            yield from trio.run(_start, node, members, partitions, round_)
+            yield from trio.run(start, node, members, partitions, plan.rest_seconds, round_)
         with BenchNode() as node:
             trio.run(_make, node.address, KILL_PARTITIONS)
             # The one that is killed reads nothing: it only holds its partitions.
@@ -56,7 +54,7 @@ async def _make(address: str, partitions: int) -> None:
                 nursery.start_soon(target.push, b"first")
 
 
-async def _start(node: BenchNode, members: int, partitions: int, round_: int) -> list[Sample]:
+async def start(node: BenchNode, members: int, partitions: int, rest_s: float, round_: int) -> list[Sample]:
     """Starts members with a connection each, and rests with them. Each partition has one message."""
     await _make(node.address, partitions)
     seen = Seen(partitions)
@@ -76,7 +74,7 @@ async def _start(node: BenchNode, members: int, partitions: int, round_: int) ->
         # The shares become even before the rest is timed.
         await trio.sleep(first_s)
         cpu_s, rested_s = node.cpu_seconds(), time.monotonic()
-        await trio.sleep(REST_S)
+        await trio.sleep(rest_s)
         rested = sample(
             work=RESTED,
             messages=members,

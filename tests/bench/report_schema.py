@@ -30,6 +30,8 @@ class Sample(Strict, frozen=True):
     server_memory_bytes: int | None
     cpu_s: float | None
     fsyncs_per_second: float | None
+    written_bytes: int | None
+    worst_us: float | None
     messages_per_second: float
     bytes_per_second: float
 

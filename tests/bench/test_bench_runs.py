@@ -174,9 +174,9 @@ def test_a_report_has_the_fields_that_are_promised(capfd: pytest.CaptureFixture[
 def test_an_unknown_part_or_peer_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(lambda **_: build()(["flying"], standalone_mode=False)) == 2
     said = capfd.readouterr().err.rstrip()
-    parts = "push, pull, many, many-clients, latency, deliver, loads, share, group, deleting, fanout, codec,"
+    parts = "push, pull, many, many-clients, latency, deliver, loads, share, group, deleting, standing, fanout,"
     assert f"there are {parts}" in said
-    assert said.endswith("and all")
+    assert said.endswith("costs and all")
     assert run_command(lambda **_: build()(["--peer", "kafka"], standalone_mode=False)) == 2
     assert "there are valkey, valkey, hiredis, redis 7 of Debian, nats synced," in capfd.readouterr().err
 
@@ -202,6 +202,7 @@ def test_every_part_can_be_asked_for() -> None:
             "share",
             "group",
             "deleting",
+            "standing",
             "fanout",
             "codec",
             "actors",
