@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.expression import ColumnElement
@@ -16,8 +16,9 @@ from sqlalchemy.types import BigInteger
 
 _positional, _named = sqlite.dialect(paramstyle="qmark"), sqlite.dialect(paramstyle="named")
 
-upsert = postgresql.insert
-"""An INSERT that can do something else if the row is there already. SQLite's statement is the same."""
+upsert = sqlite.insert
+"""An INSERT that can do something else if the row is there already. PostgreSQL's statement is the same, and its dialect
+is not loaded by a node without such a database."""
 
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 """The values of a statement's parameters: in their order, or by their names."""

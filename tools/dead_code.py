@@ -39,6 +39,9 @@ USED = {
     ),
     "Spark, as the tables of a pipeline": ("block_gaps", "index_gaps"),
     "bench/peer_clients/client.py, which imports a work by its name": ("NatsBatchWork", "PostgresWork", "RedisWork"),
+    "stream_node/cli/commands.py, which imports a command by its name": (
+        *("config_check", "config_show", "create_ca", "create_client", "doctor", "list_all", "revoke", "set_to"),
+    ),
     "the tests that stop the PostgreSQL server of bench": ("thaw",),
     "readers: the methods of a worker that others may reach, which no class has to inherit": ("Guarded",),
     "programs of users, which docs/blocks.md shows it": ("nested_path", "without_claims"),

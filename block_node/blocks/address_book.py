@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
 from block_node.blocks.errors import AddressBookError, BlockFormatError
 from block_node.blocks.protobuf import bytes_field, bytes_value, number_field, read_fields
 from ockam.files.parsing import ParseError, parse_json
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 KEY_BITS_MIN = 2048
 """Signatures with shorter RSA keys can be forged too easily. Nodes of real networks have keys of 3072 bits."""
@@ -113,6 +113,8 @@ class AddressBook:
         return msgspec.json.format(msgspec.json.encode({"nodeAddress": entries}), indent=2) + b"\n"
 
     def _der(self, node_id: int) -> bytes:
+        from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
         return self._keys[node_id].public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -155,6 +157,11 @@ def _read_node_id(entry: Any, place: int) -> int:
 
 
 def _read_key(entry: dict[str, Any], node_id: int) -> RSAPublicKey:
+    # A node without an address book needs none of the 8 MB of cryptography.
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.hazmat.primitives.serialization import load_der_public_key
+
     text = entry.get("RSAPubKey")
     if not isinstance(text, str) or not text:
         raise AddressBookError(f"the address book has no RSAPubKey for node {node_id}")

@@ -10,10 +10,6 @@ from __future__ import annotations
 
 from hashlib import sha384
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-from cryptography.hazmat.primitives.hashes import SHA384
-
 from block_node.blocks.address_book import AddressBook
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
 from block_node.blocks.proofs import RecordFileProof, RecordSignature
@@ -107,6 +103,11 @@ def check_record_proof(
         raise _failed(number, FailureKind.MISSING_MANDATORY_ITEM, "it has a record-file proof and no record file")
     if book is None:
         raise _failed(number, FailureKind.MISSING_VERIFICATION_DATA, "there is no address book for it")
+    # Whoever has an address book has loaded cryptography already.
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+    from cryptography.hazmat.primitives.hashes import SHA384
+
     valid: set[RecordSignature] = set()
     for each in proof.signatures:
         # An identical signature is checked only once, so that a publisher cannot waste time with copies.

@@ -16,6 +16,7 @@ import msgspec
 from block_node.persist import schema as sql
 from block_node.persist.errors import PredecessorMissing, StagedPartMissing, StoredBlockDiffers
 from block_node.persist.mark import (
+    STREAM_PREFIX,
     BlockMark,
     find_mark,
     find_other_roots,
@@ -30,7 +31,6 @@ from stream_service.stored import LOST_EXTRAS
 from stream_storage.contract import Append, Session, StreamRecord
 from stream_storage.errors import DatabaseCorrupt, corrupt_text
 
-STREAM_PREFIX = "block_node."
 REBUILD_PAGE_BYTES = 16 * 1024 * 1024
 REBUILD_PAGE_MESSAGES = 1_000
 TRUNCATE_MESSAGES = 1_000

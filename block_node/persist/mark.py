@@ -25,6 +25,7 @@ from stream_service.extras import Extras, decode_extras, encode_extras
 MARK_HEADER: Final = "block/1"
 OTHER_ROOTS_HEADER: Final = "block_roots/1"
 ROOT_BEFORE_HEADER: Final = "block_before/1"
+STREAM_PREFIX = "block_node."
 PART_BYTES_MAX: Final = 1024 * 1024
 """Small enough to be kept in memory and sent as a whole, and large compared to the overhead of a row."""
 

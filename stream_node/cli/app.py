@@ -43,7 +43,7 @@ def build(first: str | None = None) -> typer.Typer:
 
     typer reads the signature of every command that it is given, which takes more time than most commands.
     """
-    from stream_node.cli.commands import COMMANDS, GROUPS
+    from stream_node.cli.commands import COMMANDS, GROUPS, load_command
     from stream_node.cli.node.status import MonitoringCommand
     from stream_node.cli.request_options import with_options
 
@@ -59,14 +59,16 @@ def build(first: str | None = None) -> typer.Typer:
     wanted = {first} if first in names else names
     prepare = _without_options if first == "--help" else with_options
     for name in (name for name in COMMANDS if name in wanted):
-        app.command(name, cls=MonitoringCommand if name == "status" else None)(prepare(COMMANDS[name]))
+        command = prepare(load_command(COMMANDS[name]))
+        app.command(name, cls=MonitoringCommand if name == "status" else None)(command)
     made = {"": app}
     for group in GROUPS:
         # The group of a group comes before it in the list.
         if group.below not in made or (not group.below and group.name not in wanted):
             continue
         made[group.name] = typer.Typer(help=group.text, no_args_is_help=True)
-        for name, command in group.commands.items():
+        for name, path in group.commands.items():
+            command = load_command(f"{group.folder}.{path}")
             made[group.name].command(name)((prepare if first == "--help" else group.prepare)(command))
         made[group.below].add_typer(made[group.name], name=group.name)
     return app

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import secrets
-import socket
 import time
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from typing import cast
 
 import structlog
@@ -15,7 +12,7 @@ import trio
 
 from block_node.moved import BLOCK_OPENINGS
 from index_service.lease_groups import LeaseGroups
-from ockam.actors.address import Address, complete_address, local, split_host_port
+from ockam.actors.address import Address, complete_address, local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.errors import AddressInUse, ConnectFailed, InvalidAddress
@@ -32,8 +29,8 @@ from stream_node.fleet.cluster.view import ClusterView, shard_of
 from stream_node.fleet.cluster.worker import ClusterWorker
 from stream_node.fleet.worker_place import WorkerPlace
 from stream_node.hosting.hosted import HostedWorkers, worker_home
-from stream_node.node.block_services import chain_address
-from stream_node.node.config import Config, ConfigError
+from stream_node.node.config import Config
+from stream_node.node.keepers import chain_address
 from stream_service.mirror_rows import list_mirrors
 from stream_service.names import stream_address
 from stream_service.stored import StoredStream, list_stored
@@ -45,39 +42,7 @@ from stream_storage.runner import Runner
 
 LINK_LOST = "cluster_link_lost"
 """The reason for the end of a client's connection whose messages were sent to a member that has died."""
-NAME_CHARS_MAX = 64
-_MEMBER_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}(-w[0-9]{{2}})?")
-"""Matches the name of a member: the setting `cluster`, and the name of the worker if the member is one of several."""
-
 logger = structlog.get_logger(__name__)
-
-
-def check_cluster(config: Config) -> None:
-    """Raises ConfigError if the settings of the cluster do not fit together."""
-    if config.cluster is None:
-        if config.cluster_address is not None:
-            raise ConfigError("cluster_address: it needs the setting cluster, the name of this node in its cluster")
-        return
-    if config.database is None:
-        raise ConfigError("cluster: its members need a database that they share; set database to a PostgreSQL URL")
-    if not _MEMBER_NAME.fullmatch(config.cluster):
-        raise ConfigError(
-            f"cluster: the name of this node in its cluster has 1 to {NAME_CHARS_MAX} letters, digits, '-', '_' and '.'"
-        )
-    setting = "listen" if config.cluster_address is None else "cluster_address"
-    address = config.cluster_address or config.listen
-    try:
-        host, port = split_host_port(complete_address(address))
-    except InvalidAddress as error:
-        raise ConfigError(f"{setting}: {error}") from error
-    # The members read this address from the tables, so it must mean something on their machines.
-    if is_any_host(host):
-        raise ConfigError(
-            f"cluster_address: other nodes of the cluster cannot reach this one at {address}; set cluster_address to "
-            "the HOST:PORT at which they reach it"
-        )
-    if setting == "cluster_address" and not port:
-        raise ConfigError(f"cluster_address: no node can be reached at port 0 ({address})")
 
 
 class StreamShards:
@@ -238,25 +203,3 @@ class NodeCluster:
             connection = self._node.find_worker(address)
             if isinstance(connection, Connection):
                 connection.close(LINK_LOST)
-
-
-def is_any_host(host: str) -> bool:
-    """Whether a listener at this host takes connections at every address of its machine, so that it names no
-    address."""
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        pass
-    try:
-        # The system also knows short forms, such as "0".
-        return socket.inet_aton(host) == bytes(4)
-    except OSError:
-        return False
-
-
-def own_address(config: Config, addresses: Sequence[str]) -> str | None:
-    """Returns the `host:port` at which other nodes reach this node; None if it listens at every address of its machine.
-    It is the setting `mirror_address`, else the first of the addresses at which the node listens."""
-    if config.mirror_address is not None:
-        return config.mirror_address
-    return next((address for address in addresses if not is_any_host(split_host_port(address)[0])), None)

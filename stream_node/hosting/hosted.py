@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -16,13 +17,15 @@ from ockam.errors import AddressInUse
 from ockam.identity.identity import Identity
 from ockam.transport.remote_streams import RemoteStreams
 from ockam.transport.tcp import TcpTransport
-from stream_client import StreamClient
 from stream_node.fleet.cluster.view import shard_of
 from stream_node.hosting.specification import LoadedWorker
 from stream_node.hosting.status import OwnWorker, flat, register_own_workers
 from stream_node.node.config import Config, ConfigError
-from stream_node.node.inside_clients import InsideClients
 from stream_service.names import stream_address
+
+if TYPE_CHECKING:
+    from stream_client import StreamClient
+    from stream_node.node.inside_clients import InsideClients
 
 HOST = local("worker_host")
 CLIENTS_MAX = 1_000
@@ -105,6 +108,9 @@ class HostedWorkers:
         register_own_workers(node, self.states, remote_streams)
         if loaded:
             node.register([HOST], lambda: self._host, restarts=NEVER)
+            # Only a node with such workers, or with HTTP, loads the client.
+            from stream_node.node.inside_clients import InsideClients
+
             self._clients = InsideClients(
                 tcp,
                 nursery,

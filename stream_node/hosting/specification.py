@@ -18,7 +18,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -145,6 +144,8 @@ def _load(spec: WorkerSpec) -> LoadedWorker:
 def _import(code: str) -> MakeWorker:
     module, colon, name = code.partition(":")
     if not colon:
+        from importlib.metadata import entry_points
+
         found = list(entry_points(group=ENTRY_POINTS, name=code))
         if not found:
             offered = ", ".join(sorted({each.name for each in entry_points(group=ENTRY_POINTS)})) or "none"

@@ -23,41 +23,27 @@ from block_node.blocks.tss import TssVerifier
 from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.moved import MOVED
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
-from block_node.persist.chain_log import STREAM_PREFIX
+from block_node.persist.mark import STREAM_PREFIX
 from block_node.persist.retention import BlockRetention
 from block_node.persist.scan import BlockScan
 from block_node.publish.limits import PublishLimits
 from block_node.read.services import ReadServices, ReadStatistics
 from block_node.read.subscribe import SubscribeStatistics
 from block_node.read.subscription_plan import SubscribeLimits
-from ockam.actors.address import Address, local, split_host_port
+from ockam.actors.address import local, split_host_port
 from ockam.actors.message import Message
 from ockam.actors.node import Node
-from ockam.identity.identity import Identity
-from ockam.identity.rules.rights import Right
-from ockam.identity.rules.rules import Rule
 from ockam.identity.tls import Tls, new_client_context
 from ockam.identity.tls_layer import TlsLayer
 from stream_node.node.config import Config, ConfigError
 from stream_node.version import __version__
-from stream_service.names import refusal_of_name, stream_address
+from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
 from stream_storage.runner import Runner
 
 if TYPE_CHECKING:
     from block_node.grpc.calls.services import GrpcServices
 
-KEEPERS = (
-    Rule(
-        "the block node keeps its streams",
-        (),
-        may_not=Right.WRITE | Right.CREATE | Right.DELETE | Right.ADMIN,
-        on=(STREAM_PREFIX,),
-        keeper=Identity("local", "block-node"),
-        reason=f"a stream whose name begins with {STREAM_PREFIX!r} is made and written by the block node alone",
-    ),
-)
-"""The built-in rules. They forbid everybody except the block node to change the streams of the block node."""
 SCAN_ADDRESS = local("block_scan")
 LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
 
@@ -68,11 +54,6 @@ class BlockTrust(NamedTuple):
 
     book: AddressBook | None
     tss: TssVerifier | None
-
-
-def check_settings(config: Config) -> None:
-    if config.block_node:
-        read_trust(config)
 
 
 def read_trust(config: Config) -> BlockTrust:
@@ -96,10 +77,6 @@ def read_trust(config: Config) -> BlockTrust:
     except BackfillSettingsError as error:
         raise ConfigError(f"backfill: {error}") from error
     return BlockTrust(book, tss)
-
-
-def chain_address(config: Config) -> Address:
-    return stream_address(STREAM_PREFIX + config.block_chain, 0)
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ from ockam.files.parsing import ParseError, parse_toml
 from stream_node.care.patience import parse_stuck_after
 from stream_node.cli.values import UsageError, parse_duration, parse_size
 from stream_node.hosting.specification import check_workers_load, worker_text
-from stream_node.node.block_services import check_settings as check_block_settings
 from stream_node.node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError, unknown_variables
 from stream_node.node.identity.access import check_exposure, check_rules
 from stream_node.node.identity.channel_services import check_settings as check_channel_settings
@@ -106,7 +105,7 @@ def _load(
         found.append("forwarding: an address is known to one process; switch off cluster and several workers")
     if config.log_level not in LOG_LEVELS:
         found.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
-    for check in (check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):
+    for check in (_check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):
         try:
             check(config)
         except ConfigError as error:
@@ -116,6 +115,13 @@ def _load(
     if mistakes:
         raise ConfigError(*_with_lines(mistakes, file, text))
     return config, origins
+
+
+def _check_block_settings(config: Config) -> None:
+    if config.block_node:
+        from stream_node.node.block_services import read_trust
+
+        read_trust(config)
 
 
 def check_start(config: Config) -> None:

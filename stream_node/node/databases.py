@@ -8,7 +8,6 @@ from urllib.parse import parse_qsl, urlsplit
 import structlog
 
 from stream_node.care.stored_place import StoredPlace, ensure_stored
-from stream_node.fleet.cluster.tables import TABLES
 from stream_node.node.config import Config, ConfigError
 from stream_storage.engine import Engine
 from stream_storage.errors import DiskFull, NoRoomToUpgrade
@@ -47,6 +46,8 @@ def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
             f"database: {error.name} is not installed; install the extra `postgres` (in a checkout: "
             "pip install '.[postgres]')"
         ) from error
+    from stream_node.fleet.cluster.tables import TABLES
+
     database = PostgresDatabase.open(
         config.database,
         directory=folder,

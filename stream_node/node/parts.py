@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,11 +22,13 @@ from ockam.transport.tcp_statistics import TcpStatistics
 from stream_node.care.trouble import CurrentTroubles
 from stream_node.doors.grpc.statistics import GrpcDoorStatistics
 from stream_node.doors.http.statistics import HttpStatistics
-from stream_node.fleet.cluster.statistics import MemberStatistics
 from stream_node.node.config import Config
 from stream_node.node.services import Services, ServicesStatistics
 from stream_storage.runner import RunnerStatistics
 from stream_storage.thread_runner import ThreadRunner
+
+if TYPE_CHECKING:
+    from stream_node.fleet.cluster.statistics import MemberStatistics
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from ockam.identity.tls import ServerTls
 from ockam.transport.tcp import TcpTransport
 from stream_node.care.disk_watch import watch_disk
 from stream_node.care.stored_place import stored_place
-from stream_node.fleet.cluster_services import NodeCluster, check_cluster, own_address
+from stream_node.fleet.cluster_settings import check_cluster, own_address
 from stream_node.fleet.worker_place import WorkerPlace, database_folder
 from stream_node.hosting.hosted import HostedWorkers
 from stream_node.hosting.specification import MakeWorker, load_workers
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
     from stream_node.doors.grpc.listener import GrpcListener
     from stream_node.doors.http.listener import HttpListener
+    from stream_node.fleet.cluster_services import NodeCluster
 
 logger = structlog.get_logger(__name__)
 
@@ -182,6 +183,8 @@ class Server:
                     tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
                     # 5. With other members, the services ask the router which streams are here.
                     if is_member:
+                        from stream_node.fleet.cluster_services import NodeCluster
+
                         addresses = [each.address for each in own_workers]
                         self._cluster = NodeCluster(config, node, tcp, nursery, database, self._place, addresses)
                     remote_streams = None if self._cluster is None else self._cluster.router

@@ -20,15 +20,12 @@ from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.transport.remote_streams import RemoteStreams
 from stream_node.care.write_trials import WriteTrials
-from stream_node.fleet.cluster_services import StreamShards
 from stream_node.fleet.mirror.protocol import MirrorState
 from stream_node.fleet.mirror.service import MirrorService
-from stream_node.forwarding.services import ForwardingServices, ForwardingStatistics
-from stream_node.forwarding.storing import KEEPERS as FORWARD_KEEPERS
 from stream_node.hosting.hosted import HostedWorkers
-from stream_node.node.block_services import KEEPERS, BlockServices, BlockServicesStatistics, chain_address, read_trust
 from stream_node.node.clock_note import Known
 from stream_node.node.config import Config, ConfigError
+from stream_node.node.keepers import chain_address, keepers_of
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.follower_rows import list_followers
@@ -45,6 +42,9 @@ from stream_storage.runner import Runner
 if TYPE_CHECKING:
     from block_node.grpc.calls.services import GrpcServices
     from ockam.tracing.spans import Tracing
+    from stream_node.fleet.cluster_services import StreamShards
+    from stream_node.forwarding.services import ForwardingServices, ForwardingStatistics
+    from stream_node.node.block_services import BlockServices, BlockServicesStatistics
 
 MIRRORS_NAMED_MAX = 5
 
@@ -167,7 +167,7 @@ class Services:
             clock=clock,
             new_id=new_id,
             default_retention=_default_retention(config),
-            keepers=(*KEEPERS, *FORWARD_KEEPERS) if config.forwarding else KEEPERS,
+            keepers=keepers_of(config),
             tracing=tracing,
             remote_streams=remote_streams,
         )
@@ -184,10 +184,12 @@ class Services:
             now_us=now_us,
             passes_pushes=config.mirror_passes_pushes,
         )
-        self._forwarding = ForwardingServices(node, config) if config.forwarding else None
+        self._forwarding = _make_forwarding(node, config)
         self._refusal: str | None = None
         self._blocks: BlockServices | None = None
         if config.block_node:
+            from stream_node.node.block_services import BlockServices, read_trust
+
             self._make_blocks = partial(
                 BlockServices,
                 node,
@@ -229,6 +231,8 @@ class Services:
 
     def shards(self, hosted: HostedWorkers) -> StreamShards:
         """Starts and stops the workers of shards, if the node is in a cluster."""
+        from stream_node.fleet.cluster_services import StreamShards
+
         return StreamShards(
             self._directory,
             self._index.groups,
@@ -315,6 +319,15 @@ class Services:
         not served."""
         blocks, self._blocks = self._blocks, None
         return [] if blocks is None else blocks.hand_over()
+
+
+def _make_forwarding(node: Node, config: Config) -> ForwardingServices | None:
+    # What is off is not loaded.
+    if not config.forwarding:
+        return None
+    from stream_node.forwarding.services import ForwardingServices
+
+    return ForwardingServices(node, config)
 
 
 def _stream_limits(config: Config) -> StreamLimits:

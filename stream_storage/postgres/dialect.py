@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, String
-from sqlalchemy.dialects.postgresql.base import PGDialect, PGTypeCompiler
+from sqlalchemy.dialects.postgresql.base import PGCompiler, PGDialect, PGTypeCompiler
 
 from stream_storage.statement import Statement, Values
 
@@ -25,10 +25,18 @@ class _TypeCompiler(PGTypeCompiler):
         return "BIGINT"
 
 
+class _Compiler(PGCompiler):
+    def _on_conflict_target(self, clause: Any, **options: Any) -> str:
+        # `stream_storage.statement.upsert` makes SQLite's clause, which cannot name a constraint.
+        clause.constraint_target = None
+        return str(super()._on_conflict_target(clause, **options))  # type: ignore[no-untyped-call]
+
+
 class Dialect(PGDialect):
     """PostgreSQL as a node uses it, with parameters $1, $2 and so on."""
 
     supports_statement_cache = False
+    statement_compiler = _Compiler
     type_compiler_cls = _TypeCompiler
 
 

@@ -18,14 +18,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from hashlib import sha256
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
-from cryptography.hazmat.primitives.hashes import SHA256
 
 from ockam.identity.channel.cbor import (
     CborError,
@@ -37,6 +32,9 @@ from ockam.identity.channel.cbor import (
     write_unsigned,
 )
 from ockam.identity.channel.errors import IdentityRefused, InvalidIdentifier
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 CHANGES_MAX = 16
 """The most changes of a history: each has up to two signatures to verify."""
@@ -188,6 +186,13 @@ def _read_variant(reader: CborReader) -> int:
 
 def verify_signature(key: PublicKey, signature: Signature, digest: bytes) -> None:
     """Raises IdentityRefused unless this is a signature by `key` of the SHA-256 `digest`."""
+    # Every node reads identifiers here, and only one with secure channels waits for the 8 MB of cryptography.
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+    from cryptography.hazmat.primitives.hashes import SHA256
+
     if key.variant != signature.variant:
         raise IdentityRefused("signature", "a signature is of another kind than the key")
     try:

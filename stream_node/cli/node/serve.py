@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -65,9 +69,7 @@ def serve(
 
     Example: stream-node serve --data-dir ./data --listen 127.0.0.1:4000
     """
-    # structlog imports rich, if it is there, for tracebacks in colors, which a node never writes. That takes 6 MB and a
-    # twentieth of a second.
-    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
+    _leave_out_modules()
     import trio
 
     from stream_node.fleet.worker_directory import check_workers
@@ -119,6 +121,34 @@ def serve(
 
     trio.run(_serve_until_stopped, server, reloading, report_ready, None if place is None else place.supervisor)
     end_at_once()
+
+
+class _LoadedAtUse(ModuleType):
+    """Stands for a module that is loaded when one of its names is used. `importlib.util.LazyLoader` loads it when it is
+    imported the second time."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
+def _leave_out_modules() -> None:
+    """Leaves out what other packages import and a node does not use. This saves 11 MB and a fifth of its start."""
+    # structlog imports rich, for tracebacks in colors, and a module for greenlets, if they are installed.
+    for name in ("rich", "structlog._greenlets"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    # trio, SQLAlchemy and structlog import these for what this node may never do.
+    for name in ("asyncio", "idna", "importlib.metadata", "ssl", "zstandard"):
+        if name not in sys.modules and (spec := find_spec(name)) is not None:
+            sys.modules[name] = module = _LoadedAtUse(name)
+            module.__spec__ = spec
+            # An import that finds the module here does not make it an attribute of its package.
+            package, _, own_name = name.rpartition(".")
+            if package:
+                setattr(sys.modules[package], own_name, module)
+    # SQLAlchemy takes this function of asyncio when it is imported.
+    sys.modules["asyncio"].__dict__.setdefault("iscoroutine", inspect.iscoroutine)
 
 
 def end_at_once() -> NoReturn:
@@ -203,7 +233,6 @@ def has_terminal() -> bool:
 def report_listening(
     settings: Config, addresses: list[str], http: list[str], as_json: bool, grpc: Sequence[str] = ()
 ) -> None:
-    from block_node.backfill.settings import describe_sources
     from stream_node.node.identity.access import lacking
     from stream_node.node.identity.tls_state import find_certificate_sha384, tls_mode, tls_text
 
@@ -215,7 +244,11 @@ def report_listening(
         line["grpc"] = list(grpc)
     if sha384 is not None:
         line["certificate_sha384"] = sha384
-    sources = describe_sources(settings.backfill_block_node_sources)
+    sources: dict[str, str] = {}
+    if settings.backfill_block_node_sources:
+        from block_node.backfill.settings import describe_sources
+
+        sources = describe_sources(settings.backfill_block_node_sources)
     if sources:
         line["backfill_sources"] = sources
     line |= {"data_dir": settings.data_dir, "tls": tls_mode(settings)}
@@ -252,7 +285,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     import structlog
     import trio
 
-    from stream_node.fleet.cluster_services import check_cluster
+    from stream_node.fleet.cluster_settings import check_cluster
     from stream_node.fleet.supervisor import NodeEnd, Supervisor
     from stream_node.fleet.worker_directory import check_workers, lock_directory, make_databases
     from stream_node.fleet.worker_place import check_own_addresses

@@ -112,13 +112,13 @@ def check(
     from ockam.identity.rules.rights import RIGHT_NAMES, Demand
     from ockam.identity.rules.rule_file import load_rules
     from ockam.identity.rules.rules import Rules
-    from stream_node.node.block_services import KEEPERS
+    from stream_node.node.keepers import BLOCK_KEEPERS
 
     if right not in RIGHT_NAMES:
         raise UsageError(f"{right!r} is no right; there are {', '.join(RIGHT_NAMES)}")
     identity = _identity(who)
     # What the node itself keeps is decided by built-in rules, beside those of the file.
-    made = Rules([*KEEPERS, *load_rules(rules.file()).rules])
+    made = Rules([*BLOCK_KEEPERS, *load_rules(rules.file()).rules])
     decision = made.decide(identity, Demand(RIGHT_NAMES[right], name))
     rule = decision.rule.name if decision.rule is not None else None
     if decision.allowed:

@@ -11,7 +11,7 @@ import structlog
 import trio
 from starlette.responses import RedirectResponse, Response
 
-from block_node.persist.chain_log import STREAM_PREFIX
+from block_node.persist.mark import STREAM_PREFIX
 from stream_client import ClientError
 from stream_node.care.trouble import CurrentTroubles, Trouble
 from stream_node.doors.dashboard import (

@@ -4,18 +4,18 @@ It reads the newest messages of a stream, and ignores those that are not blocks 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 from starlette.responses import Response
 
-from cardinal_streams.errors import MessageError
-from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import Batch
 from ockam.identity.rules.rights import Right
 from stream_client import FromEnd, RichMessage
 from stream_node.doors.dashboard.page import DashboardPage
 from stream_node.doors.http.paging import pull_counted
+
+if TYPE_CHECKING:
+    from cardinal_streams.message.types import Batch
 
 MESSAGES_MAX = 2_000
 """The largest number of messages that are read, of all partitions together."""
@@ -87,6 +87,11 @@ async def show_forks(page: DashboardPage) -> Response:
 
 
 def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[ForkBlock]:
+    # The first such page loads the package, in the thread of this call.
+    from cardinal_streams.errors import MessageError
+    from cardinal_streams.message.messages import decode
+    from cardinal_streams.message.types import Batch
+
     found = []
     for each in messages:
         try:

@@ -7,13 +7,15 @@ import time
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import Response
 
 from stream_service.extensions import Retention
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
@@ -115,7 +117,11 @@ def asset(name: str) -> str:
     return f"/dashboard/static/{name}?v={hashlib.sha256(found[0]).hexdigest()[:12]}"
 
 
-def _environment() -> Environment:
+@cache
+def _templates() -> Environment:
+    # The first page loads jinja2, which takes 2 MB.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
@@ -128,13 +134,10 @@ def _environment() -> Environment:
     return environment
 
 
-_templates = _environment()
-
-
 def render(template: str, values: dict[str, Any], status: int = 200, *, is_part: bool = False) -> Response:
     """Returns a page as an answer. is_part: only its block `now`, which changes while the page is open, or its
     content."""
-    found = _templates.get_template(template)
+    found = _templates().get_template(template)
     blocks = [found.blocks[name] for name in ("now", "content") if is_part and name in found.blocks]
     text = "".join(blocks[0](found.new_context(values))) if blocks else found.render(values)
     # Without any referrer, browsers would send forms with the origin "null", which the node refuses.

@@ -20,8 +20,8 @@ from ockam.actors.message import Origin
 from ockam.identity.identity import Identity
 from ockam.quotas.usage import party_key
 from stream_node.doors.http.identity import TOKEN_CHARACTERS_MAX
-from stream_node.node.block_services import chain_address
 from stream_node.node.identity.token_services import ENDED
+from stream_node.node.keepers import chain_address
 from stream_node.node.parts import NodeParts
 
 AUTHORIZATION: Final = b"authorization"

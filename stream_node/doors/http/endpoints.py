@@ -11,8 +11,7 @@ from stream_node import __version__
 from stream_node.doors.http.app import Endpoint, HttpCall, json_response
 from stream_node.doors.http.data.endpoints import ENDPOINTS as DATA
 from stream_node.doors.http.problems import Problem
-from stream_node.doors.metrics.snapshot import take_snapshot
-from stream_node.doors.metrics.text import render
+from stream_node.doors.metrics.snapshot import Snapshot, take_snapshot
 from stream_node.node.parts import NodeParts
 
 NOT_WRITING = "the writing thread has given up; look at the log line writing_stopped, and restart the node"
@@ -63,8 +62,15 @@ async def metrics(call: HttpCall) -> Response:
     async with _one_at_a_time:
         snapshot = await take_snapshot(call.parts, __version__)
         accept, coding = (call.request.headers.get(name, "") for name in ("accept", "accept-encoding"))
-        text, headers = await trio.to_thread.run_sync(render, snapshot, accept, coding)
+        text, headers = await trio.to_thread.run_sync(_text_of, snapshot, accept, coding)
     return Response(text, headers=headers)
+
+
+def _text_of(snapshot: Snapshot, accept: str, coding: str) -> tuple[bytes, dict[str, str]]:
+    # The first scrape loads prometheus-client, which takes 2 MB, in the thread of this call.
+    from stream_node.doors.metrics.text import render
+
+    return render(snapshot, accept, coding)
 
 
 _one_at_a_time = trio.Lock()

@@ -24,10 +24,9 @@ from ockam.quotas.usage import SETTING_PREFIX, Excess, Usages
 from ockam.quotas.usage_machine import LIMIT_NAMES, IdentityLimits
 from ockam.transport.tcp import TcpTransport
 from stream_node.fleet.worker_place import WorkerPlace, worker_name
-from stream_node.forwarding.storing import KEEPERS as FORWARD_KEEPERS
-from stream_node.node.block_services import KEEPERS
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.identity.token_services import state_of
+from stream_node.node.keepers import keepers_of
 
 INTERVAL_S = 0.5
 AUDIT_FILE = "audit.jsonl"
@@ -177,7 +176,7 @@ def open_access(
     except OSError as error:
         raise ConfigError(f"audit_log: cannot write {error}") from error
     # From here on every message is checked.
-    keepers = (*KEEPERS, *FORWARD_KEEPERS) if config.forwarding else KEEPERS
+    keepers = keepers_of(config)
     authorizer = Authorizer(node, Rules([*keepers, *rules.rules]), audit, answer_delay_s=config.error_delay_s)
     node.gate = authorizer
     audit.note(Entry("node_started", reason=f"{len(rules)} rules"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import trio
 
     from ockam.actors.node import Node
+    from ockam.identity.channel.identity_file import IdentityHolder
     from ockam.identity.channel.workers.channels import SecureChannels
     from stream_node.node.identity.access import NodeAccess
 
@@ -61,7 +63,6 @@ def start_channels(
         return None
     import time
 
-    from ockam.identity.channel.identity_file import IdentityHolder
     from ockam.identity.channel.known_histories import KnownHistories
     from ockam.identity.channel.limits import ChannelLimits
     from ockam.identity.channel.trust_list import TrustList
@@ -69,9 +70,16 @@ def start_channels(
 
     anyone = config.secure_channel_trust_anyone
     trust = TrustList(trust_file(config.data_dir), config.secure_channel_trusted, anyone=anyone)
-    holder = IdentityHolder(node_identity_file(config.data_dir))
+
+    @cache
+    def holder() -> IdentityHolder:
+        # Only a node that trusts somebody loads what signs and encrypts.
+        from ockam.identity.channel.identity_file import IdentityHolder
+
+        return IdentityHolder(node_identity_file(config.data_dir))
+
     if not trust.is_closed:
-        holder.get(int(time.time()))
+        holder().get(int(time.time()))
     limits = ChannelLimits(
         handshakes_max=config.secure_channel_handshakes_max,
         peer_handshakes_max=config.secure_channel_peer_handshakes_max,
@@ -84,7 +92,9 @@ def start_channels(
     # With `anyone`, peers could fill the file.
     known = KnownHistories(None if anyone else Path(config.data_dir) / KNOWN_FILE)
     audit = access.audit if access is not None else None
-    channels = SecureChannels(node, nursery, holder.get, trust, limits=limits, known=known, audit=audit)
+    channels = SecureChannels(
+        node, nursery, lambda now_s: holder().get(now_s), trust, limits=limits, known=known, audit=audit
+    )
     channels.start(config.secure_channel_addresses)
     if access is not None:
         access.closers.append(channels.end_identities)

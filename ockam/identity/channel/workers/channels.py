@@ -8,30 +8,33 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from ockam.actors.address import local
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import NEVER, Worker
 from ockam.identity.channel.admission_machine import AdmissionMachine
-from ockam.identity.channel.channel_machine import ChannelMachine
 from ockam.identity.channel.errors import HandshakeFailed, IdentityFileError, PeerRefused
 from ockam.identity.channel.identity_history import PeerIdentity
 from ockam.identity.channel.known_histories import KnownHistories
 from ockam.identity.channel.limits import ChannelLimits, ChannelStatistics
-from ockam.identity.channel.own_identity import OwnIdentity
 from ockam.identity.channel.trust_list import TrustList
-from ockam.identity.channel.workers.channel import ChannelWorker
 from ockam.identity.identity import Identity
 from ockam.identity.rules.audit import Audit
 from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.rights import NOTHING, Demand
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import Usage, party_key
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    from ockam.identity.channel.own_identity import OwnIdentity
+    from ockam.identity.channel.workers.channel import ChannelWorker
 
 LISTENER = "secure_channel"
 ADDRESSES = (LISTENER, "secure_channel_listener", "api")
@@ -54,7 +57,8 @@ class SecureChannels:
 
     identity: returns the identity of this node; it is called for each handshake, and raises IdentityFileError.
     known: the identities that have replaced a key. audit: the log of refused peers and of changes of `trust`.
-    now_s: returns seconds since 1970. new_id: returns 8 random bytes as hex. ephemeral: returns a new key."""
+    now_s: returns seconds since 1970. new_id: returns 8 random bytes as hex. ephemeral: returns a new key; None: random
+    ones."""
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class SecureChannels:
         audit: Audit | None = None,
         now_s: Callable[[], int] = lambda: int(time.time()),
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
-        ephemeral: Callable[[], X25519PrivateKey] = X25519PrivateKey.generate,
+        ephemeral: Callable[[], X25519PrivateKey] | None = None,
     ) -> None:
         self._node = node
         self._nursery = nursery
@@ -80,7 +84,7 @@ class SecureChannels:
         self._now_s = now_s
         self._new_id = new_id
         self._ephemeral = ephemeral
-        self._admission = AdmissionMachine[ChannelWorker](self._limits)
+        self._admission: AdmissionMachine[ChannelWorker] = AdmissionMachine(self._limits)
         self._usages: dict[ChannelWorker, list[Usage]] = {}
         self._lines = LogRate()
         self._opened = 0
@@ -121,11 +125,17 @@ class SecureChannels:
         if refusal is not None:
             self._refuse(message.origin, refusal)
             return
+        # A listener that trusts nobody never loads cryptography, which takes 8 MB.
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        from ockam.identity.channel.channel_machine import ChannelMachine
+        from ockam.identity.channel.workers.channel import ChannelWorker
+
         # The machine reads message 1. Nothing is registered before that has succeeded.
         now_s = self._now_s()
         try:
             machine = ChannelMachine(self._identity(now_s), self._refusal)
-            answer = machine.receive_1(message.payload, self._ephemeral())
+            answer = machine.receive_1(message.payload, (self._ephemeral or X25519PrivateKey.generate)())
         except IdentityFileError as error:
             self._refuse(message.origin, "no_identity")
             self._lines.log(logger.error, "channel_identity_unusable", **message.origin.who, reason=str(error))

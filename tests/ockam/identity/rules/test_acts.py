@@ -26,9 +26,9 @@ from ockam.protocol import REFUSAL
 from ockam.transport.tcp import TcpTransport
 from ockam.transport.wire import Wire
 from stream_node.forwarding.services import ForwardingStatistics
-from stream_node.node.block_services import KEEPERS
 from stream_node.node.config import Config
 from stream_node.node.identity.access import open_access
+from stream_node.node.keepers import BLOCK_KEEPERS
 from stream_service.extensions import RICH_PUSH, Outcome, RichStatus
 from stream_service.protocol import CREATE, PUSH, CreateStream, Status
 from stream_service.push_batch import PUSH_BATCH
@@ -344,7 +344,7 @@ async def test_rules_that_are_written_in_parts_are_taken_as_a_whole(
         file.write_text("[[rule]")
         await trio.sleep(10)
         statistics = access.authorizer.statistics()
-        assert (statistics.reloads, statistics.reloads_failed, statistics.rules) == (1, 1, 2 + len(KEEPERS))
+        assert (statistics.reloads, statistics.reloads_failed, statistics.rules) == (1, 1, 2 + len(BLOCK_KEEPERS))
         nursery.cancel_scope.cancel()
 
 

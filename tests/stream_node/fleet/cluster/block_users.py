@@ -9,8 +9,7 @@ from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlo
 from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock, PublishSettings
 from block_node.client.blocking.connecting import connect
-from block_node.persist.chain_log import STREAM_PREFIX
-from block_node.persist.mark import key_of
+from block_node.persist.mark import STREAM_PREFIX, key_of
 from stream_client import Reconnect
 from stream_node.fleet.cluster.view import shard_of
 from stream_service.names import stream_address
