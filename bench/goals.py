@@ -31,6 +31,8 @@ from bench.works import (
     security,
     share,
     standing,
+    trouble,
+    user_tests,
     watching,
 )
 from bench.works.scale import UNGROUPED
@@ -102,6 +104,8 @@ def goals(report: Report) -> Iterator[Goal]:
     yield from _of_cluster(report)
     yield from _of_growth(report)
     yield from _of_actors(report)
+    yield from _of_trouble(report)
+    yield from _of_user_tests(report)
     whole = typical(report.find(cardinal.REASSEMBLE), rate)
     yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)
     stored = ratios(report.find(cardinal.STORE), report.find(cardinal.RECEIVE), rate)
@@ -319,10 +323,26 @@ def _of_growth(report: Report) -> Iterator[Goal]:
 
 def _of_actors(report: Report) -> Iterator[Goal]:
     for system, kib_max in ((actors.CALLED, 2.0), (actors.AWAITING, 8.0)):
-        asked = [rate(sample) for sample in report.find(actors.ASKED, system=system, window=100)]
-        yield _of_rounds(f"requests a second of an AsyncWorker, 100 at once, to another {system}", 60_000.0, asked)
+        for window, how in zip(actors.WINDOWS, ("one at a time", "100 at once"), strict=True):
+            asked = [rate(sample) for sample in report.find(actors.ASKED, system=system, window=window)]
+            yield _of_rounds(f"requests a second of an AsyncWorker, {how}, to another {system}", 60_000.0, asked)
         sizes = [memory_bytes(each) / each.clients / KIB for each in report.find(actors.ASLEEP, system=system)]
         yield _of_rounds(f"KiB of each sleeping {system}", kib_max, sizes, at_most=True)
+
+
+def _of_trouble(report: Report) -> Iterator[Goal]:
+    for kind in trouble.KINDS:
+        beside, alone = (report.find(work, system=kind) for work in (trouble.BESIDE, trouble.ALONE))
+        what = f"p99 of a push beside a worker of the node that {kind}, to that alone"
+        yield _of_rounds(what, 1.2, ratios(beside, alone, p99_us), at_most=True)
+
+
+def _of_user_tests(report: Report) -> Iterator[Goal]:
+    tested = [rate(sample) for sample in report.find(user_tests.TESTED, system=user_tests.IN_MEMORY)]
+    yield _of_rounds("tests of a user's file a second, each with a node in memory", 300.0, tested)
+    for system, which in ((user_tests.FIRST, "the first node() of a process"), (OURS, "a further node()")):
+        started_s = [p50_us(sample) / 1e6 for sample in report.find(user_tests.STARTED, system=system)]
+        yield _of_rounds(f"seconds until {which} has an address", 0.3, started_s, at_most=True)
 
 
 def _of_flood(report: Report) -> Iterator[Goal]:

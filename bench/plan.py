@@ -30,9 +30,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
     round. visible: messages whose way through a daemon on Spark is timed; each takes about two seconds.
     slow_seconds: how long each side pushes with a slow sync. sleeping_workers: actors whose memory is measured.
+    user_tests: tests of a user's file, each with a node.
     rule_turns: short turns of pushes with and without rules, in each round.
-    flood_turns: how often a flood begins and stands still, for each window. flood_limited: whether it is measured with
-    limits for the flooder, too, and not only with the default limits.
+    flood_turns: how often a flood, or the trouble of a worker, begins and stands still, for each window.
+    flood_limited: whether a flood is measured with limits for the flooder, too, and not only with the default limits.
     watch_seconds: how long a nearly idle node is measured. watch_turns: turns of pushes with and without watching.
     watched_messages: pushes of a turn.
     backfilled: blocks that one node fetches from another. live_blocks: blocks published meanwhile, one by one.
@@ -82,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     watch_turns: int = 12
     watched_messages: int = 250_000
     sleeping_workers: int = 100_000
+    user_tests: int = 300
     slow_publishers: int = 64
     slow_sync_ms: int = 5
     slow_seconds: float = 3.0
@@ -128,6 +130,7 @@ QUICK = Plan(
     watch_turns=1,
     watched_messages=2_000,
     sleeping_workers=1_000,
+    user_tests=20,
     slow_publishers=16,
     slow_seconds=0.3,
 )

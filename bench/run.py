@@ -48,6 +48,8 @@ from bench.works import (
     security,
     share,
     standing,
+    trouble,
+    user_tests,
     watching,
 )
 from bench.works.codec import compare
@@ -121,6 +123,8 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "fanout": lambda bench: chain(followers.samples(bench.plan, bench.owns, bench.peers), scale.consumers(bench.plan)),
     "codec": lambda bench: compare(bench.plan.rounds, bench.place, bench.absent),
     "actors": lambda bench: actors.samples(bench.plan),
+    "trouble": lambda bench: trouble.samples(bench.plan),
+    "user-tests": lambda bench: user_tests.samples(bench.plan),
     "scale": _scales,
     "large": lambda bench: compared.large(bench.plan, bench.owns, bench.peers),
     "cardinal": lambda bench: cardinal.samples(bench.plan),

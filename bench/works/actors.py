@@ -1,6 +1,7 @@
-"""Measures the actors of `ockam` in one process: requests between two workers, and the memory of workers that sleep.
+"""Measures the actors of `ockam` in one process: requests between two workers, of one node and through TCP, and the memory
+of workers that sleep.
 
-The rates are by the time of the processor, since one thread does everything. `python -m bench.works.actors KIND COUNT`
+The rates are by the time of the processor, since one thread does everything, also both ends of a connection. `python -m bench.works.actors KIND COUNT`
 prints the bytes by which a fresh process grows for so many workers."""
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import trio.testing
 
 from bench.plan import Plan
 from bench.report import Sample
-from ockam import NEVER, AsyncWorker, Message, Node, Worker, local
+from ockam import NEVER, AsyncWorker, Message, Node, TcpTransport, Worker, local
 from stream_node.node.process import memory_bytes
 
 ASKED, ASLEEP = "actors: asked and answered", "actors: asleep"
 CALLED, AWAITING = "Worker", "AsyncWorker"
+THROUGH_TCP = "Worker of another node, through TCP"
+WINDOWS = (1, 100)
+"""How many requests are under way at one time."""
 
 
 class CalledEcho(Worker):
@@ -39,12 +43,13 @@ class AwaitingEcho(AsyncWorker):
 
 
 KINDS: dict[str, type[Worker]] = {CALLED: CalledEcho, AWAITING: AwaitingEcho}
+ASKED_KINDS = {**KINDS, THROUGH_TCP: CalledEcho}
 
 
 def samples(plan: Plan) -> Iterator[Sample]:
     for round_ in range(plan.rounds):
-        for system in KINDS:
-            for window in (1, 100):
+        for system in ASKED_KINDS:
+            for window in WINDOWS:
                 yield trio.run(_asked, system, round_, window, max(window, plan.messages // 4))
     for system in KINDS:
         command = [sys.executable, "-m", "bench.works.actors", system, str(plan.sleeping_workers)]
@@ -62,7 +67,7 @@ def samples(plan: Plan) -> Iterator[Sample]:
 
 async def _asked(system: str, round_: int, window: int, messages: int) -> Sample:
     """One AsyncWorker asks a worker of this kind. window: its requests at once."""
-    echo, ended = (local("echo"),), trio.Event()
+    ended = trio.Event()
 
     class Asking(AsyncWorker):
         async def run(self) -> None:
@@ -75,11 +80,16 @@ async def _asked(system: str, round_: int, window: int, messages: int) -> Sample
 
         async def _ask(self) -> None:
             for _ in range(messages // window):
-                await self.ask(echo, b"a payload of 24 bytes...", 60.0)
+                await self.ask(route, b"a payload of 24 bytes...", 60.0)
 
     async with trio.open_nursery() as nursery:
-        node = Node(nursery)
-        node.register(echo, KINDS[system])
+        node, route = Node(nursery), (local("echo"),)
+        asked = node
+        if system == THROUGH_TCP:
+            asked = Node(nursery)
+            (address,) = await TcpTransport(asked, nursery).listen("127.0.0.1", 0)
+            route = (await TcpTransport(node, nursery).connect(address), *route)
+        asked.register([local("echo")], ASKED_KINDS[system])
         started_s = time.process_time()
         node.register([local("asking")], Asking, restarts=NEVER)
         await ended.wait()

@@ -206,6 +206,8 @@ def test_every_part_can_be_asked_for() -> None:
             "fanout",
             "codec",
             "actors",
+            "trouble",
+            "user-tests",
             "scale",
             "large",
             "cardinal",
