@@ -1,11 +1,11 @@
-"""Measures the actors of `ockam` in one process: requests between two workers, of one node and through TCP, and the memory
-of workers that sleep.
+"""Measures the actors of `ockam` in one process: requests between two workers, and the memory of workers that sleep.
 
-The rates are by the time of the processor, since one thread does everything, also both ends of a connection. `python -m bench.works.actors KIND COUNT`
-prints the bytes by which a fresh process grows for so many workers."""
+The rates are by the time of the processor, since one thread does everything, also both ends of a connection.
+`python -m bench.works.actors KIND COUNT` prints the bytes by which a fresh process grows for so many workers."""
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import structlog
 import trio
 import trio.testing
 
@@ -47,6 +48,8 @@ ASKED_KINDS = {**KINDS, THROUGH_TCP: CalledEcho}
 
 
 def samples(plan: Plan) -> Iterator[Sample]:
+    # The nodes of this process would print each connection that ends.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     for round_ in range(plan.rounds):
         for system in ASKED_KINDS:
             for window in WINDOWS:

@@ -1,7 +1,8 @@
 """Trouble: what a client waits for its pushes while a worker of the operator on the same node is in trouble.
 
-Each kind of trouble has a node, whose worker `troubled` makes that trouble from a message ON to a message OFF. The client
-pushes in short turns, beside the trouble and without it, so that other work on the machine disturbs both figures alike.
+Each kind of trouble has a node, whose worker `troubled` makes that trouble from a message ON to a message OFF. The
+client pushes in short turns, beside the trouble and without it, so that other work on the machine disturbs both figures
+alike.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A user's own tests: how many of them pass in a second with the fixtures of the plugin, and how soon a node runs.
 
-Each sample is a fresh process. Tests are timed by pytest, from the start of its session to the end, so without the start
-of the interpreter; starts of `stream_node.testing.node` are timed from the call until it can be connected to."""
+Each sample is a fresh process. Tests are timed by pytest, from the start of its session to the end, so without the
+start of the interpreter; starts of `stream_node.testing.node` are timed from the call until a client can connect."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -222,8 +222,12 @@ def _retention(config: Config) -> BlockRetention:
 
 def _given(config: Config, prefix: str) -> dict[str, Any]:
     """Returns the settings whose names begin with the prefix, without it."""
-    names = [name for name in config.__struct_fields__ if name.startswith(prefix)]
-    return {name.removeprefix(prefix): getattr(config, name) for name in names}
+    return {name.removeprefix(prefix): getattr(config, name) for name in _names(prefix)}
+
+
+@cache
+def _names(prefix: str) -> list[str]:
+    return [name for name in Config.__struct_fields__ if name.startswith(prefix)]
 
 
 def _backfill_settings(config: Config) -> BackfillSettings:
