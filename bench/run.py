@@ -123,7 +123,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "fanout": lambda bench: chain(followers.samples(bench.plan, bench.owns, bench.peers), scale.consumers(bench.plan)),
     "codec": lambda bench: compare(bench.plan.rounds, bench.place, bench.absent),
     "actors": lambda bench: actors.samples(bench.plan),
-    "trouble": lambda bench: trouble.samples(bench.plan),
+    "trouble": lambda bench: trouble.samples(bench.plan, bench.place),
     "user-tests": lambda bench: user_tests.samples(bench.plan),
     "scale": _scales,
     "large": lambda bench: compared.large(bench.plan, bench.owns, bench.peers),

@@ -2,22 +2,29 @@
 
 Each kind of trouble has a node, whose worker `troubled` makes that trouble from a message ON to a message OFF. The
 client pushes in short turns, beside the trouble and without it, so that other work on the machine disturbs both figures
-alike.
+alike. The worker that floods a stream has limits, as a flooding client has in `bench.works.flood`.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import trio
 
-from bench.measure import push_in_turn, sample_fields
+from bench.measure import sample_fields
 from bench.plan import Plan
 from bench.report import Sample
 from bench.servers.bench_node import BenchNode
+from bench.works.flood import FLOODER_LIMITS
 from ockam import ALWAYS, AsyncWorker, Message, Worker, WorkerFactory, local
-from stream_client import Conversation, connect
+from ockam.identity.rules.rights import ALL_RIGHTS
+from ockam.identity.rules.rule_file import rule_text
+from ockam.identity.rules.rules import Rule
+from stream_client import Conversation, Stream, connect
 from stream_node import HostNode
 from stream_node.bench.run import Timed
 from stream_node.node.config import ENVIRONMENT_PREFIX
@@ -27,6 +34,8 @@ TROUBLED = "troubled"
 ON, OFF = b"on", b"off"
 SETTLE_S: Final = 0.2
 """The time between the beginning of a turn and its first push."""
+PUSH_INTERVAL_S: Final = 0.002
+"""The pause of the client between two pushes."""
 SEND_INTERVAL_S: Final = 0.01
 """The time between two messages to the worker in trouble."""
 FILLING: Final = 25_000
@@ -50,27 +59,33 @@ class Troubled(AsyncWorker):
     async def handle(self, message: Message) -> None:
         self._scope.cancel()
         if message.payload == ON:
-            self._scope = trio.CancelScope()
-            self._nursery.start_soon(self._trouble, self._scope)
+            await self._nursery.start(self._trouble)
         self.reply(message, message.payload)
+
+    async def prepare(self) -> None:
+        """What is not measured yet."""
 
     async def make_trouble(self) -> None:
         """The trouble. It is cancelled at its end."""
         raise NotImplementedError
 
-    async def _trouble(self, scope: trio.CancelScope) -> None:
-        with scope:
+    async def _trouble(self, task_status: trio.TaskStatus[None]) -> None:
+        with trio.CancelScope() as self._scope:
             try:
+                await self.prepare()
+                task_status.started()
                 await self.make_trouble()
             finally:
                 self.stop_child(SICK[0])
 
-    async def send_on_and_on(self, sick: WorkerFactory, filling: int = 0) -> None:
+    async def start_sick(self, sick: WorkerFactory, filling: int) -> None:
         self.start_child(SICK, sick, ALWAYS)
         for number in range(filling):
             self.send(SICK, bytes(100))
             if number % FILLED_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
+
+    async def send_on_and_on(self) -> None:
         while True:
             self.send(SICK, bytes(100))
             await trio.sleep(SEND_INTERVAL_S)
@@ -97,18 +112,21 @@ class Echo(Worker):
 
 
 class Crashes(Troubled):
+    async def prepare(self) -> None:
+        await self.start_sick(Crashing, 0)
+
     async def make_trouble(self) -> None:
-        await self.send_on_and_on(Crashing)
+        await self.send_on_and_on()
 
 
-class Hangs(Troubled):
-    async def make_trouble(self) -> None:
-        await self.send_on_and_on(Hanging, FILLING)
+class Hangs(Crashes):
+    async def prepare(self) -> None:
+        await self.start_sick(Hanging, FILLING)
 
 
-class NeverReads(Troubled):
-    async def make_trouble(self) -> None:
-        await self.send_on_and_on(Deaf, FILLING)
+class NeverReads(Crashes):
+    async def prepare(self) -> None:
+        await self.start_sick(Deaf, FILLING)
 
 
 class Stopped(Troubled):
@@ -166,12 +184,18 @@ KINDS: Final[dict[str, type[Troubled]]] = {
 }
 
 
-def samples(plan: Plan) -> Iterator[Sample]:
+def samples(plan: Plan, place: Path) -> Iterator[Sample]:
     """The samples of this work. system: what the worker does."""
+    rules = place / "trouble.toml"
+    table = "".join(f"{name} = {value}\n" for name, value in FLOODER_LIMITS.items())
+    rules.write_text(f'{rule_text(Rule("all", ("*",), may=ALL_RIGHTS))}\n[limits."worker:{TROUBLED}"]\n{table}')
     for round_ in range(plan.rounds):
         for kind, worker in KINDS.items():
-            variable = f"{ENVIRONMENT_PREFIX}WORKER"
-            with BenchNode(environment={variable: f"{__name__}:{worker.__name__}@{TROUBLED}"}) as node:
+            settings = {"worker": f"{__name__}:{worker.__name__}@{TROUBLED}"}
+            if worker is FloodsStream:
+                settings["access_rules"] = str(rules)
+            variables = {f"{ENVIRONMENT_PREFIX}{name.upper()}": value for name, value in settings.items()}
+            with BenchNode(environment=variables) as node:
                 for work, timed in trio.run(_in_turn, node.address, plan).items():
                     yield Sample(
                         work=work,
@@ -193,9 +217,18 @@ async def _in_turn(address: str, plan: Plan) -> dict[str, Timed]:
             for work, order in ((BESIDE, ON), (ALONE, OFF)):
                 await _tell(conversation, order)
                 await trio.sleep(SETTLE_S)
-                share = max(1, plan.single // plan.flood_turns)
-                found[work].append(await push_in_turn([stream], messages=share, size_bytes=plan.size_bytes, window=1))
+                found[work].append(await _push(stream, max(1, plan.single // plan.flood_turns), plan.size_bytes))
     return {work: _together(each) for work, each in found.items()}
+
+
+async def _push(stream: Stream, messages: int, size_bytes: int) -> Timed:
+    data, times_us = os.urandom(size_bytes), []
+    for _ in range(messages):
+        began_ns = time.perf_counter_ns()
+        await stream.push(data)
+        times_us.append((time.perf_counter_ns() - began_ns) / 1e3)
+        await trio.sleep(PUSH_INTERVAL_S)
+    return Timed(messages, sum(times_us) / 1e6, times_us)
 
 
 async def _tell(conversation: Conversation, order: bytes) -> None:

@@ -32,6 +32,8 @@ class AskingNode(Protocol):
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None: ...
 
+    async def give_way(self) -> None: ...
+
 
 class Ask:
     """One request. answer: the message that answered it, or the error that ended it. task: the one that waits.
@@ -87,7 +89,7 @@ class Asks:
             if ask.answer is not None:
                 self._at_once += 1
                 if self._at_once % AT_ONCE_MAX == 0:
-                    await trio.lowlevel.checkpoint()
+                    await self._node.give_way()
             else:
                 self._watch_within(timeout_s)
                 ask.task = current_task()

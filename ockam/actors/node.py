@@ -25,6 +25,9 @@ from ockam.quotas.usage import Usages
 
 RUNS_PER_BATCH_MAX = 10_000
 """The worker calls after which other tasks of the event loop run. Two workers could answer each other without end."""
+ROUND_RUNS_MIN = 100
+"""A round (a call of each worker that has messages) counts as at least so many calls. So a few workers that answer each
+other keep the event loop for a hundred rounds only, and thousands that are called once each are called together."""
 
 ANSWERED = Mailbox()
 """The mailbox of all answers to `Node.ask`, which never wait, so that it is always empty."""
@@ -70,6 +73,7 @@ class Node:
     """The router of messages between the workers of one process, and from workers to transports.
 
     depth: the number of nested open batches. gate: decides which messages the workers get; None: all.
+    pause_s: how long workers pause that exchange messages without end (`ockam.actors.turns.Turns.pause_s`).
     usages: what the identities of the peers use, and their limits.
 
     A worker that sleeps has an address and takes no memory: its first message, or whoever looks for it, starts it.
@@ -89,6 +93,7 @@ class Node:
         self._at_end: list[Callable[[], None]] = []
         self.depth = 0
         self.gate: Gate | None = None
+        self.pause_s: Callable[[], float] = lambda: 0.0
         self._routed = 0
         self._asks = Asks(self)
         self._counts: Counter[str] = Counter()
@@ -278,6 +283,10 @@ class Node:
         else:
             function()
 
+    async def give_way(self) -> None:
+        """Lets other tasks run. Workers that exchange messages without end call it again and again."""
+        await trio.sleep(self.pause_s())
+
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
         """Calls the function once after the delay. Messages that the function sends are collected in one batch."""
         self._timers.call_later(delay_s, function)
@@ -371,14 +380,18 @@ class Node:
         # Messages that the workers send while they run belong to this batch.
         self.depth += 1
         try:
-            for _ in range(RUNS_PER_BATCH_MAX):
-                if not self._ready:
+            left = RUNS_PER_BATCH_MAX
+            while left > 0:
+                count = len(self._ready)
+                if not count:
                     return
-                # A cell leaves the queue before its worker runs, so that its messages to itself queue it again.
-                cell = self._ready.popleft()
-                cell.queued = False
-                if not cell.paused:
-                    self._run(cell)
+                left -= max(count, ROUND_RUNS_MIN)
+                for _ in range(count):
+                    # A cell leaves the queue before its worker runs, so that its messages to itself queue it again.
+                    cell = self._ready.popleft()
+                    cell.queued = False
+                    if not cell.paused:
+                        self._run(cell)
             # Some workers still have messages, but other tasks of the event loop run first.
             self._nursery.start_soon(self._run_rest)
         finally:
@@ -390,7 +403,7 @@ class Node:
 
     async def _run_rest(self) -> None:
         # Meanwhile another batch may have run the other workers at its end.
-        await trio.lowlevel.checkpoint()
+        await self.give_way()
         if self._ready and not self.depth:
             self._run_ready()
 

@@ -100,6 +100,7 @@ class Turns:
         self._used_s = 0.0
         self._at_s = -math.inf
         self._lets_in = False
+        self._light_at_s = -math.inf
         self.waited = 0
 
     def is_busy(self, now_s: float) -> bool:
@@ -130,11 +131,18 @@ class Turns:
         self._used_s = self._recent_s(now_s) + cost_s
         self._at_s = now_s
         share.note(now_s, cost_s)
+        if share.is_known and share.used_s(now_s) <= LIGHT_S:
+            self._light_at_s = now_s
         # One long step delays all other connections, so the next ones are smaller. Short steps may grow again.
         if cost_s > (STEP_S if self._lets_in else STEP_QUIET_S):
             share.read_bytes = max(READ_BYTES_MIN, share.read_bytes // 2)
         elif cost_s * 4 < STEP_S:
             share.read_bytes = min(self._read_bytes_max, share.read_bytes * 2)
+
+    def pause_s(self) -> float:
+        """Returns how long work inside the node that never ends pauses in each turn of the loop, so that light
+        connections do not wait for it: PAUSE_S, or 0 if there was none lately."""
+        return PAUSE_S if trio.current_time() < self._light_at_s + LIGHT_ABOUT_S else 0.0
 
     def _recent_s(self, now_s: float) -> float:
         return max(0.0, self._used_s - (now_s - self._at_s) * BUSY_SHARE) if self._used_s else 0.0

@@ -120,6 +120,7 @@ class TcpTransport:
         self._drains = False
         self.listening = trio.CancelScope()
         self._ended = trio.Event()
+        node.pause_s = self._turns.pause_s
         node.register_forward(TCP, self._forward)
         node.register_forward(LOCAL, self._missed)
 

@@ -12,7 +12,7 @@ from ockam.actors import mailbox as mailbox_module
 from ockam.actors.address import TCP, Address, local
 from ockam.actors.cell import RESTART_DELAY_S_MAX
 from ockam.actors.message import Message
-from ockam.actors.node import Node
+from ockam.actors.node import ROUND_RUNS_MIN, RUNS_PER_BATCH_MAX, Node
 from ockam.actors.worker import Worker
 from ockam.errors import AddressInUse
 
@@ -232,18 +232,36 @@ async def test_a_mailbox_is_full_by_count_and_by_bytes_and_wakes_waiting_tasks(
         node.unregister(A)
 
 
-async def test_two_workers_that_call_each_other_for_ever_do_not_stop_the_node(node: Node) -> None:
-    class Ping(Worker):
-        def handle(self, message: Message) -> None:
-            self.reply(message, message.payload)
+class Ping(Worker):
+    def handle(self, message: Message) -> None:
+        self.reply(message, message.payload)
 
+
+async def test_two_workers_that_call_each_other_for_ever_do_not_stop_the_node(node: Node) -> None:
+    """Claim: they give way after a hundred rounds, and go on later. Method: count the messages of the first batch."""
     node.register([A], Ping)
     node.register([B], Ping)
     node.send(Message((A,), (B,), b"ball"))
-    for _ in range(3):
+    routed = node.statistics().routed
+    assert routed <= 1 + RUNS_PER_BATCH_MAX // ROUND_RUNS_MIN
+    for _ in range(4):
         await trio.lowlevel.checkpoint()
-    assert node.statistics().routed > 10_000
+    assert node.statistics().routed > routed
     node.unregister(A)
+
+
+async def test_thousands_of_workers_with_one_message_each_are_called_in_one_batch(node: Node) -> None:
+    """Claim: a batch is not cut for its breadth. Method: each worker answers once, before `send_run` returns."""
+    answers: list[bytes] = []
+
+    class Collecting(Worker):
+        def handle(self, message: Message) -> None:
+            answers.append(message.payload)
+
+    node.register([B], Collecting)
+    addresses = [node.register([local(f"ping-{number}")], Ping) for number in range(5_000)]
+    node.send_run([Message((address,), (B,), b"ball") for address in addresses])
+    assert len(answers) == 5_000
 
 
 async def test_a_worker_that_sleeps_starts_at_its_first_message(node: Node) -> None:

@@ -14,7 +14,9 @@ import trio.testing
 from ockam.actors.address import local
 from ockam.actors.turns import (
     LEAVE_S,
+    LIGHT_ABOUT_S,
     LIGHT_S,
+    PAUSE_S,
     READ_BYTES_FIRST,
     READ_BYTES_MAX,
     READ_BYTES_MIN,
@@ -57,6 +59,27 @@ async def test_nobody_waits_while_the_loop_is_not_busy(mock_clock: trio.testing.
             await turns.wait(Share("a"))
         assert turns.waited == 0
         assert not nursery.child_tasks
+
+
+async def test_work_inside_the_node_pauses_while_a_light_connection_is_served(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    """Claim: workers that never rest pause for a light peer only, and only for a moment after its last message. Method:
+    a new peer, a known one that needs little, and one that needs much."""
+    async with trio.open_nursery() as nursery:
+        turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
+        light, busy = Share("a"), Share("b")
+        turns.note(light, trio.current_time())
+        assert turns.pause_s() == 0
+        light.is_known = busy.is_known = True
+        turns.note(light, trio.current_time())
+        assert turns.pause_s() == PAUSE_S
+        mock_clock.jump(LIGHT_ABOUT_S)
+        assert turns.pause_s() == 0
+        began_s = trio.current_time()
+        mock_clock.jump(2 * LIGHT_S)
+        turns.note(busy, began_s)
+        assert turns.pause_s() == 0
 
 
 async def test_light_connections_come_before_a_thousand_that_leave_and_before_busy_ones(

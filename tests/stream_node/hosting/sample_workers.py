@@ -93,6 +93,27 @@ class Deaf(AsyncWorker):
         await trio.sleep_forever()
 
 
+class Crashing(AsyncWorker):
+    async def handle(self, message: Message) -> None:
+        raise RuntimeError("it always fails")
+
+
+class Stopping(AsyncWorker):
+    """Stops in the middle of each message, with others behind it."""
+
+    async def handle(self, message: Message) -> None:
+        self.stop("in the middle")
+        await trio.sleep_forever()
+
+
+class Circling(AsyncWorker):
+    """Has two children that answer each other without end."""
+
+    def started(self) -> None:
+        one, other = (self.start_child([local(name)], Echo) for name in ("circling-1", "circling-2"))
+        self.context.send(Message((one,), (other,), b"ball"))
+
+
 class Flooding(AsyncWorker):
     """Pushes to the stream `flood` without end, and does not wait for the confirms of one before it pushes others."""
 

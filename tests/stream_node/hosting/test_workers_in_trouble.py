@@ -13,9 +13,11 @@ import pytest
 import trio
 
 from ockam import local
+from ockam.actors.async_worker import RUN_MESSAGES_MAX
+from ockam.actors.mailbox import BYTES_MAX
 from ockam.protocol import ERROR
 from stream_client import ClientError, blocking, connect
-from stream_node.hosting.status import OWN_WORKERS, OwnWorkersRequest
+from stream_node.hosting.status import OWN_WORKERS, OwnWorker, OwnWorkersRequest
 from stream_node.node.process import NodeProcess
 from tests.style.tree import ROOT
 from tests.support.served import PATIENCE_S, Served, neighbour, served, wait_until
@@ -29,15 +31,34 @@ async def answers(node: Served) -> bool:
         return (await (await node.peer()).ask((local("echo"),), b"hello")).payload == b"hello"
 
 
-@pytest.mark.parametrize("name", ["Hanging", "Deaf"])
-async def test_a_worker_that_takes_nothing_harms_nobody(tmp_path: Path, name: str) -> None:
-    """Method: one connection sends it more than its mailbox holds, and then asks the neighbour over the same one."""
+async def own_workers(node: Served) -> list[OwnWorker]:
+    request = OWN_WORKERS.encode_request(OwnWorkersRequest(1))
+    answer = await (await node.peer()).ask((local("node_own_workers"),), request)
+    return OWN_WORKERS.decode_response(answer.payload).workers
+
+
+@pytest.mark.parametrize("name", ["Hanging", "Deaf", "Crashing", "Stopping"])
+async def test_a_worker_that_does_not_do_its_work_harms_nobody(tmp_path: Path, name: str) -> None:
+    """Claim: a worker that hangs, never reads, crashes or stops in the middle of each message holds at most what fits
+    in its mailbox, and those beside it go on. Method: one connection sends it more than its mailbox holds, and then
+    asks the neighbour over the same one; the status says how many messages wait."""
     async with served(tmp_path, worker=(ECHO, f"{SAMPLES}:{name}@sick")) as node, neighbour(node):
         peer = await node.peer()
         flood = peer.frame((local("sick"),), bytes(10_000), return_route=()) * 3_000
         await peer.stream.send_all(flood)
         assert (await peer.ask((local("echo"),), b"hello")).payload == b"hello"
         assert await answers(node)
+        (waiting,) = [each.waiting for each in (await own_workers(node)) if each.address == "sick"]
+        assert waiting <= BYTES_MAX // 10_000 + 1 + RUN_MESSAGES_MAX
+
+
+async def test_workers_that_answer_each_other_without_end_harm_nobody(tmp_path: Path) -> None:
+    """Method: a neighbour pushes and pulls, and another worker is asked, while the messages of the two go on."""
+    async with served(tmp_path, worker=(ECHO, f"{SAMPLES}:Circling@sick")) as node, neighbour(node):
+        routed = node.statistics().node.routed
+        for _ in range(10):
+            assert await answers(node)
+        assert node.statistics().node.routed > routed + 1_000
 
 
 async def test_a_worker_that_floods_a_stream_harms_nobody(tmp_path: Path) -> None:
@@ -56,8 +77,7 @@ async def test_a_crash_is_told_to_its_sender_and_the_status_counts_it(tmp_path: 
         peer = await node.peer()
         assert ERROR.is_in((await peer.ask((local("parent"),), b"fail")).payload)
         assert (await peer.ask((local("parent"),), b"again")).payload == b"again"
-        answer = await peer.ask((local("node_own_workers"),), OWN_WORKERS.encode_request(OwnWorkersRequest(1)))
-        tree = OWN_WORKERS.decode_response(answer.payload).workers
+        tree = await own_workers(node)
         assert [(each.address, each.depth, each.kind, each.state, each.restarts) for each in tree] == [
             ("echo", 0, "Echo", "running", 0),
             ("parent", 0, "Parent", "running", 1),

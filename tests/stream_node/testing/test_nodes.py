@@ -19,6 +19,7 @@ import trio
 
 from stream_client import ConnectionLost, Framing, NodeUnreachable, blocking, connect
 from stream_node.testing import HostedNode, NodeNotRunning, NodeNotStarted, memory_node, node
+from stream_storage.sqlite import in_memory
 from tests.style.tree import ROOT
 
 EACH_KIND = pytest.mark.parametrize("make", [memory_node, node])
@@ -247,6 +248,35 @@ with {make}() as running:
         os.killpg(program.pid, 0)
     with pytest.raises(NodeUnreachable), blocking.connect(address):
         pass
+
+
+def test_a_database_in_memory_that_is_used_again_is_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: the database of a node in memory, which the next node gets, has nothing of the first. Method: a node with
+    streams, positions and groups; SQLite's own dump of its database afterwards, and of a new one."""
+    monkeypatch.setattr(in_memory, "_emptied", [])
+    new = "".join(in_memory.open_in_memory().connection.iterdump())
+    with memory_node() as running, blocking.connect(running.address) as client:
+        orders = client.create("orders")
+        orders.push(b"x", key=b"k", headers={"a": "b"})
+        with orders.consumer("billing") as consumer:
+            next(iter(consumer))
+        shared = client.create_partitioned("shared", 2)
+        shared.push(b"x", key=b"k")
+        with shared.shared_consumer("group") as member:
+            next(iter(member))
+    (connection,) = in_memory._emptied
+    assert "".join(connection.iterdump()) == new
+    assert in_memory.open_in_memory().connection is connection
+
+
+def test_a_database_in_memory_that_has_grown_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: a test with much data does not keep its memory for the tests after it. Method: a node with 8 MB."""
+    monkeypatch.setattr(in_memory, "_emptied", [])
+    with memory_node() as running, blocking.connect(running.address) as client:
+        orders = client.create("orders")
+        for _ in range(8):
+            orders.push(bytes(1_000_000))
+    assert in_memory._emptied == []
 
 
 def test_a_fork_has_nodes_of_its_own() -> None:
