@@ -1,8 +1,9 @@
 """Goal: whatever order crashes, stops, restarts and messages come in, each worker of a tree ends as its `Restarts` say.
 
-Method: Hypothesis draws a tree of workers of both kinds and a list of steps. A model of some eighty lines, without
-tasks, mailboxes and callbacks, takes the same steps; after each, the node's tree, counts and handled messages must be
-the model's. The clock is virtual, and jumps to each restart that the model expects."""
+Method: Hypothesis draws a tree of workers of both kinds and a list of steps. A worker that awaits may hang, so that it
+is stopped in the middle, with messages behind that one. A model of some eighty lines, without tasks, mailboxes and
+callbacks, takes the same steps; after each, the node's tree, counts and handled messages must be the model's. The clock
+is virtual, and jumps to each restart that the model expects."""
 
 from __future__ import annotations
 
@@ -74,6 +75,8 @@ def factory_of(plan: Plan, handled: Handled) -> Callable[[], Worker]:
     class Awaiting(AsyncWorker, Both):
         async def handle(self, message: Message) -> None:
             self.note(message.payload)
+            if message.payload == b"hang":
+                await trio.sleep_forever()
             await trio.lowlevel.checkpoint()
 
     class Called(Both):
@@ -85,12 +88,14 @@ def factory_of(plan: Plan, handled: Handled) -> Callable[[], Worker]:
 
 @dataclass
 class Model:
-    """What a worker and its children are expected to do. due_s: when it starts again; None: it runs."""
+    """What a worker and its children are expected to do. due_s: when it starts again; None: it runs.
+    is_hanging: whether it never ends with its message, so that it can only be stopped in the middle."""
 
     plan: Plan
     world: World
     parent: Model | None
     due_s: float | None = None
+    is_hanging: bool = False
     order: int = 0
     crashes: int = 0
     crashed_s: float = 0.0
@@ -113,12 +118,13 @@ class Model:
 
     def work(self) -> None:
         stops = False
-        while self.waiting:
+        while self.waiting and not self.is_hanging:
             payload = self.waiting.pop(0)
             self.world.handled.append((self.plan.name, payload))
             if payload == b"crash":
                 self.world.crashes += 1
                 return self.end("RuntimeError('told to crash')", is_crash=True)
+            self.is_hanging = payload == b"hang" and self.plan.awaits
             # A worker with callbacks still handles the messages that it was given together with this one.
             stops = stops or payload == b"stop"
             if stops and self.plan.awaits:
@@ -197,7 +203,7 @@ def shown(node: Node) -> list[object]:
 
 
 STEPS = st.one_of(
-    st.tuples(st.sampled_from(("crash", "crash", "stop", "work", "unregister")), st.integers(0, 6)),
+    st.tuples(st.sampled_from(("crash", "crash", "stop", "work", "hang", "unregister")), st.integers(0, 6)),
     st.tuples(st.just("wait"), st.sampled_from((0.05, 0.15, 0.5, 2.0, 6.0, 70.0))),
 )
 
