@@ -19,7 +19,7 @@ import trio.testing
 
 from bench.plan import Plan
 from bench.report import Sample
-from ockam import NEVER, AsyncWorker, Message, Node, TcpTransport, Worker, local
+from ockam import NEVER, AsyncWorker, Message, Node, Route, TcpTransport, Worker, local
 from stream_node.node.process import memory_bytes
 
 ASKED, ASLEEP = "actors: asked and answered", "actors: asleep"
@@ -86,8 +86,8 @@ async def _asked(system: str, round_: int, window: int, messages: int) -> Sample
                 await self.ask(route, b"a payload of 24 bytes...", 60.0)
 
     async with trio.open_nursery() as nursery:
-        node, route = Node(nursery), (local("echo"),)
-        asked = node
+        node = asked = Node(nursery)
+        route: Route = (local("echo"),)
         if system == THROUGH_TCP:
             asked = Node(nursery)
             (address,) = await TcpTransport(asked, nursery).listen("127.0.0.1", 0)

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from bench.measure import sample_fields
 from bench.plan import Plan
-from bench.report import OURS, Sample, percentiles
+from bench.report import OURS, Sample
+from stream_node.bench.run import Timed
 
 TESTED, STARTED = "tests: of a user's file, each with a node", "tests: starts of node()"
 IN_MEMORY, REAL = "a node in memory", "a real node"
@@ -55,9 +57,7 @@ def samples(plan: Plan) -> Iterator[Sample]:
                 work=STARTED,
                 system=system,
                 round=round_,
-                messages=len(starts_us),
-                seconds=sum(starts_us) / 1e6,
-                **percentiles(starts_us),
+                **sample_fields(Timed(len(starts_us), sum(starts_us) / 1e6, starts_us)),
             )
 
 
