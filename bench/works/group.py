@@ -16,7 +16,7 @@ from bench.own import ROOT
 from bench.plan import Plan
 from bench.report import OURS, Sample
 from bench.servers.bench_node import BenchNode
-from bench.works.share_member import READY
+from bench.share_member import READY
 from stream_client import StreamClient, connect
 
 STARTED: Final = "group: from the start of its members to a message of each partition"
@@ -37,7 +37,7 @@ def samples(plan: Plan) -> Iterator[Sample]:
             trio.run(_make, node.address, KILL_PARTITIONS)
             # The one that is killed reads nothing: it only holds its partitions.
             arguments = (node.address, "", NAME, str(KILL_PARTITIONS), KILL_GROUP, "1", "2")
-            command = [sys.executable, "-m", "bench.works.share_member", *arguments]
+            command = [sys.executable, "-m", "bench.share_member", *arguments]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as member:
                 try:
                     yield trio.run(_kill, node, member, round_)

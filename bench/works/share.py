@@ -14,7 +14,7 @@ from bench.errors import BenchFailed
 from bench.own import ROOT, Own
 from bench.plan import Plan
 from bench.report import Sample
-from bench.works.share_member import READY
+from bench.share_member import READY
 from stream_client import connect
 from stream_node.node.process import NodeProcess
 
@@ -65,7 +65,7 @@ def _read(own: Own, door: str, store: str, group: str, messages: int) -> float:
 
     messages: how many each partition has.
     """
-    command = [sys.executable, "-m", "bench.works.share_member", door, store, STREAM, str(PARTITIONS), group]
+    command = [sys.executable, "-m", "bench.share_member", door, store, STREAM, str(PARTITIONS), group]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": ROOT}
     members = [
         subprocess.Popen([*command, str(messages), str(MEMBERS)], env=own.variables(), **pipes) for _ in range(MEMBERS)

@@ -1,6 +1,6 @@
 """One member of the group in `bench/works/share.py`: a process that reads its share of a stream's partitions.
 
-    python -m bench.works.share_member NODE VIA STREAM PARTITIONS GROUP MESSAGES MEMBERS
+    python -m bench.share_member NODE VIA STREAM PARTITIONS GROUP MESSAGES MEMBERS
 
 VIA: a node that forwards, or empty. MESSAGES: how many each partition has. It prints `ready` when it has its
 partitions, waits for a line, and prints the times of its start and of its last message, in nanoseconds of the
