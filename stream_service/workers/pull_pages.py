@@ -12,6 +12,7 @@ from ockam.protocol import error_payload
 from stream_service.cutting import CUT_PULL, CutMessage, CutPage, CutPull
 from stream_service.extensions import (
     MARKED_PULL,
+    PACKED_PULL,
     RICH_PULL,
     FromEnd,
     FromIndex,
@@ -78,6 +79,14 @@ class Pull:
         self.goes_on = isinstance(request, PackedPull) and wait_s > 0
         self.payload_bytes_max = payload_bytes_max(message)
 
+    def rest(self) -> Message:
+        """Returns its request, without the parts that were sent."""
+        asked, page, message = self.request, self.page, self.message
+        if not isinstance(asked, PackedPull) or page.start is asked.start:
+            return message
+        left = PackedPull(asked.request_id, page.start, page.limit, asked.wait_ms, asked.created_us)
+        return Message(message.onward_route, message.return_route, PACKED_PULL.encode_request(left), message.origin)
+
 
 class SharedPart(NamedTuple):
     """A part of a page for all pulls that wait at the same index: the new messages up to the end of the stream.
@@ -123,9 +132,12 @@ class PullPages:
 
     def find(self, pull: Pull) -> list[Record] | None:
         """Finds the messages of a pull's page in memory. Returns None if the page must be read from the disk."""
-        found = [] if self._is_empty(pull.page) else self._find_in_tail(pull) or None
-        if found is not None:
-            pull.page.found = found
+        if self._is_empty(pull.page):
+            return []
+        found = self._find_in_tail(pull)
+        if not found:
+            return None
+        pull.page.found = found
         return found
 
     def answer(self, pull: Pull) -> Message:

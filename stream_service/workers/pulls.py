@@ -139,7 +139,7 @@ class PullQueue:
         read = self._machine.take_batch()
         waiting, blocked, long_polls = self._clear()
         self._worker.context.send_run([self._pages.answer(pull) for pull in long_polls])
-        return [pull.message for pull in (*read, *waiting, *blocked)]
+        return [pull.rest() for pull in (*read, *waiting, *blocked)]
 
     def close(self) -> None:
         self._machine.note(CLOSE)
@@ -308,6 +308,7 @@ class PullQueue:
                 answers.append(self._pages.answer(pull))
                 if pull.goes_on:
                     # The rest of its page waits like a new pull, and so is answered behind this part.
+                    pull.page.found = []
                     self._machine.add(pull)
         self._worker.context.send_run(answers)
 
