@@ -42,6 +42,8 @@ FILLING: Final = 25_000
 """Messages that are sent to a worker that takes none, before the others: more than its mailbox holds."""
 FILLED_AT_ONCE: Final = 100
 SICK = (local("sick"),)
+TO_SICK = Message(SICK, (), bytes(100))
+"""A message to the worker in trouble. Nobody gets the errors by which it would be answered."""
 
 
 class Troubled(AsyncWorker):
@@ -81,13 +83,13 @@ class Troubled(AsyncWorker):
     async def start_sick(self, sick: WorkerFactory, filling: int) -> None:
         self.start_child(SICK, sick, ALWAYS)
         for number in range(filling):
-            self.send(SICK, bytes(100))
+            self.context.send(TO_SICK)
             if number % FILLED_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
 
     async def send_on_and_on(self) -> None:
         while True:
-            self.send(SICK, bytes(100))
+            self.context.send(TO_SICK)
             await trio.sleep(SEND_INTERVAL_S)
 
 
@@ -136,7 +138,7 @@ class Stopped(Troubled):
         while True:
             self.start_child(SICK, Hanging)
             for _ in range(10):
-                self.send(SICK, bytes(100))
+                self.context.send(TO_SICK)
             await trio.sleep(SEND_INTERVAL_S)
             self.stop_child(SICK[0])
             await trio.sleep(SEND_INTERVAL_S)
