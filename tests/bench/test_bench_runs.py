@@ -213,8 +213,8 @@ def test_every_part_can_be_asked_for() -> None:
             "cardinal",
             "export",
         ),
-        *("export-ways", "export-start", "block", "backfill", "grpc", "security", "flood", "watching", "postgres"),
-        "cluster",
+        *("export-ways", "export-start", "block", "backfill", "grpc", "security", "http", "flood"),
+        *("watching", "postgres", "cluster"),
     ]
 
 
