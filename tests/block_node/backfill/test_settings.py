@@ -10,7 +10,7 @@ import pytest
 from block_node.backfill.settings import BackfillSettings, BackfillSettingsError, SourceSetting, describe_sources
 from stream_node.care.doctor_access import check_sources
 from stream_node.cli.node.serve import report_listening
-from stream_node.node.block_services import check_settings
+from stream_node.node.block_services import read_trust
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
 
@@ -39,7 +39,7 @@ def test_the_names_of_the_specification_stand_in_a_table(tmp_path: Path) -> None
         assert getattr(config, f"backfill_{ours}") == value
         assert getattr(Config(), f"backfill_{ours}") == getattr(BackfillSettings(), ours) == default
     assert (config.backfill_initial_retry_delay_secs, config.backfill_greedy) == (2.5, True)
-    check_settings(config)
+    read_trust(config)
     sources = BackfillSettings(block_node_sources=config.backfill_block_node_sources).sources()
     assert sources[1] == SourceSetting("[::1]:4001", ("[::1]:4001",), 2)
 
