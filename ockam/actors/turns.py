@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
 
 import trio
 
@@ -61,31 +63,41 @@ class Share:
         self.cost_s = cost_s
 
 
+class Turn(Protocol):
+    """What waits in a `TurnQueue`, such as a trio.Event. set: called when its time has come."""
+
+    def set(self) -> None: ...
+
+
 class TurnQueue:
     """Connections that wait for the event loop. Hosts alternate; those of one host stay in order."""
 
     def __init__(self) -> None:
-        self._hosts: dict[str, deque[tuple[Share, trio.Event]]] = {}
+        self._hosts: dict[str, deque[tuple[Share, Turn]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._hosts)
 
-    def add(self, share: Share) -> trio.Event:
-        turn = trio.Event()
-        self._hosts.setdefault(share.host, deque()).append((share, turn))
-        return turn
+    def add(self, share: Share, turn: Turn) -> None:
+        waiting = self._hosts.get(share.host)
+        if waiting is None:
+            waiting = self._hosts[share.host] = deque()
+        waiting.append((share, turn))
 
     def let_in(self, budget_s: float) -> None:
         """Lets waiting connections continue, at least one, until the expected time of their steps reaches
         `budget_s`."""
         while self._hosts and budget_s > 0:
-            host = next(iter(self._hosts))
-            waiting = self._hosts.pop(host)
-            share, turn = waiting.popleft()
-            turn.set()
-            budget_s -= share.cost_s
-            if waiting:
-                self._hosts[host] = waiting
+            budget_s -= self.let_one_in().cost_s
+
+    def let_one_in(self) -> Share:
+        host = next(iter(self._hosts))
+        waiting = self._hosts.pop(host)
+        share, turn = waiting.popleft()
+        turn.set()
+        if waiting:
+            self._hosts[host] = waiting
+        return share
 
 
 class Turns:
@@ -117,7 +129,8 @@ class Turns:
             return
         # A light connection goes first, but not a new one: connecting again must bring no advantage.
         first = share.is_known and not leaves and share.used_s(now_s) <= LIGHT_S
-        turn = (self._light if first else self._others).add(share)
+        turn = trio.Event()
+        (self._light if first else self._others).add(share, turn)
         self.waited += 1
         if not self._lets_in:
             self._lets_in = True
@@ -126,18 +139,23 @@ class Turns:
 
     def note(self, share: Share, began_s: float) -> None:
         """Records that the connection has used the event loop from `began_s` until now."""
-        now_s = trio.current_time()
-        cost_s = now_s - began_s
-        self._used_s = self._recent_s(now_s) + cost_s
-        self._at_s = now_s
-        share.note(now_s, cost_s)
-        if share.is_known and share.used_s(now_s) <= LIGHT_S:
-            self._light_at_s = now_s
+        self.note_together([share], began_s)
+        cost_s = share.cost_s
         # One long step delays all other connections, so the next ones are smaller. Short steps may grow again.
         if cost_s > (STEP_S if self._lets_in else STEP_QUIET_S):
             share.read_bytes = max(READ_BYTES_MIN, share.read_bytes // 2)
         elif cost_s * 4 < STEP_S:
             share.read_bytes = min(self._read_bytes_max, share.read_bytes * 2)
+
+    def note_together(self, shares: Sequence[Share], began_s: float) -> None:
+        """Records that these connections have used the event loop from `began_s` until now, each as much as another."""
+        now_s = trio.current_time()
+        self._used_s = self._recent_s(now_s) + now_s - began_s
+        self._at_s = now_s
+        for share in shares:
+            share.note(now_s, (now_s - began_s) / len(shares))
+            if share.is_known and share.used_s(now_s) <= LIGHT_S:
+                self._light_at_s = now_s
 
     def pause_s(self) -> float:
         """Returns how long work inside the node that never ends pauses in each turn of the loop, so that light

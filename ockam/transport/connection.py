@@ -5,8 +5,10 @@ It decides nothing about states, deadlines and frames: `connection_machine` does
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -26,6 +28,7 @@ from ockam.identity.tls_listener import TlsListener
 from ockam.identity.tls_stream import receive_decrypted
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.quotas.usage import party_key
+from ockam.transport.arrivals import ARRIVAL_BYTES_MAX, SMALL_READS_MIN, Arrivals
 from ockam.transport.connection_identity import ConnectionIdentity
 from ockam.transport.connection_machine import (
     SEND_BYTES,
@@ -48,6 +51,16 @@ WHOLE_BYTES_MIN = 64 * 1024
 logger = structlog.get_logger(__name__)
 
 
+class Routed(NamedTuple):
+    """The result of routing some bytes. full: the mailboxes without room that got messages. failure: the error of the
+    frame after the messages. is_refused: nothing was delivered, for the reason that `_turn_away` finds."""
+
+    messages: Sequence[Message] = ()
+    full: Sequence[Mailbox] = ()
+    failure: RemoteProtocolError | None = None
+    is_refused: bool = False
+
+
 class Connection(Worker):
     """A worker that exchanges messages with one peer; `run` does so until either side ends the connection.
 
@@ -65,6 +78,7 @@ class Connection(Worker):
         partial_frames: PartialFrames,
         memory: PeerMemory,
         turns: Turns,
+        arrivals: Arrivals,
         on_spoken: Callable[[Connection], None],
         tls: TlsLayer | None = None,
         tls_listener: TlsListener | None = None,
@@ -109,6 +123,8 @@ class Connection(Worker):
             self._use(tls)
         self._partial_frames = partial_frames
         self._on_spoken, self._turns, self._mailbox = on_spoken, turns, Mailbox()
+        self._arrivals, self._small_reads = arrivals, 0
+        self._arrived: bytes | Routed = b""
         self._nursery: trio.Nursery | None = None
         self._sends = False
         self._wake_reader = trio.Event()
@@ -375,6 +391,16 @@ class Connection(Worker):
 
     async def _read(self) -> bytes:
         """Returns the next bytes, or b"" if the peer has closed its sending side. Raises RemoteProtocolError."""
+        # While all reads are small, they are made and routed by `_take_arrived`, until something needs this task.
+        while self._may_arrive() and self._socket is not None:
+            await self._arrivals.wait(self._socket.fileno(), self._share, self._take_arrived)
+            arrived, self._arrived = self._arrived, b""
+            if isinstance(arrived, Routed):
+                await self._settle(arrived, trio.current_time())
+            elif arrived:
+                return arrived
+            else:
+                break
         deadline_s = self._machine.read_deadline_s(trio.current_time())
         if deadline_s == math.inf:
             return bytes(await self._receive_some(self._usage.read_bytes()))
@@ -386,14 +412,61 @@ class Connection(Worker):
             return bytes(await self._receive_some(self._usage.read_bytes()))
         raise self._machine.read_timeout(deadline_s)
 
+    def _may_arrive(self) -> bool:
+        """Whether `Arrivals` may read this connection: its task is needed for the first messages, for TLS, limits and
+        deadlines, and for the answers of other nodes."""
+        return (
+            self._small_reads >= SMALL_READS_MIN
+            and self._tls is None
+            and self.open_requests is None
+            and self.link is None
+            and not self._usage.slows
+            and self._machine.read_deadline_s(0.0) == math.inf
+        )
+
+    def _take_arrived(self) -> bool:
+        """Reads and routes a few bytes, in the batch of `Arrivals`. Returns False if the task must go on: with
+        `_arrived`, or if that is empty, by reading itself."""
+        if self._socket is None or not self._may_arrive():
+            return False
+        try:
+            arrived = os.read(self._socket.fileno(), ARRIVAL_BYTES_MAX)
+        except OSError:
+            return False
+        # The end of the bytes is there to be read again. A large read waits for its turn.
+        if not 0 < len(arrived) < ARRIVAL_BYTES_MAX:
+            self._arrived = arrived
+            return False
+        routed = self._deliver(arrived, trio.current_time())
+        machine = self._machine
+        if (
+            routed.full
+            or routed.failure is not None
+            or machine.partial_bytes
+            or (machine.backlog.size_bytes and machine.must_hold_back())
+        ):
+            self._arrived = routed
+            return False
+        return True
+
     async def _route(self, chunk: bytes) -> bool:
         """Delivers the messages that these bytes complete. Then waits for room for more messages and more answers.
         Returns False if the messages are refused, for the reason that `_turn_away` finds."""
-        machine = self._machine
         began_s = trio.current_time()
+        # All messages are delivered in one batch, so that every worker gets its messages as one run and answers them
+        # with one commit and one send.
+        with self._node.batch():
+            routed = self._deliver(chunk, began_s)
+        self._turns.note(self._share, began_s)
+        return await self._settle(routed, began_s)
+
+    def _deliver(self, chunk: bytes, began_s: float) -> Routed:
+        """Delivers the messages that these bytes complete. A batch of the node is open."""
+        machine = self._machine
         is_first = not machine.received
         partial_before_bytes = machine.partial_bytes
         messages, failure = machine.receive_data(chunk, began_s)
+        self._small_reads = self._small_reads + 1 if len(chunk) < ARRIVAL_BYTES_MAX else 0
         self._usage.note_read(len(messages), len(chunk), began_s)
         if is_first and messages:
             messages = self._take_first(messages)
@@ -402,31 +475,32 @@ class Connection(Worker):
             self._partial_frames.note(self, partial_before_bytes, machine.partial_bytes)
         # A refused token, or an identity with too many connections: nothing of the chunk is delivered.
         if self._who.refused is not None:
-            return False
+            return Routed(is_refused=True)
         if messages and self._usage.refusal is not None:
             self._usage.refuse(self._node, messages)
-            return False
+            return Routed(is_refused=True)
         if self.open_requests:
             self.open_requests.answered(messages)
         if self.link is not None:
             messages = self.link.receive(messages)
-        # All messages are delivered in one batch, so that every worker gets its messages as one run and answers them
-        # with one commit and one send.
-        with self._node.batch():
-            fed = self._node.deliver_run(messages)
-            full = [mailbox for mailbox in fed if mailbox.full]
-        self._turns.note(self._share, began_s)
+        fed = self._node.deliver_run(messages)
+        return Routed(messages, [mailbox for mailbox in fed if mailbox.full], failure)
+
+    async def _settle(self, routed: Routed, began_s: float) -> bool:
+        """Waits for room for more messages and more answers, after those of `routed`, which came at `began_s`."""
+        if routed.is_refused:
+            return False
         # A bad frame ends the connection, but the messages before it are delivered.
-        if failure is not None:
-            raise failure
-        await self._wait_rooms(full, messages)
+        if routed.failure is not None:
+            raise routed.failure
+        await self._wait_rooms(routed.full, routed.messages)
         await self._usage.wait_room()
         # A link is read whatever waits for the node at its other end, which may read only while we do.
-        while self.open_requests is None and machine.must_hold_back():
+        while self.open_requests is None and self._machine.must_hold_back():
             self._wake_reader = trio.Event()
             await self._wake_reader.wait()
         # This waiting time must not count against the peer either.
-        machine.excuse(trio.current_time() - began_s)
+        self._machine.excuse(trio.current_time() - began_s)
         return True
 
     async def _wait_rooms(self, full: Sequence[Mailbox], messages: Sequence[Message]) -> None:

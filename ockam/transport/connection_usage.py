@@ -85,6 +85,11 @@ class ConnectionUsage:
                 if frequent is None or not message.payload.startswith(frequent.tags):
                     node.refuse(message, self.refusal)
 
+    @property
+    def slows(self) -> bool:
+        """Whether reading may have to wait for a limit of the identity, or refuses what it reads."""
+        return self.usage.is_rated or self.usage.counts_bytes or self.refusal is not None
+
     def read_bytes(self) -> int:
         share_bytes = self._share.read_bytes
         return min(share_bytes, self.usage.machine.read_bytes_max()) if self.usage.is_rated else share_bytes

@@ -27,6 +27,7 @@ from ockam.identity.tls_listener import TlsListener
 from ockam.log_rate import LogRate
 from ockam.quotas.memory import MEMORY_BYTES_MAX, PeerMemory
 from ockam.quotas.usage import party_key
+from ockam.transport.arrivals import Arrivals
 from ockam.transport.calling import Caller, Framing
 from ockam.transport.connection import Connection
 from ockam.transport.connection_machine import ConnectionLimits
@@ -111,6 +112,7 @@ class TcpTransport:
         self._dialling: dict[tuple[str, bool], Mailbox] = {}
         self._partial_frames = PartialFrames()
         self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
+        self._arrivals = Arrivals(node, nursery, self._turns)
         self.memory = PeerMemory(memory_bytes_max, node.batch)
         self._accepted = 0
         self._closed: Counter[str] = Counter()
@@ -305,6 +307,7 @@ class TcpTransport:
             partial_frames=self._partial_frames,
             memory=self.memory,
             turns=self._turns,
+            arrivals=self._arrivals,
             on_spoken=self._silent.discard,
             tls=tls,
             tls_listener=self._tls if wire is None and identity is None else None,

@@ -33,7 +33,9 @@ from tests.support.served import wait_until
 
 def test_hosts_take_turns_and_connections_of_a_host_after_each_other() -> None:
     queue = TurnQueue()
-    turns = {name: queue.add(Share(name[0])) for name in ("a1", "a2", "a3", "b1", "c1", "c2")}
+    turns = {name: trio.Event() for name in ("a1", "a2", "a3", "b1", "c1", "c2")}
+    for name, turn in turns.items():
+        queue.add(Share(name[0]), turn)
     served: list[str] = []
     while queue:
         queue.let_in(1e-9)
@@ -47,7 +49,8 @@ def test_as_many_are_let_in_as_their_steps_are_likely_to_take() -> None:
     for cost_s in (0.001, 0.001, 0.5, 0.001):
         share = Share("a")
         share.cost_s = cost_s
-        turns.append(queue.add(share))
+        turns.append(trio.Event())
+        queue.add(share, turns[-1])
     queue.let_in(0.01)
     assert [turn.is_set() for turn in turns] == [True, True, True, False]
 
