@@ -63,7 +63,7 @@ class Share:
         self.cost_s = cost_s
 
 
-class Turn(Protocol):
+class HasTurn(Protocol):
     """What waits in a `TurnQueue`, such as a trio.Event. set: called when its time has come."""
 
     def set(self) -> None: ...
@@ -73,12 +73,12 @@ class TurnQueue:
     """Connections that wait for the event loop. Hosts alternate; those of one host stay in order."""
 
     def __init__(self) -> None:
-        self._hosts: dict[str, deque[tuple[Share, Turn]]] = {}
+        self._hosts: dict[str, deque[tuple[Share, HasTurn]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._hosts)
 
-    def add(self, share: Share, turn: Turn) -> None:
+    def add(self, share: Share, turn: HasTurn) -> None:
         waiting = self._hosts.get(share.host)
         if waiting is None:
             waiting = self._hosts[share.host] = deque()

@@ -1,4 +1,4 @@
-"""Arrivals: reads the sockets of many connections in one task, and in one batch of the node. It routes nothing.
+"""ReadyConnections: reads the sockets of many connections in one task, and in one batch of the node. It routes nothing.
 
 Else a thousand clients with one push each are a thousand tasks that are woken one by one, a thousand batches, and a
 commit for every few of them."""
@@ -21,16 +21,15 @@ SMALL_READS_MIN = 4
 """The number of small reads in a row after which a connection is read here. Each change costs some system calls."""
 
 
-class Arrival:
-    """A connection that waits for bytes of its peer. take: reads and routes them, see `Arrivals.wait`.
+class ReadyConnection:
+    """A connection that waits for bytes of its peer. take: see `ReadyConnections.wait`.
 
     Invariant: `ended` is set when the connection's own task must go on. From then on `take` is not called."""
 
     __slots__ = ("_take", "ended", "error", "is_queued", "share")
 
     def __init__(self, share: Share, take: Callable[[], bool]) -> None:
-        self.share = share
-        self._take = take
+        self.share, self._take = share, take
         self.is_queued = False
         self.ended = trio.Event()
         self.error: Exception | None = None
@@ -38,18 +37,16 @@ class Arrival:
     def set(self) -> None:
         """Takes the bytes, now that it is the turn of this connection."""
         self.is_queued = False
-        if self.ended.is_set():
-            return
         # A mistake in our code ends this connection, and not all connections.
         try:
-            if self._take():
+            if self.ended.is_set() or self._take():
                 return
         except Exception as error:
             self.error = error
         self.ended.set()
 
 
-class Arrivals:
+class ReadyConnections:
     """The connections that one task reads, at most ARRIVALS_MAX of them in each turn of the event loop.
 
     Invariant: while there are arrivals, the task runs, and `_poll` watches their sockets. A queued arrival is in
@@ -58,13 +55,13 @@ class Arrivals:
     def __init__(self, node: Node, nursery: trio.Nursery, turns: Turns) -> None:
         self._node, self._nursery, self._turns = node, nursery, turns
         self._poll = select.epoll()
-        self._arrivals: dict[int, Arrival] = {}
+        self._arrivals: dict[int, ReadyConnection] = {}
         self._queue = TurnQueue()
         self._scope = trio.CancelScope()
 
     async def wait(self, descriptor: int, share: Share, take: Callable[[], bool]) -> None:
         """Calls `take` in a batch of the node whenever the socket has bytes. Returns when it has returned False."""
-        arrival = Arrival(share, take)
+        arrival = ReadyConnection(share, take)
         if not self._arrivals:
             self._scope = trio.CancelScope()
             self._nursery.start_soon(self._run, self._scope)
@@ -103,6 +100,4 @@ class Arrivals:
         with self._node.batch():
             while self._queue and len(taken) < ARRIVALS_MAX:
                 taken.append(self._queue.let_one_in())
-        now_s = self._turns.note_used(began_s)
-        for share in taken:
-            share.note(now_s, (now_s - began_s) / len(taken))
+        self._turns.note_together(taken, began_s)

@@ -28,7 +28,7 @@ from ockam.identity.tls_listener import TlsListener
 from ockam.identity.tls_stream import receive_decrypted
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.quotas.usage import party_key
-from ockam.transport.arrivals import ARRIVAL_BYTES_MAX, SMALL_READS_MIN, Arrivals
+from ockam.transport.arrivals import ARRIVAL_BYTES_MAX, SMALL_READS_MIN, ReadyConnections
 from ockam.transport.connection_identity import ConnectionIdentity
 from ockam.transport.connection_machine import (
     SEND_BYTES,
@@ -78,7 +78,7 @@ class Connection(Worker):
         partial_frames: PartialFrames,
         memory: PeerMemory,
         turns: Turns,
-        arrivals: Arrivals,
+        arrivals: ReadyConnections,
         on_spoken: Callable[[Connection], None],
         tls: TlsLayer | None = None,
         tls_listener: TlsListener | None = None,
@@ -413,8 +413,8 @@ class Connection(Worker):
         raise self._machine.read_timeout(deadline_s)
 
     def _may_arrive(self) -> bool:
-        """Whether `Arrivals` may read this connection: its task is needed for the first messages, for TLS, limits and
-        deadlines, and for the answers of other nodes."""
+        """Whether `ReadyConnections` may read this connection. Its task is needed for the first messages, for TLS,
+        limits and deadlines, and for the answers of other nodes."""
         return (
             self._small_reads >= SMALL_READS_MIN
             and self._tls is None
@@ -425,7 +425,7 @@ class Connection(Worker):
         )
 
     def _take_arrived(self) -> bool:
-        """Reads and routes a few bytes, in the batch of `Arrivals`. Returns False if the task must go on: with
+        """Reads and routes a few bytes, in the batch of `ReadyConnections`. Returns False if the task must go on: with
         `_arrived`, or if that is empty, by reading itself."""
         if self._socket is None or not self._may_arrive():
             return False
@@ -439,15 +439,11 @@ class Connection(Worker):
             return False
         routed = self._deliver(arrived, trio.current_time())
         machine = self._machine
-        if (
-            routed.full
-            or routed.failure is not None
-            or machine.partial_bytes
-            or (machine.backlog.size_bytes and machine.must_hold_back())
-        ):
-            self._arrived = routed
-            return False
-        return True
+        holds_back = machine.backlog.size_bytes and machine.must_hold_back()
+        if not (routed.full or routed.failure or machine.partial_bytes or holds_back):
+            return True
+        self._arrived = routed
+        return False
 
     async def _route(self, chunk: bytes) -> bool:
         """Delivers the messages that these bytes complete. Then waits for room for more messages and more answers.

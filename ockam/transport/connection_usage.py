@@ -88,6 +88,7 @@ class ConnectionUsage:
     @property
     def slows(self) -> bool:
         """Whether reading may have to wait for a limit of the identity, or refuses what it reads."""
+        # Either can begin at any time: the rules change, and a token proves another identity.
         return self.usage.is_rated or self.usage.counts_bytes or self.refusal is not None
 
     def read_bytes(self) -> int:

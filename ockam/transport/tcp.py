@@ -27,7 +27,7 @@ from ockam.identity.tls_listener import TlsListener
 from ockam.log_rate import LogRate
 from ockam.quotas.memory import MEMORY_BYTES_MAX, PeerMemory
 from ockam.quotas.usage import party_key
-from ockam.transport.arrivals import Arrivals
+from ockam.transport.arrivals import ReadyConnections
 from ockam.transport.calling import Caller, Framing
 from ockam.transport.connection import Connection
 from ockam.transport.connection_machine import ConnectionLimits
@@ -112,7 +112,7 @@ class TcpTransport:
         self._dialling: dict[tuple[str, bool], Mailbox] = {}
         self._partial_frames = PartialFrames()
         self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
-        self._arrivals = Arrivals(node, nursery, self._turns)
+        self._arrivals = ReadyConnections(node, nursery, self._turns)
         self.memory = PeerMemory(memory_bytes_max, node.batch)
         self._accepted = 0
         self._closed: Counter[str] = Counter()

@@ -19,7 +19,7 @@ from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.actors.worker import Worker
-from ockam.transport.arrivals import ARRIVALS_MAX, SMALL_READS_MIN, Arrivals
+from ockam.transport.arrivals import ARRIVALS_MAX, SMALL_READS_MIN, ReadyConnections
 from ockam.transport.wire_head import HEAD
 from tests.ockam.tcp_server import Server, serve
 from tests.support.peer import Peer
@@ -122,7 +122,7 @@ async def test_no_peer_is_read_while_the_mailbox_that_it_filled_is_full() -> Non
 async def test_a_mistake_ends_the_wait_of_one_connection_and_leaves_the_others() -> None:
     found: list[str] = []
     async with trio.open_nursery() as nursery:
-        arrivals = Arrivals(Node(nursery), nursery, Turns(nursery, read_bytes_max=READ_BYTES_MAX))
+        arrivals = ReadyConnections(Node(nursery), nursery, Turns(nursery, read_bytes_max=READ_BYTES_MAX))
         pairs = {name: trio.socket.socketpair() for name in ("bad", "good")}
 
         def take(name: str) -> bool:
@@ -158,7 +158,7 @@ async def test_a_turn_reads_a_bounded_number_of_connections_and_hosts_alternate(
         await theirs.send(b".")
     async with trio.open_nursery() as nursery:
         node = Node(nursery)
-        arrivals = Arrivals(node, nursery, Turns(nursery, read_bytes_max=READ_BYTES_MAX))
+        arrivals = ReadyConnections(node, nursery, Turns(nursery, read_bytes_max=READ_BYTES_MAX))
 
         def take(host: str) -> bool:
             order.append(host)
