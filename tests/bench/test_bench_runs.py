@@ -17,13 +17,14 @@ import pytest
 from bench import compared, run
 from bench.__main__ import build
 from bench.big_log import STREAM, extend_log
+from bench.goals import goals
 from bench.measure import push_rate
 from bench.own import Own
 from bench.plan import QUICK
 from bench.report import OURS, Report
 from bench.run import PARTS, Options, run_bench
 from bench.servers.bench_node import BenchNode
-from bench.works import backfill, followers, grpc, grpc_bytes, scale
+from bench.works import backfill, followers, grpc, grpc_bytes, http, scale
 from bench.works.codec import compare
 from bench.works.scale import UNGROUPED, measure_alone, measure_node
 from stream_client import blocking
@@ -128,6 +129,17 @@ def test_followers_by_parts_and_by_pages_get_every_message() -> None:
         (OURS + followers.PULLED, 3, 60),
     ]
     assert all(each.p50_us is not None and each.p50_us > 0 for each in samples)
+
+
+def test_each_kind_of_request_over_http_is_measured() -> None:
+    """Goal: every goal of HTTP has a figure. Method: the shortest run; the counts of its samples."""
+    samples = list(http.samples(msgspec.structs.replace(TINY, rounds=1, http_seconds=0.01)))
+    assert [(each.window, each.clients) for each in samples] == [
+        (each.messages, each.connections) for each in http.WORKS.values()
+    ]
+    assert all(each.messages >= each.window and each.p50_us for each in samples)
+    found = list(goals(Report(started="", machine="", sqlite="", quick=True, samples=samples)))
+    assert sum("over HTTP" in goal.what and bool(goal.measured) for goal in found) == len(http.WORKS)
 
 
 @pytest.mark.soak
