@@ -17,6 +17,8 @@ ARRIVAL_BYTES_MAX = 4096
 """The connections whose reads are all smaller are read here. A larger read is a step of its own (`Turns`)."""
 ARRIVALS_MAX = 64
 """The most reads of one turn of the event loop. With the work of their messages they take some 6 ms."""
+HAS_EPOLL = hasattr(select, "epoll")
+"""Linux has it. Elsewhere, each connection reads itself."""
 SMALL_READS_MIN = 4
 """The number of small reads in a row after which a connection is read here. Each change costs some system calls."""
 
@@ -54,7 +56,8 @@ class ReadyConnections:
 
     def __init__(self, node: Node, nursery: trio.Nursery, turns: Turns) -> None:
         self._node, self._nursery, self._turns = node, nursery, turns
-        self._poll = select.epoll()
+        if HAS_EPOLL:
+            self._poll = select.epoll()
         self._arrivals: dict[int, ReadyConnection] = {}
         self._queue = TurnQueue()
         self._scope = trio.CancelScope()

@@ -28,7 +28,7 @@ from ockam.identity.tls_listener import TlsListener
 from ockam.identity.tls_stream import receive_decrypted
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.quotas.usage import party_key
-from ockam.transport.arrivals import ARRIVAL_BYTES_MAX, SMALL_READS_MIN, ReadyConnections
+from ockam.transport.arrivals import ARRIVAL_BYTES_MAX, HAS_EPOLL, SMALL_READS_MIN, ReadyConnections
 from ockam.transport.connection_identity import ConnectionIdentity
 from ockam.transport.connection_machine import (
     SEND_BYTES,
@@ -416,7 +416,8 @@ class Connection(Worker):
         """Whether `ReadyConnections` may read this connection. Its task is needed for the first messages, for TLS,
         limits and deadlines, and for the answers of other nodes."""
         return (
-            self._small_reads >= SMALL_READS_MIN
+            HAS_EPOLL
+            and self._small_reads >= SMALL_READS_MIN
             and self._tls is None
             and self.open_requests is None
             and self.link is None
