@@ -7,7 +7,7 @@ the protocols, which also raise the errors. The columns of a packed page are mad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise, repeat
 from struct import Struct, pack, unpack_from
 from typing import Any, TypeAlias
@@ -205,14 +205,28 @@ class PackedMessages:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the messages are not made yet, and have no keys and headers."""
+        return self._made is None and not self._columns[4]
+
+    @property
+    def data_bytes(self) -> int:
+        """The size of the data of messages that are not made yet."""
+        return sum(self._columns[3])
+
+    def columns(self) -> tuple[Iterable[int], list[bytes]]:
+        """Returns the times of the messages and their data, before the messages are made. The times may have no end."""
+        payload, begin, times_us, sizes, _ = self._columns
+        data = [payload[first:end] for first, end in pairwise(accumulate(sizes, initial=begin))]
+        return repeat(times_us[0]) if len(times_us) == 1 else times_us, data
+
     def __getitem__(self, at: Any) -> Any:
         if self._made is None:
-            payload, begin, times_us, sizes, beside = self._columns
-            data = [payload[first:end] for first, end in pairwise(accumulate(sizes, initial=begin))]
-            times = repeat(times_us[0]) if len(times_us) == 1 else times_us
-            keys: list[bytes | None] = [None] * len(sizes)
+            beside, (times, data) = self._columns[4], self.columns()
+            keys: list[bytes | None] = [None] * len(data)
             # Every message has a list of its own: a program may change it.
-            headers: list[list[Header]] = [[] for _ in sizes]
+            headers: list[list[Header]] = [[] for _ in data]
             for each in beside:
                 keys[each.at], headers[each.at] = each.key, each.headers
             indexes = range(self.start, self.start + self._count)

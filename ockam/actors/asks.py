@@ -5,13 +5,15 @@ Each request has a private return address, which is no worker: whatever comes to
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import trio
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
 from ockam.actors.address import LOCAL, Address, Route, format_route
+from ockam.actors.mailbox import Mailbox
 from ockam.actors.message import HERE, Message, Origin
 from ockam.errors import AskRefused, AskTimedOut
 from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError
@@ -26,7 +28,9 @@ AT_ONCE_MAX = 100
 class AskingNode(Protocol):
     """The part of a node that `Asks` uses."""
 
-    def send(self, message: Message) -> bool: ...
+    def batch(self) -> AbstractContextManager[None]: ...
+
+    def deliver(self, message: Message) -> Mailbox | None: ...
 
     def is_registered(self, address: Address) -> bool: ...
 
@@ -38,11 +42,13 @@ class AskingNode(Protocol):
 class Ask:
     """One request. answer: the message that answered it, or the error that ended it. task: the one that waits.
 
-    worker: the worker or the connection of this node to which the request goes first; None: a transport takes it."""
+    address: where the answer comes to. worker: the worker or the connection of this node to which the request goes
+    first; None: a transport takes it."""
 
-    __slots__ = ("answer", "deadline_s", "route", "task", "worker")
+    __slots__ = ("address", "answer", "deadline_s", "route", "task", "worker")
 
-    def __init__(self, route: Route, worker: Address | None, deadline_s: float) -> None:
+    def __init__(self, address: Address, route: Route, worker: Address | None, deadline_s: float) -> None:
+        self.address = address
         self.route = route
         self.worker = worker
         self.deadline_s = deadline_s
@@ -63,8 +69,8 @@ class Ask:
 class Asks:
     """The open requests of one node, by their return addresses. A peer that was not asked cannot guess an address.
 
-    Invariant: an address is here exactly as long as the call of `ask` that made it has no answer. So a late or second
-    answer comes to an unknown address, whatever has ended the call. One timer watches all requests."""
+    Invariant: an address is here exactly as long as the request that has it has no answer. So a late or second answer
+    comes to an unknown address, whatever has ended the request. One timer watches all requests."""
 
     def __init__(self, node: AskingNode) -> None:
         self._node = node
@@ -76,27 +82,47 @@ class Asks:
         return len(self._open)
 
     async def ask(self, route: Route, payload: bytes, timeout_s: float, origin: Origin = HERE) -> Message:
-        address = Address(LOCAL, ADDRESS_PREFIX + secrets.token_bytes(12).hex().encode())
+        (answer,) = await self.answers(self.send_all(route, (payload,), timeout_s, origin))
+        return _checked(answer, route)
+
+    def send_all(
+        self, route: Route, payloads: Sequence[bytes], timeout_s: float, origin: Origin, prefix: bytes = ADDRESS_PREFIX
+    ) -> list[Ask]:
+        """Sends requests in one batch, so that their worker gets them in one call. prefix: of the return addresses."""
         worker = route[0] if route and self._node.is_registered(route[0]) else None
-        ask = self._open[address] = Ask(route, worker, trio.current_time() + timeout_s)
+        asks, deadline_s = [], trio.current_time() + timeout_s
+        with self._node.batch():
+            for payload in payloads:
+                address = Address(LOCAL, prefix + secrets.token_bytes(12).hex().encode())
+                ask = self._open[address] = Ask(address, route, worker, deadline_s)
+                asks.append(ask)
+                if self._node.deliver(Message(route, (address,), payload, origin)) is None:
+                    ask.answer = ask.answer or AskRefused(
+                        "no worker or transport of this node takes the request", format_route(route)
+                    )
+        return asks
+
+    async def answers(self, asks: Sequence[Ask]) -> list[Message | AskTimedOut | AskRefused]:
+        """Waits until all these requests have ended. Returns their answers in order, and an error for each that has
+        none."""
+        waits = False
         try:
-            if not self._node.send(Message(route, (address,), payload, origin)):
-                ask.answer = ask.answer or AskRefused(
-                    "no worker or transport of this node takes the request", format_route(route)
-                )
-            # A worker that answers at once does so before `send` returns. Tasks that ask only such workers must still
-            # let the others run.
-            if ask.answer is not None:
+            for ask in asks:
+                if ask.answer is None:
+                    waits = True
+                    self._watch_within(max(0.0, ask.deadline_s - trio.current_time()))
+                    ask.task = current_task()
+                    await wait_task_rescheduled(ask.forget)
+            # A worker that answers at once does so before `send_all` returns. Tasks that ask only such workers must
+            # still let the others run.
+            if not waits:
                 self._at_once += 1
                 if self._at_once % AT_ONCE_MAX == 0:
                     await self._node.give_way()
-            else:
-                self._watch_within(timeout_s)
-                ask.task = current_task()
-                await wait_task_rescheduled(ask.forget)
         finally:
-            self._open.pop(address, None)
-        return _checked(ask.answer, route)
+            for ask in asks:
+                self._open.pop(ask.address, None)
+        return [ask.answer for ask in asks if ask.answer is not None]
 
     def take(self, message: Message) -> bool:
         """Ends the request to whose return address the message goes. Returns False if there is none."""
@@ -126,8 +152,7 @@ class Asks:
             self._watch_within(LOOK_S)
 
 
-def _checked(answer: Message | AskTimedOut | AskRefused | None, route: Route) -> Message:
-    assert answer is not None
+def _checked(answer: Message | AskTimedOut | AskRefused, route: Route) -> Message:
     if not isinstance(answer, Message):
         raise answer
     if ERROR.is_in(answer.payload):

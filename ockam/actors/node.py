@@ -74,7 +74,7 @@ class Node:
 
     depth: the number of nested open batches. gate: decides which messages the workers get; None: all.
     pause_s: how long workers pause that exchange messages without end (`ockam.actors.turns.Turns.pause_s`).
-    usages: what the identities of the peers use, and their limits.
+    usages: what the identities of the peers use, and their limits. asks: the requests that wait for one answer.
 
     A worker that sleeps has an address and takes no memory: its first message, or whoever looks for it, starts it.
 
@@ -95,7 +95,7 @@ class Node:
         self.gate: Gate | None = None
         self.pause_s: Callable[[], float] = lambda: 0.0
         self._routed = 0
-        self._asks = Asks(self)
+        self.asks = Asks(self)
         self._counts: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
@@ -315,7 +315,7 @@ class Node:
 
         Raises AskRefused if the answer is an `error` or nobody takes the request, and AskTimedOut. A request of which
         the caller was cancelled takes no answer any more."""
-        return await self._asks.ask(route, payload, timeout_s, origin)
+        return await self.asks.ask(route, payload, timeout_s, origin)
 
     def count(self, what: str) -> None:
         self._counts[what] += 1
@@ -365,7 +365,7 @@ class Node:
 
     def _deliver_remote(self, message: Message) -> Mailbox | None:
         hop = message.onward_route[0]
-        if self._asks.take(message):
+        if self.asks.take(message):
             return ANSWERED
         forward = self._forwards.get(hop.type)
         mailbox = forward(message) if forward is not None else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 
@@ -68,6 +69,7 @@ class Excess(msgspec.Struct, frozen=True):
         return self.limit in REFUSING_LIMITS
 
 
+@lru_cache(maxsize=1_000)
 def party_key(identity: Identity, peer: str) -> str:
     """Returns the text of the identity for which a connection counts. peer: the `host:port` of the other side."""
     if identity.source != "anonymous":

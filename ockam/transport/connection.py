@@ -13,13 +13,13 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from ockam.actors.address import Address
+from ockam.actors.address import Address, Route
 from ockam.actors.mailbox import Mailbox
 from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.actors.worker import Worker
-from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.errors import AskRefused, AskTimedOut, FrameTooLarge, RemoteProtocolError
 from ockam.identity.authenticator import Authenticator
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.identity.tls_faults import TlsFault
@@ -116,6 +116,7 @@ class Connection(Worker):
         if wire is None:
             self._usage.join(identity or ANONYMOUS)
         self.link = link
+        self._asks_origin: Origin | None = None
         self._machine = ConnectionMachine(
             wire, address, limits, memory.share_bytes, self._origin, is_named=link is None
         )
@@ -547,6 +548,32 @@ class Connection(Worker):
 
     def has_unread(self) -> bool:
         return self._socket is not None and has_unread(self._socket.fileno())
+
+    async def ask(
+        self, route: Route, payloads: Sequence[bytes], timeout_s: float, prefix: bytes
+    ) -> list[Message | AskTimedOut | AskRefused]:
+        """Delivers requests of the peer that came through another door of the node, and not as frames. Returns their
+        answers as `Asks.answers` does. The requests wait for their turn and count for the limits as frames do.
+
+        prefix: the beginning of the return addresses."""
+        await self._turns.wait(self._share)
+        await self._usage.wait_turn()
+        if self._usage.refusal is not None:
+            return [AskRefused(self._usage.refusal, "")] * len(payloads)
+        if self._asks_origin is None:
+            self._asks_origin = Origin("tcp", self.peer, self.identity, holdings=self.holdings, usage=self._usage.usage)
+        machine, began_s, size_bytes = self._machine, trio.current_time(), sum(map(len, payloads))
+        machine.received += len(payloads)
+        machine.received_bytes += size_bytes
+        self._usage.note_read(len(payloads), size_bytes, began_s)
+        asks = self._node.asks.send_all(route, payloads, timeout_s, self._asks_origin, prefix)
+        self._turns.note(self._share, began_s)
+        answers = await self._node.asks.answers(asks)
+        size_bytes = sum(len(each.payload) for each in answers if isinstance(each, Message))
+        machine.sent += len(payloads)
+        machine.sent_bytes += size_bytes
+        self._usage.note_sent(size_bytes)
+        return answers
 
     # The memory of this connection.
 

@@ -142,10 +142,11 @@ class TcpTransport:
         """Connects to a node. Returns the address that begins every route to the node. Raises ConnectFailed."""
         return (await self.open_connection(destination, framing)).own_address
 
-    def attach(self, stream: trio.abc.Stream, peer: str, identity: Identity) -> None:
+    def attach(self, stream: trio.abc.Stream, peer: str, identity: Identity) -> Connection:
         """Serves a peer at `host:port` whose identity is proved in another way, such as over HTTP."""
         connection = self._add(stream, None, peer, None, identity)
         self._nursery.start_soon(self._run, connection)
+        return connection
 
     async def open_connection(
         self, destination: str, framing: Framing = "head", is_own: bool = True, link: LinkEnd | None = None

@@ -15,6 +15,7 @@ import anyio.abc
 import trio
 
 from ockam.identity.identity import Identity
+from ockam.transport.connection import Connection
 from ockam.transport.tcp import TcpTransport
 from stream_client import StreamClient
 from stream_client.connecting_over import connect_over
@@ -35,9 +36,10 @@ class NoInsideClient(Exception):
 
 
 class _Held:
-    """One client and the requests that use it. client: None while it opens."""
+    """One client and the requests that use it. client: None while it opens. connection: the node's end."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self.client: StreamClient | None = None
         self.opened = trio.Event()
         self.users = 0
@@ -87,6 +89,10 @@ class InsideClients:
             held.users -= 1
             held.unused_s = trio.current_time()
 
+    def connection_of(self, identity: Identity, peer: str) -> Connection:
+        """Returns the node's end of the client that a request uses now, see `client`."""
+        return self._held[identity, _host_of(peer)].connection
+
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
         """Forgets the clients of all identities that the function chooses; their requests fail. Returns their number.
         reason: not used here. `TcpTransport.close_identities` ends and counts the connections at the other ends."""
@@ -96,7 +102,7 @@ class InsideClients:
         return len(meant)
 
     def _find(self, identity: Identity, peer: str) -> _Held:
-        key = (identity, peer.rpartition(":")[0])
+        key = (identity, _host_of(peer))
         held = self._held.get(key)
         if held is not None and held.client is not None and held.client.session.core.connection.closed:
             # The node has ended its connection, for example because the rules have changed.
@@ -109,8 +115,8 @@ class InsideClients:
             except OSError as error:
                 raise NoInsideClient(f"no room for a client: {error.strerror}") from error
             ours.setblocking(False)
-            self._tcp.attach(trio.SocketStream(trio.socket.from_stdlib_socket(theirs)), peer, identity)
-            held = self._held[key] = _Held()
+            connection = self._tcp.attach(trio.SocketStream(trio.socket.from_stdlib_socket(theirs)), peer, identity)
+            held = self._held[key] = _Held(connection)
             self._nursery.start_soon(self._run, key, held, ours)
         return held
 
@@ -147,3 +153,7 @@ class InsideClients:
                 is_closed = held.client is not None and held.client.session.core.connection.closed
                 if not held.users and held.opened.is_set() and (is_closed or now_s >= held.unused_s + IDLE_S):
                     self._held.pop(key).scope.cancel()
+
+
+def _host_of(peer: str) -> str:
+    return peer.rpartition(":")[0]

@@ -271,6 +271,11 @@ class Services:
         return self._directory.counters
 
     @property
+    def partition_changes(self) -> int:
+        """How often a partition was added or removed since the start."""
+        return self._directory.changes
+
+    @property
     def has_mirrors(self) -> bool:
         return self._mirrors.is_used
 

@@ -104,6 +104,7 @@ class StreamDirectory:
         self._keepers = tuple(keepers)
         self._new_id = new_id
         self._now_us: int | None = None
+        self.changes = 0  # how often a partition was added or removed
         # Of each partition: what its worker begins with, while it sleeps (`Node.register_asleep`); None while it runs.
         self._addresses: dict[Address, StoredStream | None] = {}
 
@@ -196,6 +197,7 @@ class StreamDirectory:
             if not isinstance(worker, ReadableStream) or worker.identity != (name, partition):
                 raise AddressInUse(f"the address of stream {name!r} belongs to another stream; choose another name")
             return
+        self.changes += 1
         # A part of the node works with each stream that it writes, and a mirror asks its source.
         if self.is_read_only(name) or stream.mirror is not None:
             self.node.register([address], StreamFactory(self, stream))
@@ -280,6 +282,7 @@ class StreamDirectory:
         worker = None if self.node.is_asleep(address) else self.node.find_worker(address)
         waiting = worker.hand_over() if isinstance(worker, ReadableStream) else []
         waiting += self.node.retire(address)
+        self.changes += 1
         self._addresses.pop(address, None)
         return waiting
 
@@ -293,5 +296,6 @@ class StreamDirectory:
             self.role_changed(identity, None)
 
     def _close_stream(self, address: Address) -> None:
+        self.changes += 1
         self.node.unregister(address)
         self._addresses.pop(address, None)

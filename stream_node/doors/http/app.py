@@ -3,6 +3,7 @@ Its checks, in this order: the name of the host, the origin, the size of the bod
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -11,10 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 import trio
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from ockam.identity.gate import DENIED
@@ -22,14 +21,17 @@ from ockam.identity.rules.rights import Demand, rights_text
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import party_key
 from ockam.quotas.usage_waits import waits_of
+from ockam.transport.connection import Connection
 from stream_client import ClientError, StreamClient
 from stream_node.doors.http.body import BodyMemory, RequestBody
 from stream_node.doors.http.cross_origin import DATA_PREFIX, options_answer, readable_send
 from stream_node.doors.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
 from stream_node.doors.http.identity import HttpCaller, identify, peer_of, place_of
+from stream_node.doors.http.late_watches import LateWatches
 from stream_node.doors.http.memory import Readings, RequestMemory
 from stream_node.doors.http.problems import RETRY, Problem, problem_of, problem_of_status, too_many_connections
 from stream_node.node.inside_clients import InsideClients, NoInsideClient
+from stream_node.node.inside_streams import KnownPartitions
 from stream_node.node.parts import NodeParts
 
 SECURITY_HEADERS = {
@@ -40,6 +42,7 @@ SECURITY_HEADERS = {
     "cache-control": "no-store",
 }
 """The security headers of every answer which does not set them itself."""
+_ADDED = [(name.encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
 MEMORY = "stream_node_memory"
 """The key in the scope of a request that has its `RequestMemory`."""
 AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
@@ -56,6 +59,7 @@ class HttpCall(NamedTuple):
     caller: HttpCaller
     parts: NodeParts
     clients: InsideClients
+    known: KnownPartitions
     endpoint: Endpoint
     memory: RequestMemory
 
@@ -79,9 +83,13 @@ class HttpCall(NamedTuple):
     def check_early(self, demand: Demand) -> None:
         """Raises Problem as `check` does, before a body is read, so that no other sender can fill memory with it.
         A permission is not in the audit log, because the node decides again when the request is carried out."""
-        authorizer = self.parts.authorizer
-        if authorizer is not None and not authorizer.rules.allows(self.caller.identity, demand):
+        if not self.may(demand):
             self.check(demand)
+
+    def may(self, demand: Demand) -> bool:
+        """Whether the rules give the caller the right. Nothing is counted."""
+        authorizer = self.parts.authorizer
+        return authorizer is None or authorizer.rules.allows(self.caller.identity, demand)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[StreamClient]:
@@ -94,6 +102,10 @@ class HttpCall(NamedTuple):
             if error.is_closing:
                 raise Problem(503, "connection-lost", str(error), headers=RETRY) from error
             raise Problem(503, "too-many-clients", str(error), headers=RETRY) from error
+
+    def connection(self) -> Connection:
+        """Returns the node's end of the client that `client` has opened."""
+        return self.clients.connection_of(self.caller.identity, self.caller.peer.address)
 
 
 class Endpoint(NamedTuple):
@@ -116,17 +128,15 @@ class Endpoint(NamedTuple):
 class HttpApp:
     """An application of ASGI. answered: by status. bodies: counts the bytes of bodies that requests hold."""
 
-    def __init__(self, parts: NodeParts, clients: InsideClients, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(
+        self, parts: NodeParts, clients: InsideClients, endpoints: Sequence[Endpoint], nursery: trio.Nursery
+    ) -> None:
+        """nursery: watches the requests that take long."""
         self._parts = parts
         self._clients = clients
-        self._endpoints: dict[str, dict[str, Endpoint]] = {}
-        for endpoint in endpoints:
-            self._endpoints.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        routes = [
-            Route(path, self._function_of(methods), methods=[*methods, "OPTIONS"])
-            for path, methods in self._endpoints.items()
-        ]
-        self._router = Router(routes, redirect_slashes=False)
+        self._known = KnownPartitions()
+        self._paths = Paths(endpoints)
+        self._watches = LateWatches(nursery)
         self._lines = LogRate()
         self.bodies = BodyMemory()
         self._readings = Readings(parts.tcp.memory)
@@ -148,27 +158,24 @@ class HttpApp:
                 bodies=self.bodies,
                 party=party,
                 memory=memory,
+                on_complete=place_of(request).note_received,
             )
             with body:
                 await self._serve(scope, body, send)
 
     async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:
-        async with trio.open_nursery() as nursery:
-            readable = readable_send(Request(scope), send, self._parts.config)
-            answer = _Answer(readable, body, self.answered, scope[MEMORY])
-            # What nobody waits for any more is not worked on: an answer whose peer has gone ends here.
-            nursery.start_soon(body.watch, nursery.cancel_scope, place_of(Request(scope)).note_received)
+        readable = readable_send(Request(scope), send, self._parts.config)
+        answer = _Answer(readable, body, self.answered, scope[MEMORY])
+        # What nobody waits for any more is not worked on: an answer whose peer has gone ends here.
+        async with self._watches.watched(body.watch):
             problem = await self._answer(scope, body, answer)
             if problem is not None and not answer.has_begun:
                 with suppress(ClientDisconnect):
                     await problem.response()(scope, body.receive, answer.send)
-            nursery.cancel_scope.cancel()
 
     async def _answer(self, scope: Scope, body: RequestBody, answer: _Answer) -> Problem | None:
         """Answers a request. Returns the problem that the caller must still send, if there is one."""
         request = Request(scope)
-        # With an application, the router raises an error when it finds nothing.
-        scope["app"] = self
         # The name of a stream can have slashes, written as %2F, so these paths are matched before they are decoded.
         if scope["raw_path"].startswith(DATA_PREFIX):
             scope["path"] = scope["raw_path"].decode("ascii")
@@ -180,7 +187,8 @@ class HttpApp:
             body.check_announced(request.headers.get("content-length"))
             if scope["method"] in SAFE_METHODS:
                 await body.read_ahead()
-            await self._router(scope, body.receive, answer.send)
+            response = await self._respond(Request(scope, body.receive))
+            await response(scope, body.receive, answer.send)
         except Exception as error:
             return self._problem(error, scope)
         return None
@@ -206,8 +214,6 @@ class HttpApp:
             return error
         if isinstance(error, ClientError):
             return problem_of(error, is_read=scope["method"] in SAFE_METHODS)
-        if isinstance(error, HTTPException):
-            return problem_of_status(error.status_code, scope["path"], error.headers)
         if isinstance(error, ClientDisconnect):
             return None
         # Every other error is a mistake of this program: the peer gets no details, and the log has them all.
@@ -218,34 +224,69 @@ class HttpApp:
         )
         return Problem(500, "internal-error", "the node could not answer; its log has the reason")
 
-    def _function_of(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
-        """Returns the function that answers all methods of one path."""
+    async def _respond(self, request: Request) -> Response:
+        found = self._paths.find(request.scope)
+        if found is None:
+            raise problem_of_status(404, request.scope["path"])
+        methods, allowed = found
+        # A browser proves no identity when it asks before a request, so OPTIONS needs none.
+        if request.method == "OPTIONS":
+            return options_answer(request, allowed, self._parts.config)
+        if request.method not in allowed:
+            raise problem_of_status(405, request.scope["path"], {"Allow": ", ".join(allowed)})
+        endpoint = methods.get(request.method) or methods["GET"]
+        # A connection above all limits is there for questions about the health alone.
+        if place_of(request).is_for_health and not endpoint.is_health:
+            raise too_many_connections(self._parts.config.http_connections_max)
+        if endpoint.is_open:
+            peer = peer_of(request)
+            caller = HttpCaller(peer.identity, peer)
+        else:
+            caller = await identify(request, self._parts.authenticator)
+        memory: RequestMemory = request.scope[MEMORY]
+        call = HttpCall(request, caller, self._parts, self._clients, self._known, endpoint, memory)
+        if not endpoint.is_open:
+            call.count_for(caller)
+        # The right is checked before the handler sees the request.
+        if endpoint.demand is not None:
+            call.check(endpoint.demand)
+        return await endpoint.handle(call)
 
-        heads = {"HEAD"} if "GET" in methods else set[str]()
-        allowed = sorted({*methods, *heads, "OPTIONS"})
 
-        async def answer(request: Request) -> Response:
-            # A browser proves no identity when it asks before a request, so OPTIONS needs none.
-            if request.method == "OPTIONS":
-                return options_answer(request, allowed, self._parts.config)
-            endpoint = methods.get(request.method) or methods["GET"]
-            # A connection above all limits is there for questions about the health alone.
-            if place_of(request).is_for_health and not endpoint.is_health:
-                raise too_many_connections(self._parts.config.http_connections_max)
-            if endpoint.is_open:
-                peer = peer_of(request)
-                caller = HttpCaller(peer.identity, peer)
-            else:
-                caller = await identify(request, self._parts.authenticator)
-            call = HttpCall(request, caller, self._parts, self._clients, endpoint, request.scope[MEMORY])
-            if not endpoint.is_open:
-                call.count_for(caller)
-            # The right is checked before the handler sees the request.
-            if endpoint.demand is not None:
-                call.check(endpoint.demand)
-            return await endpoint.handle(call)
+class Paths:
+    """The endpoints by their paths. Paths with parameters come in the order of the endpoints: the first that fits."""
 
-        return answer
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._methods: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            self._methods.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        self._allowed = {
+            path: sorted({*methods, *({"HEAD"} if "GET" in methods else ()), "OPTIONS"})
+            for path, methods in self._methods.items()
+        }
+        self._patterns = [(_pattern_of(path), path) for path in self._methods if "{" in path]
+
+    def find(self, scope: Scope) -> tuple[dict[str, Endpoint], list[str]] | None:
+        """Returns the endpoints of a path by method, and all methods that it takes; None for an unknown path. Notes the
+        parameters of the path in the scope."""
+        path = scope["path"]
+        scope["path_params"] = {}
+        if path not in self._methods:
+            fitting = ((pattern.fullmatch(scope["path"]), each) for pattern, each in self._patterns)
+            found = next(((match, each) for match, each in fitting if match is not None), None)
+            if found is None:
+                return None
+            scope["path_params"], path = found[0].groupdict(), found[1]
+        return self._methods[path], self._allowed[path]
+
+
+def _pattern_of(path: str) -> re.Pattern[str]:
+    """A parameter written as `{name}` is one part of the path, and one written as `{name:path}` any number of parts."""
+    parts = re.split(r"\{(\w+)(:path)?\}", path)
+    found = re.escape(parts[0])
+    for name, is_path, literal in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        found += f"(?P<{name}>{'.*' if is_path else '[^/]+'})" + re.escape(literal)
+    return re.compile(found)
 
 
 class _Answer:
@@ -256,13 +297,12 @@ class _Answer:
         self._body = body
         self._answered = answered
         self._memory = memory
-        self._added = [(name.encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
         self.has_begun = False
 
     async def send(self, event: Message) -> None:
         if event["type"] == "http.response.start":
             present = {name.lower() for name, _ in event["headers"]}
-            event["headers"] = [*event["headers"], *(each for each in self._added if each[0] not in present)]
+            event["headers"] = [*event["headers"], *(each for each in _ADDED if each[0] not in present)]
             await self._body.discard_some()
             await self._send(event)
             self.has_begun = True

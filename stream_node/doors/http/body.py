@@ -79,10 +79,12 @@ class RequestBody:
         bodies: BodyMemory,
         party: str,
         memory: RequestMemory,
+        on_complete: Callable[[], None],
     ) -> None:
         """bytes_max: the largest body, also after decoding. part_s: the longest time until the next part. party: the
-        sender, as `ockam.quotas.usage.party_key` names it."""
+        sender, as `ockam.quotas.usage.party_key` names it. on_complete: called when the whole body has come."""
         self._receive = receive
+        self._on_complete = on_complete
         # Whether the sender waits until its body is wanted.
         self._is_on_demand = headers.get("expect", "").lower() == "100-continue"
         self._coding = ", ".join(headers.getlist("content-encoding")).strip().lower()
@@ -157,11 +159,9 @@ class RequestBody:
         """Receives the first event of a request that needs no body, so that `watch` sees the end of the connection."""
         self._first = await self.receive()
 
-    async def watch(self, scope: trio.CancelScope, on_complete: Callable[[], None]) -> None:
-        """Calls `on_complete` when the whole body has come, and then cancels the scope when the peer has gone. Before,
-        that cannot be seen."""
+    async def watch(self, scope: trio.CancelScope) -> None:
+        """Cancels the scope when the peer has gone. Before the whole body has come, that cannot be seen."""
         await self._completed.wait()
-        on_complete()
         while not self._gone.is_set():
             self._note(await self._receive())
         scope.cancel()
@@ -200,6 +200,8 @@ class RequestBody:
         if is_gone:
             self._gone.set()
         if is_gone or not event.get("more_body", False):
+            if not self.is_complete:
+                self._on_complete()
             self.is_complete = True
             self._completed.set()
 

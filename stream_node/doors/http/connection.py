@@ -6,10 +6,12 @@ from __future__ import annotations
 import re
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
+from functools import lru_cache, partial
 from urllib.parse import unquote
 
 import h11
@@ -24,7 +26,7 @@ from ockam.identity.tls_layer import TlsLayer
 from ockam.identity.tls_stream import receive_decrypted
 from ockam.quotas.memory import Holdings
 from ockam.transport.connection_machine import ConnectionStatistics
-from ockam.transport.sockets import send_nowait
+from ockam.transport.sockets import receive_ready, send_nowait
 from ockam.transport.tcp_statistics import Traffic
 from stream_node.doors.http.body import DISCARD_BYTES_MAX, DISCARD_S_MAX
 from stream_node.doors.http.identity import PEER_STATE, PLACE_STATE, ConnectionContext, Peer
@@ -32,6 +34,9 @@ from stream_node.doors.http.problems import problem_of_status
 from stream_node.node.parts import NodeParts
 
 READ_BYTES_MAX = 64 * 1024
+EVENTS_AT_ONCE_MAX = 2
+"""After this many events of one read, which are a short body and its end, other tasks run before each further one: one
+read can bring ten thousand chunks of a body."""
 ABSOLUTE_FORM = re.compile(rb"https?://([^/?#]+)([^#]*)", re.IGNORECASE)
 """A target of a request as clients send it to proxies: host and port, and what is behind them."""
 
@@ -48,6 +53,7 @@ class HttpStream:
         self._tls = tls
         self.certificate = None if tls is None else tls.certificate
         self._send_s = send_s
+        self._receive_raw = partial(receive_ready, stream.socket)
         self.traffic = Traffic()
 
     async def send_all(self, data: bytes) -> None:
@@ -55,6 +61,10 @@ class HttpStream:
         self.traffic.sent_bytes += len(data)
         if self._tls is not None:
             data = self._tls.encrypt(data)
+        # Mostly the socket takes all of it at once.
+        data = send_nowait(self._stream.socket, data)
+        if not data:
+            return
         with trio.move_on_after(self._send_s) as scope:
             await self._stream.send_all(data)
         if scope.cancelled_caught:
@@ -64,10 +74,10 @@ class HttpStream:
     async def receive_some(self) -> bytes:
         """Returns the next bytes, or b"" if the peer has closed its sending side."""
         if self._tls is None:
-            data = bytes(await self._stream.receive_some(READ_BYTES_MAX))
+            data = await self._receive_raw(READ_BYTES_MAX)
         else:
             try:
-                data = await receive_decrypted(self._stream.receive_some, self._tls, self._put_raw, READ_BYTES_MAX)
+                data = await receive_decrypted(self._receive_raw, self._tls, self._put_raw, READ_BYTES_MAX)
             except RemoteProtocolError as error:
                 raise trio.BrokenResourceError(str(error)) from error
         self.traffic.received_bytes += len(data)
@@ -133,6 +143,9 @@ class HttpConnection:
         # Whether the peer gets nothing more: it has gone, or its bytes are not HTTP.
         self._is_over = False
         self._is_head = False
+        # The head of the answer, which is sent with the first part of its body.
+        self._head = b""
+        self._events = 0
 
     async def run(self) -> None:
         """Serves until either side ends the connection. After the end, no request is still being answered."""
@@ -193,6 +206,7 @@ class HttpConnection:
                 if self._h11.they_are_waiting_for_100_continue:
                     await self._put(h11.InformationalResponse(status_code=100, headers=[]))
                 self._h11.receive_data(await self.stream.receive_some())
+                self._events = 0
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return h11.ConnectionClosed()
 
@@ -224,9 +238,10 @@ class HttpConnection:
         }
 
     async def _receive(self) -> Message:
-        # One read can bring ten thousand chunks. Others must get their turns between them.
-        await trio.lowlevel.checkpoint()
+        if self._events >= EVENTS_AT_ONCE_MAX:
+            await trio.lowlevel.checkpoint()
         event = await self._next_event()
+        self._events += 1
         if isinstance(event, h11.Data):
             return {"type": "http.request", "body": bytes(event.data), "more_body": True}
         self._is_over = isinstance(event, h11.ConnectionClosed)
@@ -239,26 +254,28 @@ class HttpConnection:
             raise ClientDisconnect
         try:
             if message["type"] == "http.response.start":
-                await self._begin(message["status"], message["headers"])
+                self._begin(message["status"], message["headers"])
                 return
-            data = b"" if self._is_head else message.get("body", b"")
-            await self._put(h11.Data(data=data), *([] if message.get("more_body", False) else [h11.EndOfMessage()]))
+            data, has_more = b"" if self._is_head else message.get("body", b""), message.get("more_body", False)
+            await self._put(h11.Data(data=data), *([] if has_more else [h11.EndOfMessage()]))
+            # A peer that takes each part at once must not keep others from their turns.
+            if has_more:
+                await trio.lowlevel.checkpoint()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._is_over = True
             raise ClientDisconnect from error
 
-    async def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        headers = [*headers, (b"date", formatdate(usegmt=True).encode())]
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         # After a body that was not read to its end, no other request can be found.
-        if self._is_last or self._h11.their_state in (h11.SEND_BODY, h11.ERROR):
-            headers.append((b"connection", b"close"))
+        is_last = self._is_last or self._h11.their_state in (h11.SEND_BODY, h11.ERROR)
         self.stream.traffic.sent += 1
-        await self._put(h11.Response(status_code=status, headers=headers))
+        response = _response(status, (*headers, (b"date", _date(int(time.time())))), is_last)
+        self._head = self._h11.send(response) or b""
 
-    async def _put(self, *events: h11.InformationalResponse | h11.Response | h11.Data | h11.EndOfMessage) -> None:
+    async def _put(self, *events: h11.InformationalResponse | h11.Data | h11.EndOfMessage) -> None:
         try:
-            for data in filter(None, map(self._h11.send, events)):
-                await self.stream.send_all(data)
+            head, self._head = self._head, b""
+            await self.stream.send_all(b"".join((head, *filter(None, map(self._h11.send, events)))))
         except BaseException:
             # Also after a cancellation, a part of the bytes may have left, and no other bytes may follow.
             self._h11.send_failed()
@@ -307,3 +324,14 @@ class HttpConnection:
     def _close_slow(self) -> None:
         logger.warning("http_slow_consumer", peer=self.peer.address, held_bytes=self._holdings.size_bytes)
         self.close("slow_consumer")
+
+
+@lru_cache(maxsize=1)
+def _date(now_s: int) -> bytes:
+    return formatdate(now_s, usegmt=True).encode()
+
+
+@lru_cache(maxsize=100)
+def _response(status: int, headers: tuple[tuple[bytes, bytes], ...], is_last: bool) -> h11.Response:
+    """Many answers of one second have the same headers, which h11 checks one by one."""
+    return h11.Response(status_code=status, headers=[*headers, *([(b"connection", b"close")] if is_last else [])])

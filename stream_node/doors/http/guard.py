@@ -5,6 +5,7 @@ others."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -63,6 +64,7 @@ def check_origin(request: HTTPConnection, method: str, config: Config) -> None:
         raise Problem(403, "foreign-origin", detail)
 
 
+@lru_cache(maxsize=100)
 def host_of(header: str) -> str | None:
     """Returns the host of a header Host in small letters, without port and brackets; None if it is not valid."""
     try:
@@ -80,6 +82,7 @@ def _netloc(origin: str) -> str | None:
         return None
 
 
+@lru_cache(maxsize=100)
 def _is_ip_address(host: str) -> bool:
     try:
         ip_address(host)

@@ -40,7 +40,7 @@ class HttpListener(DoorListener[HttpConnection, None]):
             clients_max=config.http_clients_max,
             too_many="too many identities use streams over HTTP (http_clients_max); try again later",
         )
-        self._app = HttpApp(parts, self.clients, endpoints)
+        self._app = HttpApp(parts, self.clients, endpoints, nursery)
 
     async def listen(self) -> list[str]:
         """Starts to accept connections at the addresses of the setting `http`. Returns the `host:port` of each socket.

@@ -1,6 +1,7 @@
 """Reads messages for an answer over HTTP, after the memory for them is counted.
-The size of a message is known only after it was read, so each reading begins with a pull of the first message without
-its data. This pull also waits for a message, if it shall, and a waiting request holds nothing."""
+The size of a message is known only after it was read. So if a page is larger than usual, or must wait for a message, or
+belongs to a partition elsewhere, its reading begins with a pull of the first message without its data. This pull also
+waits for a message, if it shall, and a waiting request holds nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from stream_client.arguments import StartLike, encoded, start_of
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import answer_of
 from stream_node.doors.http.memory import RequestMemory
+from stream_node.node.inside_streams import InsideStream
 from stream_service.cutting import CUT_PULL, CutPage, CutPull
 from stream_service.limits import StreamLimits
+from stream_service.page_codec import PackedMessages
 
 BESIDE_BYTES = StreamLimits().key_bytes_max + StreamLimits().headers_bytes_max
 COPIES = 3
@@ -40,13 +43,23 @@ async def pull_counted(
 ) -> Page:
     """Returns a page as `Stream.pull_page` does. It is counted until `memory` makes something else."""
     memory.note(made_bytes=0)
+    # Nearly every page has the usual size, and is read at once if the worker of the partition is here.
+    if isinstance(stream, InsideStream):
+        async with memory.making(memory.page_bytes * COPIES):
+            found = await stream.pull_small(start, limit, memory.page_bytes + BESIDE_BYTES)
+        if found is not None and (found.messages or not wait_s):
+            memory.note(made_bytes=_page_memory_bytes(found))
+            return found
+        memory.note(made_bytes=0)
+        if found is not None:
+            start = found.resume_index
     first = await pull_cut(stream, start, min(limit, 1), 0, wait_s)
     if not first.messages:
         return Page((), first.first_index, first.next_index, first.resume_index)
     at = first.messages[0]
     async with memory.making(max(memory.page_bytes, at.size_bytes) * COPIES):
         page = await stream.pull_page(FromIndex(at.index), limit)
-    memory.note(made_bytes=sum(map(_memory_bytes, page.messages)))
+    memory.note(made_bytes=_page_memory_bytes(page))
     return page
 
 
@@ -64,6 +77,12 @@ async def pull_cut_counted(
 def cut_bytes(messages: int, data_bytes_max: int) -> int:
     """Returns how much memory a page of the beginnings of messages needs at most."""
     return messages * (data_bytes_max + BESIDE_BYTES) * COPIES
+
+
+def _page_memory_bytes(page: Page) -> int:
+    if isinstance(page.messages, PackedMessages) and page.messages.is_plain:
+        return OVERHEAD_BYTES * len(page.messages) + page.messages.data_bytes
+    return sum(map(_memory_bytes, page.messages))
 
 
 def _memory_bytes(message: RichMessage) -> int:

@@ -90,7 +90,7 @@ async def _events(call: HttpCall, followed: StreamInfo, found: PageMessages, for
                 if found_worker is None or found_worker is not worker:
                     await _check_same(call, client, followed)
                     worker = found_worker
-                stream = partition_at(client, followed.stream_name, followed.partition)
+                stream = partition_at(call, client, followed.stream_name, followed.partition)
                 found = await read_found(call.memory, stream, found.resume_index, PAGE_MESSAGES, NODE_WAIT_S_MAX)
     except (ClientError, Problem) as error:
         if call.parts.condition.is_draining:

@@ -4,7 +4,7 @@ The values of JSON can need a hundred times as much memory as the bytes, and who
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -22,6 +22,16 @@ def find_json_fault(data: bytes) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return str(error)
     return None
+
+
+def are_json(values: Sequence[bytes], whole: bytes) -> bool:
+    """Whether each of the bytes is one value of JSON in UTF-8. whole: all of them, with any ASCII in between."""
+    try:
+        for data in values:
+            _DECODER.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return is_text(whole)
 
 
 def is_text(data: bytes) -> bool:

@@ -7,8 +7,10 @@ from stream_client import RequestRefused, Stream, StreamClient, StreamInfo, Stre
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.problems import Problem
+from stream_node.node.inside_streams import InsideStream
 from stream_service.extensions import LIST, ListRequest, StreamKey
-from stream_service.names import partition_of
+from stream_service.names import partition_of, stream_address
+from stream_service.workers.readable_stream import ReadableStream
 
 PAGE_PARTITIONS = 100
 """The number of partitions that one request to the node asks for. Most streams have fewer."""
@@ -25,6 +27,21 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
     return found
 
 
+async def known_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
+    """Returns what `find_partitions` does, but perhaps older bounds: the node lists them once until
+    any partition is added or removed. A caller without the right gets what the node lists for it."""
+    if call.parts.remote_streams is not None or not call.may(Demand(right, name)):
+        return await find_partitions(client, name)
+    known = call.known.of(call.parts.services.partition_changes)
+    found = known.get(name)
+    if found is None:
+        found = await find_partitions(client, name)
+        # The list is empty for streams without end, so only those that exist are remembered.
+        if found:
+            known[name] = found
+    return found
+
+
 async def find_partition(client: StreamClient, name: str, number: int) -> StreamInfo | None:
     """Returns one partition's description by one request, or None if the caller may not know of it or there is none."""
     after = StreamKey(name, number - 1) if number else None
@@ -35,7 +52,7 @@ async def find_partition(client: StreamClient, name: str, number: int) -> Stream
 
 async def get_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
     """Returns all partitions of a stream. Raises Problem if there is none, or for lack of the right to know it."""
-    found = await find_partitions(client, name)
+    found = await known_partitions(call, client, name, right)
     if not found:
         # The node lists only streams on which the caller has a right, so a missing right comes first.
         call.check(Demand(right, name))
@@ -44,8 +61,13 @@ async def get_partitions(call: HttpCall, client: StreamClient, name: str, right:
     return found
 
 
-def partition_at(client: StreamClient, name: str, number: int) -> Stream:
+def partition_at(call: HttpCall, client: StreamClient, name: str, number: int) -> Stream:
     (handle,) = client.session.core.find_handles(name, [number])
+    if call.parts.remote_streams is None:
+        # The hash of another name can have the same address.
+        worker = call.parts.node.find_worker(stream_address(name, number))
+        if isinstance(worker, ReadableStream) and worker.identity == (name, number):
+            return InsideStream(client.session, handle, call.connection())
     return Stream(client.session, handle)
 
 
@@ -59,7 +81,7 @@ async def get_partition(
     info = next((each for each in infos if each.partition == number), None)
     if info is None:
         raise no_partition(infos, name, number)
-    return partition_at(client, name, number), info
+    return partition_at(call, client, name, number), info
 
 
 def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | None) -> int:

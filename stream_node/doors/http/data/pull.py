@@ -22,8 +22,8 @@ from stream_node.doors.http.data.reading import (
     DataMessage,
     Form,
     PageMessages,
+    joined,
     parse_from,
-    pieces_of,
     read_found,
     time_text,
 )
@@ -101,17 +101,15 @@ async def pull(call: HttpCall) -> Response:
 
 
 def _lines(found: PageMessages, form: Form) -> Iterator[bytes]:
-    for message in found.messages:
-        yield from pieces_of(message, form)
+    if found.messages:
+        yield from joined(found.messages, form, b"\n")
         yield b"\n"
 
 
 def _page(page: MessagePage, found: PageMessages, form: Form) -> Iterator[bytes]:
     """Returns a page with its messages. page: the page without messages."""
     yield msgspec.json.encode(page).removesuffix(b"]}")
-    for number, message in enumerate(found.messages):
-        yield b"," if number else b""
-        yield from pieces_of(message, form)
+    yield from joined(found.messages, form, b",")
     yield b"]}\n"
 
 

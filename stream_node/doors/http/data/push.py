@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -11,13 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import Demand, Right
-from stream_client import ClientError, Header, Push, Stream, StreamClient, StreamInfo
+from stream_client import Header, Push, Stream, StreamClient, StreamInfo
 from stream_client.core.pushes import KeyedPush
 from stream_node.doors.http.app import HttpCall, json_response
-from stream_node.doors.http.data.places import choose, find_partitions, make_partition, no_partition, partition_at
+from stream_node.doors.http.data.places import choose, known_partitions, make_partition, no_partition, partition_at
 from stream_node.doors.http.data.query import Base64, Index, PartitionNumber, bytes_of, read_query, stream_name
 from stream_node.doors.http.data.records import read_messages
 from stream_node.doors.http.problems import Problem, problem_of
+from stream_node.node.inside_streams import InsideStream, Stored
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 
 HEADER_PREFIX = b"stream-header-"
@@ -73,8 +74,13 @@ async def push(call: HttpCall) -> Response:
         raise Problem(413, "message-too-large", f"{refusal}; nothing is stored")
     async with call.client() as client:
         stream = await _find(call, client, name, query, key)
-        pushes = await _push_all(stream, messages, key, headers, query)
-    return _answer(name, stream.partition, pushes)
+        if isinstance(stream, InsideStream) and key is None and not headers and query.publisher_id is None:
+            duplicates, results = 0, await stream.push_plain(messages)
+        else:
+            pushes = await _push_all(stream, messages, key, headers, query)
+            duplicates = sum(isinstance(each, KeyedPush) and each.is_duplicate for each in pushes)
+            results = [Stored(1, each.index, each.error) for each in pushes]
+    return _answer(name, stream.partition, results, duplicates)
 
 
 def _read_headers(request: Request) -> list[Header]:
@@ -92,7 +98,7 @@ def _read_headers(request: Request) -> list[Header]:
 
 
 async def _find(call: HttpCall, client: StreamClient, name: str, query: PushQuery, key: bytes | None) -> Stream:
-    infos = await find_partitions(client, name)
+    infos = await known_partitions(call, client, name, Right.WRITE)
     if not infos:
         if not query.create:
             call.check(Demand(Right.WRITE, name))
@@ -101,7 +107,7 @@ async def _find(call: HttpCall, client: StreamClient, name: str, query: PushQuer
     number = _partition(infos, name, query, key)
     if all(each.partition != number for each in infos):
         raise no_partition(infos, name, number)
-    return partition_at(client, name, number)
+    return partition_at(call, client, name, number)
 
 
 def _partition(infos: Sequence[StreamInfo], name: str, query: PushQuery, key: bytes | None) -> int:
@@ -124,25 +130,30 @@ async def _push_all(
         return [await publisher.push(data, key=key, headers=headers) for data in messages]
 
 
-def _answer(name: str, partition: int, pushes: list[Push]) -> Response:
-    failed = next((each.error for each in pushes if each.error is not None), None)
+def _answer(name: str, partition: int, results: list[Stored], duplicates: int) -> Response:
+    failed = next((each.error for each in results if each.error is not None), None)
     if failed is None:
-        duplicates = sum(isinstance(each, KeyedPush) and each.is_duplicate for each in pushes)
-        return json_response(Pushed(name, partition, [_index(each) for each in pushes], duplicates), end=b"\n")
+        indexes = [index for each in results for index in _indexes(each)]
+        return json_response(Pushed(name, partition, indexes, duplicates), end=b"\n")
     problem = problem_of(failed)
-    if len(pushes) > 1:
-        stored = sum(each.error is None for each in pushes)
-        problem.members |= {"stored": stored, "messages": [_result(each) for each in pushes]}
-        problem.detail = f"{stored} of {len(pushes)} messages are stored; the first that is not: {failed}"
+    count = sum(each.messages for each in results)
+    if count > 1:
+        stored = sum(each.messages for each in results if each.error is None)
+        problem.members |= {"stored": stored, "messages": [shown for each in results for shown in _shown(each)]}
+        problem.detail = f"{stored} of {count} messages are stored; the first that is not: {failed}"
     raise problem
 
 
-def _index(push: Push) -> int | None:
-    return None if push.index < 0 else push.index
+def _indexes(result: Stored) -> Iterable[int | None]:
+    return (
+        (None,) * result.messages
+        if result.first_index < 0
+        else range(result.first_index, result.first_index + result.messages)
+    )
 
 
-def _result(push: Push) -> dict[str, Any]:
-    error: ClientError | None = push.error
+def _shown(result: Stored) -> list[dict[str, Any]]:
+    error = result.error
     if error is None:
-        return {"index": _index(push)}
-    return {"detail": str(error), "in_doubt": error.in_doubt}
+        return [{"index": index} for index in _indexes(result)]
+    return [{"detail": str(error), "in_doubt": error.in_doubt}] * result.messages

@@ -7,6 +7,8 @@ import base64
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import count, islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -24,10 +26,11 @@ from stream_client import (
 )
 from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
-from stream_node.doors.http.data.json_text import decoded, find_json_fault, is_text, slices
+from stream_node.doors.http.data.json_text import are_json, decoded, find_json_fault, is_text, slices
 from stream_node.doors.http.memory import RequestMemory
 from stream_node.doors.http.paging import COPIES, PART_BYTES, pull_counted, pull_cut
 from stream_node.doors.http.problems import Problem
+from stream_service.page_codec import PackedMessages
 
 Encoding: TypeAlias = Literal["json", "text", "base64"]
 Form: TypeAlias = Literal["auto", "text", "base64"]
@@ -165,6 +168,39 @@ EACH_MAX = 100
 """The largest number of messages that are read one by one for a page with a damaged message."""
 
 
+def joined(messages: Sequence[RichMessage | Damaged], form: Form, between: bytes) -> Iterator[bytes]:
+    """Returns messages as JSON with some bytes between them, in pieces."""
+    if isinstance(messages, PackedMessages) and messages.is_plain and form == "auto":
+        usual = _joined_usual(messages, between)
+        if usual is not None:
+            yield from usual
+            return
+    for number, message in enumerate(messages):
+        if number:
+            yield between
+        yield from pieces_of(message, form)
+
+
+def _joined_usual(messages: PackedMessages, between: bytes) -> Iterator[bytes] | None:
+    """Returns a page of small values of JSON as `joined` does, but by few calls for all of them; None for any other
+    page."""
+    times_us, data = messages.columns()
+    whole = b"".join(data)
+    if not data or len(max(data, key=len)) > PART_BYTES or not are_json(data, whole):
+        return None
+    # Each value stands in the answer without the spaces between its parts.
+    if any(space in whole for space in (b" ", b"\t", b"\r", b"\n")):
+        data = [msgspec.json.format(each, indent=-1) for each in data]
+    texts = map(USUAL.__mod__, zip(count(messages.start), map(_time_bytes, times_us), data, strict=False))
+    step = 1 + PART_BYTES * len(data) // (len(whole) + 1)
+    steps = iter(lambda: between.join(islice(texts, step)), b"")
+    return (part for number, part in enumerate(steps) for part in ((between, part) if number else (part,)))
+
+
+USUAL = b'{"index":%d,"encoding":"json","time":"%b","data":%b}'
+"""A `DataMessage` with a value of JSON, without key and headers."""
+
+
 def pieces_of(message: RichMessage | Damaged, form: Form) -> Iterator[bytes]:
     """Returns a message as JSON, in pieces, so that a large message never has a second form in memory."""
     if isinstance(message, Damaged):
@@ -191,8 +227,13 @@ def _shown(message: RichMessage, encoding: Encoding, data: Any) -> DataMessage:
     return DataMessage(message.index, encoding, time_text(message.time_us), data, key, key_base64, headers)
 
 
+def _time_bytes(time_us: int) -> bytes:
+    return time_text(time_us).encode()
+
+
+@lru_cache(maxsize=1_000)
 def time_text(time_us: int) -> str:
-    """Returns a time as RFC 3339 in UTC, with microseconds."""
+    """Returns a time as RFC 3339 in UTC, with microseconds. Messages of one batch have one time."""
     try:
         return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     except OverflowError:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+from itertools import islice
+
 from starlette.requests import Request
 
 from stream_client.core.pushes import PLAIN_BYTES_MAX
-from stream_node.doors.http.data.json_text import find_json_fault
+from stream_node.doors.http.data.json_text import are_json, find_json_fault
 from stream_node.doors.http.problems import Problem
 
 MESSAGES_MAX = 10_000
 """The largest number of messages of one request, so that the answer and the memory for it stay small."""
+WHITESPACE = b" \t\r\n"
 JSON = "application/json"
 LINES = "application/x-ndjson"
 RAW = "application/octet-stream"
@@ -25,7 +29,7 @@ async def read_messages(request: Request) -> list[bytes]:
     kind = body_type(request)
     body = await request.body()
     if kind == LINES:
-        return _lines(body)
+        return split_lines(body)
     if kind == JSON:
         _check_json(body, "the body")
     _check_size(body, "the message")
@@ -46,25 +50,21 @@ def body_type(request: Request) -> str:
     return kind
 
 
-def _lines(body: bytes) -> list[bytes]:
-    messages: list[bytes] = []
-    start, number = 0, 0
-    while start < len(body):
-        end = body.find(b"\n", start)
-        end = len(body) if end < 0 else end
-        line = body[start:end].strip(b" \t\r")
-        start, number = end + 1, number + 1
-        # An empty line, such as the last one, is no message.
-        if not line:
-            continue
-        if len(messages) >= MESSAGES_MAX:
-            detail = f"the body has more than {MESSAGES_MAX:,} messages; nothing is stored; send it in several requests"
-            raise Problem(413, "too-many-messages", detail)
-        _check_json(line, f"line {number}")
-        _check_size(line, f"the message in line {number}")
-        messages.append(line)
+def split_lines(body: bytes) -> list[bytes]:
+    # An empty line, such as the last one, is no message. The lines come one by one: a body can have millions of them.
+    stripped = (each.strip(WHITESPACE) for each in BytesIO(body))
+    messages = list(islice(filter(None, stripped), MESSAGES_MAX + 1))
+    if len(messages) > MESSAGES_MAX:
+        detail = f"the body has more than {MESSAGES_MAX:,} messages; nothing is stored; send it in several requests"
+        raise Problem(413, "too-many-messages", detail)
     if not messages:
         raise Problem(400, "no-message", "the body has no message; write one value of JSON on each line")
+    # Nearly always all lines are right, and only for an error it matters which one.
+    if not are_json(messages, body) or len(max(messages, key=len)) > PLAIN_BYTES_MAX:
+        for number, each in enumerate(BytesIO(body), 1):
+            if line := each.strip(WHITESPACE):
+                _check_json(line, f"line {number}")
+                _check_size(line, f"the message in line {number}")
     return messages
 
 

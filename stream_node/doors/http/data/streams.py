@@ -132,7 +132,7 @@ async def create(call: HttpCall) -> Response:
         if body.retention is not None:
             # The stream may have more partitions than the body asks for. All of them get the retention.
             kept = _retention(body.retention)
-            found = [await partition_at(client, name, each.partition).set_retention(kept) for each in found]
+            found = [await partition_at(call, client, name, each.partition).set_retention(kept) for each in found]
     return _description(name, found, 200 if before else 201)
 
 
@@ -144,7 +144,8 @@ async def change(call: HttpCall) -> Response:
     async with call.client() as client:
         infos = await get_partitions(call, client, name, Right.ADMIN)
         found = [
-            await partition_at(client, name, each.partition).set_retention(_retention(body.retention)) for each in infos
+            await partition_at(call, client, name, each.partition).set_retention(_retention(body.retention))
+            for each in infos
         ]
     return _description(name, found)
 
@@ -154,7 +155,7 @@ async def delete(call: HttpCall) -> Response:
     read_query(call.request, NoQuery)
     async with call.client() as client:
         infos = await get_partitions(call, client, name, Right.DELETE)
-        deleted = [await partition_at(client, name, each.partition).delete() for each in infos]
+        deleted = [await partition_at(call, client, name, each.partition).delete() for each in infos]
     return json_response(Deleted(name, sum(deleted)), end=b"\n")
 
 
