@@ -50,6 +50,11 @@ class CallbackExpected(OckamError, TypeError):
     awaits derives from `AsyncWorker`."""
 
 
+class InvalidMessage(OckamError, TypeError):
+    """Error: a message that a program sends has a payload that is not bytes, or a route that is not a tuple of
+    addresses. Nothing was sent."""
+
+
 class AskTimedOut(OckamError):
     """Error: no answer to a request came within its time. It may have been handled all the same."""
 

@@ -14,7 +14,7 @@ from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_resch
 
 from ockam.actors.address import LOCAL, Address, Route, format_route
 from ockam.actors.mailbox import Mailbox
-from ockam.actors.message import HERE, Message, Origin
+from ockam.actors.message import HERE, Message, Origin, check_message
 from ockam.errors import AskRefused, AskTimedOut
 from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError
 
@@ -82,6 +82,7 @@ class Asks:
         return len(self._open)
 
     async def ask(self, route: Route, payload: bytes, timeout_s: float, origin: Origin = HERE) -> Message:
+        check_message(Message(route, (), payload))
         (answer,) = await self.answers(self.send_all(route, (payload,), timeout_s, origin))
         return _checked(answer, route)
 

@@ -53,7 +53,9 @@ class AsyncWorker(Worker):
         """Waits for the next message. The one before it counts as handled.
 
         Only one task of the worker may wait at a time; otherwise raises `trio.BusyResourceError`."""
-        self._handled = None
+        if self._handled is not None:
+            self._handled = None
+            self.context.handled()
         while not self._unread:
             if self._task is not None:
                 raise trio.BusyResourceError("another task of this worker waits for its next message")
@@ -116,9 +118,9 @@ class TaskCell(Cell):
             self._dispatcher.start_task(self._serve)
 
     @property
-    def waiting(self) -> int:
+    def taken(self) -> int:
         assert isinstance(self.worker, AsyncWorker)
-        return len(self.mailbox) + len(self.worker._unread or ())
+        return len(self.worker._unread or ())
 
     async def _serve(self) -> None:
         worker, scope = self.worker, self._scope
@@ -134,6 +136,8 @@ class TaskCell(Cell):
             failure = error
         self._scope = None
         handled, worker._handled = worker._handled, None
+        self.take_back()
+        self.mailbox.handled()
         # The task has ended by an order, or by its own wish, or it has crashed.
         if self._then is not None:
             if failure is not None:

@@ -160,17 +160,17 @@ class Cell:
         self._end(Life.STOPPED, lambda: self._gone(end))
 
     @property
-    def waiting(self) -> int:
-        """The number of messages that the worker has not begun to handle."""
-        return len(self.mailbox)
+    def taken(self) -> int:
+        """The number of messages that the worker has taken and not begun to handle."""
+        return 0
 
     def take_back(self) -> None:
         """Puts the messages that the worker has taken and not begun to handle back into its mailbox."""
 
     def state(self) -> WorkerState:
         children = tuple(child.state() for child in self.children or ())
-        kind = type(self.worker).__name__
-        return WorkerState(self.addresses[0], kind, self.life.value, self.waiting, self.restarts, self.reason, children)
+        kind, waiting = type(self.worker).__name__, len(self.mailbox) + self.taken
+        return WorkerState(self.addresses[0], kind, self.life.value, waiting, self.restarts, self.reason, children)
 
     def add_child(self, child: Cell) -> None:
         if self.children is None:
@@ -201,11 +201,10 @@ class Cell:
             # The failed worker itself makes the answer, and can fail again.
             try:
                 payload = self.worker.failure_payload(message, reason)
+                if payload is not None and message.return_route:
+                    self._dispatcher.send(reply_to(message, message.onward_route[0], payload))
             except Exception as error:
                 logger.error("failure_reply_failed", address=str(self.addresses[0]), exc_info=error)
-                continue
-            if payload is not None and message.return_route:
-                self._dispatcher.send(reply_to(message, message.onward_route[0], payload))
 
     def _is_restarted_after(self, error: BaseException | None) -> bool:
         return self._restarts.when == "always" or (self._restarts.when == "on_crash" and error is not None)
@@ -334,6 +333,10 @@ class CellContext:
             if not cell.queued and len(cell.mailbox):
                 with self._dispatcher.batch():
                     cell.make_ready()
+
+    def handled(self) -> None:
+        # With the last message, those that the gate has refused are handled, too.
+        self._cell.mailbox.handled(1 if self._cell.taken else None)
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:
         def call(*args: P.args, **kwargs: P.kwargs) -> None:

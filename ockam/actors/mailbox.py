@@ -42,19 +42,31 @@ class Mailbox:
     worker that never reads stops no connection.
     is_link: whether it is that of a connection that this node has made, by which it passes messages on.
     is_peer: whether it is that of a connection whose peer has called this node.
+    passed: the number of its first messages about which the gate has decided already.
 
     Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
-    waiting messages. `_counted` has an entry for each arrival of such messages, oldest first: the value of `_received`
-    after it, its bytes, and the usage."""
+    messages that wait, or were taken and not handled (`_taken` messages). `counted` has an entry for each arrival of
+    such messages, oldest first: the value of `_received` after it, its bytes, and the usage."""
 
-    __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "is_peer", "refuses")
+    __slots__ = (
+        "_held",
+        "_messages",
+        "_received",
+        "_room",
+        "_size_bytes",
+        "_taken",
+        "counted",
+        "is_link",
+        "is_peer",
+        "passed",
+        "refuses",
+    )
 
     def __init__(self) -> None:
         # Lists, since an empty deque takes 760 bytes, and most mailboxes are empty.
         self._messages: list[Message] = []
-        self._counted: list[tuple[int, int, Usage]] = []
-        self._size_bytes = 0
-        self._received = 0
+        self.counted: list[tuple[int, int, Usage]] = []
+        self._size_bytes = self._received = self._taken = self.passed = 0
         self._held = False
         self._room: trio.Event | None = None
         self.is_link = self.is_peer = self.refuses = False
@@ -92,10 +104,14 @@ class Mailbox:
             self._hold_for(usage, size_bytes)
 
     def put_back(self, messages: Sequence[Message]) -> None:
+        """Puts messages in front of all others: the last ones of those that were taken and not handled."""
         self._messages[:0] = messages
         self._size_bytes += sum(len(message.payload) for message in messages)
+        self._taken -= len(messages)
+        self.passed += len(messages)
 
-    def take_run(self, count_max: int = RUN_MESSAGES_MAX) -> list[Message]:
+    def take_run(self, count_max: int = RUN_MESSAGES_MAX, *, counts: bool = False) -> list[Message]:
+        """Takes the oldest messages. counts: whether they are counted for their senders until `handled` is called."""
         run = self._messages
         # Mostly the worker takes everything, and nothing needs to be summed.
         if len(run) <= count_max:
@@ -105,10 +121,20 @@ class Mailbox:
             self._messages = run[count_max:]
             del run[count_max:]
             self._size_bytes -= sum(len(message.payload) for message in run)
-        if self._counted:
+        if self.passed:
+            self.passed = max(0, self.passed - len(run))
+        if counts:
+            self._taken = len(run)
+        elif self.counted:
             self._give_back()
         self._report_room()
         return run
+
+    def handled(self, count: int | None = None) -> None:
+        """Counts this many of the messages that were taken no longer. None: all of them."""
+        self._taken -= self._taken if count is None else count
+        if self.counted:
+            self._give_back()
 
     def hold(self) -> None:
         """Makes the mailbox count as full, even without messages, until `admit` is called. Safe to repeat."""
@@ -126,8 +152,8 @@ class Mailbox:
 
     def release(self) -> None:
         self._messages.clear()
+        self._size_bytes = self._taken = self.passed = 0
         self._give_back()
-        self._size_bytes = 0
         self._held = False
         self._report_room()
 
@@ -136,18 +162,18 @@ class Mailbox:
 
     def _hold_for(self, usage: Usage, size_bytes: int) -> None:
         usage.hold(size_bytes)
-        self._counted.append((self._received, size_bytes, usage))
+        self.counted.append((self._received, size_bytes, usage))
 
     def _give_back(self) -> None:
-        # Messages that arrived together are counted until all of them are taken.
-        gone = self._received - len(self._messages)
+        # Messages that arrived together are counted until all of them are handled.
+        gone = self._received - len(self._messages) - self._taken
         given = 0
-        for end, size_bytes, usage in self._counted:
+        for end, size_bytes, usage in self.counted:
             if end > gone:
                 break
             usage.hold(-size_bytes)
             given += 1
-        del self._counted[:given]
+        del self.counted[:given]
 
     def _report_room(self) -> None:
         if self._room is not None and not self.full:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from ockam.actors.address import Address, Route
+from ockam.errors import InvalidMessage
 from ockam.identity.identity import ANONYMOUS, NODE, Identity
 from ockam.quotas.memory import UNCOUNTED, Holdings
 from ockam.quotas.usage import UNLIMITED, Usage, party_key
@@ -69,6 +70,22 @@ class Message(msgspec.Struct, gc=False, eq=False):
     return_route: Route
     payload: bytes
     origin: Origin = HERE
+
+
+def check_message(message: Message) -> None:
+    """Raises InvalidMessage for a payload or a route of another type, which the receiver could not answer either."""
+    if message.payload.__class__ is not bytes:
+        raise InvalidMessage(f"a payload is bytes, and not {message.payload!r:.100}; encode it, such as text.encode()")
+    for hop in message.onward_route:
+        if hop.__class__ is not Address:
+            raise _not_a_route(message.onward_route)
+    for hop in message.return_route:
+        if hop.__class__ is not Address:
+            raise _not_a_route(message.return_route)
+
+
+def _not_a_route(route: Route) -> InvalidMessage:
+    return InvalidMessage(f"a route is a tuple of addresses, such as (local(NAME),), and not {route!r:.100}")
 
 
 def signed(message: Message, origin: Origin) -> Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 import structlog
@@ -15,7 +16,7 @@ from ockam.actors.asks import Asks
 from ockam.actors.async_worker import TaskCell, check_functions
 from ockam.actors.cell import Cell, WorkerState
 from ockam.actors.mailbox import Life, Mailbox
-from ockam.actors.message import HERE, Message, Origin, reply_to
+from ockam.actors.message import HERE, Message, Origin, check_message, reply_to
 from ockam.actors.timers import Timers
 from ockam.actors.worker import ALWAYS, ASK_TIMEOUT_S, Ended, HandlingFailed, Restarts, Worker, WorkerFactory
 from ockam.errors import AddressInUse
@@ -30,7 +31,8 @@ ROUND_RUNS_MIN = 100
 other keep the event loop for a hundred rounds only, and thousands that are called once each are called together."""
 
 ANSWERED = Mailbox()
-"""The mailbox of all answers to `Node.ask`, which never wait, so that it is always empty."""
+"""The mailbox of what never waits, so that it is always empty: answers to `Node.ask`, and messages that were refused
+before their worker was started."""
 
 logger = structlog.get_logger(__name__)
 
@@ -52,6 +54,19 @@ class NodeStatistics(msgspec.Struct, frozen=True):
     crashes: int
     restarts: int = 0
     given_up: int = 0
+
+
+class Sleepers(Protocol):
+    """Knows the workers that sleep, and starts them."""
+
+    def wake(self, address: Address) -> WorkerFactory:
+        """Returns the factory that starts the worker. Called once, when the worker is needed."""
+        ...
+
+    def unstarted(self, address: Address) -> Worker:
+        """Returns a worker like the one that sleeps, which is never started: it says only what a message demands, and
+        how it is refused."""
+        ...
 
 
 class DeliveryBatch:
@@ -76,7 +91,8 @@ class Node:
     pause_s: how long workers pause that exchange messages without end (`ockam.actors.turns.Turns.pause_s`).
     usages: what the identities of the peers use, and their limits. asks: the requests that wait for one answer.
 
-    A worker that sleeps has an address and takes no memory: its first message, or whoever looks for it, starts it.
+    A worker that sleeps has an address and takes no memory: its first message that the gate lets pass, or whoever looks
+    for it, starts it.
 
     Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` once. An
     address is that of a cell or of a worker that sleeps, never of both."""
@@ -86,7 +102,7 @@ class Node:
         self.usages = usages if usages is not None else Usages()
         self._timers = Timers(nursery, self._call)
         self._cells: dict[Address, Cell] = {}
-        self._asleep: dict[Address, Callable[[Address], WorkerFactory]] = {}
+        self._asleep: dict[Address, Sleepers] = {}
         self._ready: deque[Cell] = deque()
         self._forwards: dict[int, Forward] = {}
         self._batch = DeliveryBatch(self)
@@ -128,17 +144,16 @@ class Node:
             raise
         return addresses[0]
 
-    def register_asleep(self, address: Address, wake: Callable[[Address], WorkerFactory]) -> None:
-        """Takes the address for a worker that sleeps. wake: called once, when the worker is needed; returns the factory
-        that starts it. Raises AddressInUse."""
+    def register_asleep(self, address: Address, sleepers: Sleepers) -> None:
+        """Takes the address for a worker that sleeps. Raises AddressInUse."""
         if self.is_registered(address):
             raise AddressInUse(f"the address {address} is taken")
-        self._asleep[address] = wake
+        self._asleep[address] = sleepers
 
-    def put_to_sleep(self, address: Address, wake: Callable[[Address], WorkerFactory]) -> None:
-        """Stops the worker at this address, which has no message, but keeps the address for `wake`."""
+    def put_to_sleep(self, address: Address, sleepers: Sleepers) -> None:
+        """Stops the worker at this address, which has no message, but keeps the address."""
         self.unregister(address)
-        self._asleep[address] = wake
+        self._asleep[address] = sleepers
 
     def is_asleep(self, address: Address) -> bool:
         return address in self._asleep
@@ -181,6 +196,11 @@ class Node:
         cell = self._cells.get(address) or self._wake(address)
         return cell.worker if cell is not None else None
 
+    def find_judge(self, address: Address) -> Worker | None:
+        """Returns the worker at this address, without starting one that sleeps (`Sleepers.unstarted`), or None."""
+        sleepers = self._asleep.get(address)
+        return self.find_worker(address) if sleepers is None else sleepers.unstarted(address)
+
     def register_forward(self, address_type: int, forward: Forward) -> Forward | None:
         """Registers the transport for one address type: it gets the messages whose next hop is no worker of this node.
         Returns the function that was registered before."""
@@ -190,7 +210,8 @@ class Node:
 
     def send(self, message: Message) -> bool:
         """Puts a message into the mailbox of its next hop, and runs the worker unless a batch is open. Returns False if
-        no worker or transport took the message."""
+        no worker or transport took the message. Raises InvalidMessage."""
+        check_message(message)
         with self._batch:
             return self.deliver(message) is not None
 
@@ -214,10 +235,14 @@ class Node:
         route = message.onward_route
         if not route:
             return None
-        cell = self._cells.get(route[0]) or self._wake(route[0])
-        # The next hop is no worker here: a transport may forward the message.
+        cell = self._cells.get(route[0])
         if cell is None:
-            return self._deliver_remote(message)
+            # The next hop is no worker here: a transport may forward the message.
+            if route[0] not in self._asleep:
+                return self._deliver_remote(message)
+            cell = self._wake_for(message)
+            if cell is None:
+                return ANSWERED
         # Between a crash and the restart nobody empties the mailbox, and a worker that awaits may never do so. It must
         # not grow without limit.
         if cell.refuses and cell.mailbox.at_limit:
@@ -297,7 +322,7 @@ class Node:
 
     def refuse(self, message: Message, reason: str) -> None:
         """Answers a message that is refused before its worker gets it, in the protocol of that worker."""
-        worker = self.find_worker(message.onward_route[0]) if message.onward_route else None
+        worker = self.find_judge(message.onward_route[0]) if message.onward_route else None
         if worker is None or not message.return_route:
             return
         # A message that the worker could not read gets no answer: it may be an answer itself.
@@ -313,8 +338,8 @@ class Node:
     ) -> Message:
         """Sends a request and returns the first answer that comes to its private return address.
 
-        Raises AskRefused if the answer is an `error` or nobody takes the request, and AskTimedOut. A request of which
-        the caller was cancelled takes no answer any more."""
+        Raises AskRefused if the answer is an `error` or nobody takes the request, AskTimedOut, and InvalidMessage. A
+        request of which the caller was cancelled takes no answer any more."""
         return await self.asks.ask(route, payload, timeout_s, origin)
 
     def count(self, what: str) -> None:
@@ -350,11 +375,23 @@ class Node:
 
     def _wake(self, address: Address) -> Cell | None:
         """Starts the worker that sleeps at this address, and returns its cell; None if none sleeps there."""
-        wake = self._asleep.pop(address, None)
-        if wake is None:
+        sleepers = self._asleep.pop(address, None)
+        if sleepers is None:
             return None
-        self.register([address], wake(address))
+        self.register([address], sleepers.wake(address))
         return self._cells[address]
+
+    def _wake_for(self, message: Message) -> Cell | None:
+        """Starts the worker that sleeps at the next hop of this message, unless its sender may not send it; then None,
+        and the gate has answered."""
+        address = message.onward_route[0]
+        # Otherwise anybody could have a worker started for every address that he knows.
+        if self.gate is not None and not self.gate.admit(self._asleep[address].unstarted(address), (message,)):
+            return None
+        cell = self._wake(address)
+        assert cell is not None, "the address is that of a worker that sleeps"
+        cell.mailbox.passed = 0 if self.gate is None else 1
+        return cell
 
     def _refuse_full(self, cell: Cell, message: Message) -> None:
         self._dropped["restarting" if cell.life is Life.RESTARTING else "mailbox_full"] += 1
@@ -408,18 +445,22 @@ class Node:
             self._run_ready()
 
     def _run(self, cell: Cell) -> None:
-        run: Sequence[Message] = cell.mailbox.take_run(cell.run_messages_max)
+        mailbox = cell.mailbox
+        passed = mailbox.passed
+        run: Sequence[Message] = mailbox.take_run(passed or cell.run_messages_max, counts=True)
         try:
-            # A worker never sees a message that the sender may not send to it.
-            if self.gate is not None and run:
+            # A worker never sees a message that the sender may not send to it. The gate decides, and audits, once.
+            if self.gate is not None and run and not passed:
                 run = self.gate.admit(cell.worker, run)
             if run:
                 cell.worker.receive(run)
         except HandlingFailed as failure:
             # Only one message failed. The later messages are handled after the restart.
-            cell.mailbox.put_back(run[failure.position + 1 :])
+            mailbox.put_back(run[failure.position + 1 :])
             cell.crash(run[failure.position : failure.position + 1], failure.__cause__ or failure)
         except Exception as error:
             cell.crash(run, error)
         else:
             cell.make_ready()
+        if mailbox.counted and not cell.taken:
+            mailbox.handled()

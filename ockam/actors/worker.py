@@ -74,6 +74,10 @@ class Context(Protocol):
         """Starts the delivery of messages to this worker again, after `pause`."""
         ...
 
+    def handled(self) -> None:
+        """Counts the oldest message that an AsyncWorker has taken no longer for its sender."""
+        ...
+
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:
         """Returns a callback that calls the function. An exception of the function counts as a crash of this worker."""
         ...

@@ -81,7 +81,7 @@ class ConnectionUsage:
                 if hop.value.startswith(CONNECTION_PREFIX) and not reports_to_sender(message):
                     continue
                 # Pushes get no answer: the client sends them again by itself until a connection is accepted.
-                frequent = getattr(node.find_worker(hop), "frequent", None)
+                frequent = getattr(node.find_judge(hop), "frequent", None)
                 if frequent is None or not message.payload.startswith(frequent.tags):
                     node.refuse(message, self.refusal)
 

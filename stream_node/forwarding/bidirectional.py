@@ -257,7 +257,7 @@ class StreamSubscription(Worker):
             request = PublisherRequest(routed.return_stream, self._request.stream_name, self._request.subscription_id)
             back = (self._owner.ensure_publisher(self._origin, request), *back)
         message = Message(routed.onward_route, back, routed.payload, self._sender)
-        worker = self._owner.node.find_worker(routed.onward_route[0])
+        worker = self._owner.node.find_judge(routed.onward_route[0])
         if isinstance(worker, Connection):
             # An answer to what the client has sent into the other stream, perhaps over another connection.
             message = msgspec.structs.replace(message, origin=HERE)

@@ -203,7 +203,7 @@ class StreamDirectory:
             self.node.register([address], StreamFactory(self, stream))
             self._addresses[address] = None
         else:
-            self.node.register_asleep(address, self._wake)
+            self.node.register_asleep(address, self)
             self._addresses[address] = stream
 
     def reopen_stream(self, stream: StoredStream) -> None:
@@ -267,15 +267,22 @@ class StreamDirectory:
     def _put_to_sleep(self, address: Address, stream: StoredStream) -> None:
         # The dashboard forgets a stream whose worker was closed, and this one goes on.
         was_closed = stream.record.name in self.counters.closed
-        self.node.put_to_sleep(address, self._wake)
+        self.node.put_to_sleep(address, self)
         self._addresses[address] = stream
         if not was_closed:
             self.counters.closed.discard(stream.record.name)
 
-    def _wake(self, address: Address) -> StreamFactory:
+    # The workers that sleep, see `ockam.actors.node.Sleepers`.
+
+    def wake(self, address: Address) -> StreamFactory:
         stream, self._addresses[address] = self._addresses[address], None
         assert stream is not None, "the worker sleeps"
         return StreamFactory(self, stream)
+
+    def unstarted(self, address: Address) -> ReadableStream:
+        stream = self._addresses[address]
+        assert stream is not None, "the worker sleeps"
+        return StreamFactory(self, stream)()
 
     def hand_over(self, address: Address) -> list[Message]:
         """Stops the worker of a stream that another node serves now. Returns the messages that it has not served."""

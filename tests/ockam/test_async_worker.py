@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import trio
@@ -16,6 +17,7 @@ from ockam import (
     AskTimedOut,
     AsyncWorker,
     CallbackExpected,
+    InvalidMessage,
     Message,
     Node,
     Restarts,
@@ -449,3 +451,81 @@ async def test_a_worker_that_another_node_goes_on_with_hands_over_all_that_it_ha
     await trio.testing.wait_all_tasks_blocked()
     left = node.retire(A)
     assert [each.payload for each in left] == [b"%d" % number for number in range(100)]
+
+
+WRONG_ROUTES: list[Any] = ["a", ("a",), (A, "b"), A, b"a"]
+
+
+@pytest.mark.parametrize("route", WRONG_ROUTES, ids=repr)
+async def test_a_route_without_addresses_is_told_to_its_sender(node: Node, route: Any) -> None:
+    """Nothing was sent to the worker that stands in one of the routes."""
+
+    class Sends(AsyncWorker):
+        async def handle(self, message: Message) -> None:
+            self.send(route, b"x")
+
+    node.register([A], Upper)
+    node.register([B], Sends)
+    with pytest.raises(InvalidMessage):
+        await node.ask(route, b"x")
+    with pytest.raises(AskRefused, match="the worker failed"):
+        await node.ask((B,), b"x")
+    for message in (Message(route, (ME,), b"x"), Message((A,), route, b"x")):
+        with pytest.raises(
+            InvalidMessage, match=r"a route is a tuple of addresses, such as \(local\(NAME\),\), and not"
+        ):
+            node.send(message)
+    assert [state.waiting for state in node.tree() if state.address == A] == [0]
+
+
+async def test_a_text_for_a_payload_is_told_to_its_sender(node: Node, autojump_clock: trio.testing.MockClock) -> None:
+    """The sender of a text gets the error; whoever asks a worker that answers with a text is told that it failed."""
+    seen: list[Message] = []
+
+    class Answers(AsyncWorker):
+        async def handle(self, message: Message) -> None:
+            seen.append(message)
+            self.reply(message, "text")  # type: ignore[arg-type]
+
+    class Sends(AsyncWorker):
+        async def handle(self, message: Message) -> None:
+            self.send((A,), "text")  # type: ignore[arg-type]
+
+    class Asks(AsyncWorker):
+        async def handle(self, message: Message) -> None:
+            await self.ask((A,), "text")  # type: ignore[arg-type]
+
+    node.register([A], Answers)
+    with pytest.raises(InvalidMessage, match=r"a payload is bytes, and not 'text'; encode it, such as text\.encode"):
+        await node.ask((A,), "text")  # type: ignore[arg-type]
+    with pytest.raises(InvalidMessage):
+        node.send(Message((A,), (ME,), "text"))  # type: ignore[arg-type]
+    for kind in (Sends, Asks):
+        node.register([B], kind)
+        with pytest.raises(AskRefused, match="the worker failed"):
+            await node.ask((B,), b"x")
+        node.unregister(B)
+    assert seen == []
+    with pytest.raises(AskRefused, match="the worker failed"):
+        await node.ask((A,), b"bytes")
+    assert (len(seen), node.statistics().crashes) == (1, 3)
+
+
+async def test_a_failed_worker_that_answers_with_a_text_harms_nobody(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A text that came in a list of messages, which is not looked at: the others of the list get their answers."""
+
+    class Fails(AsyncWorker):
+        async def handle(self, message: Message) -> None:
+            raise RuntimeError("told to fail")
+
+        def failure_payload(self, message: Message, reason: str) -> bytes | None:
+            return message.payload
+
+    sender = Collector()
+    node.register([ME], lambda: sender)
+    node.register([A], Fails)
+    node.send_run([Message((A,), (ME,), payload) for payload in (b"1", "2", b"3")])  # type: ignore[arg-type]
+    await trio.sleep(10)
+    assert sender.payloads == [b"1", b"3"]

@@ -264,26 +264,57 @@ async def test_thousands_of_workers_with_one_message_each_are_called_in_one_batc
     assert len(answers) == 5_000
 
 
+class Bedroom:
+    """woken: the workers that were started."""
+
+    def __init__(self) -> None:
+        self.woken: list[Recorder] = []
+
+    def wake(self, address: Address) -> Callable[[], Recorder]:
+        self.woken.append(Recorder())
+        return lambda: self.woken[-1]
+
+    def unstarted(self, address: Address) -> Recorder:
+        return Recorder()
+
+
 async def test_a_worker_that_sleeps_starts_at_its_first_message(node: Node) -> None:
     """The messages of one batch reach one worker, in order; nobody else gets the address meanwhile."""
-    woken: list[Recorder] = []
-
-    def wake(address: Address) -> Callable[[], Recorder]:
-        woken.append(Recorder())
-        return lambda: woken[-1]
-
-    node.register_asleep(A, wake)
+    bedroom = Bedroom()
+    woken = bedroom.woken
+    node.register_asleep(A, bedroom)
     with pytest.raises(AddressInUse):
         node.register([A], Recorder)
     assert (node.is_asleep(A), node.is_registered(A), node.statistics().workers, woken) == (True, True, 1, [])
     node.send_run([message(A, b"1"), message(A, b"2")])
     assert [worker.payloads for worker in woken] == [[b"1", b"2"]]
     # It sleeps again: the next message reaches a new worker.
-    node.put_to_sleep(A, wake)
+    node.put_to_sleep(A, bedroom)
     assert woken[0].stops == 1
     node.send(message(A, b"3"))
     assert [worker.payloads for worker in woken] == [[b"1", b"2"], [b"3"]]
-    node.put_to_sleep(A, wake)
+    node.put_to_sleep(A, bedroom)
     assert node.retire(A) == []
     assert not node.is_registered(A)
     assert not node.send(message(A, b"4"))
+
+
+async def test_a_worker_that_sleeps_is_not_started_for_a_message_that_the_gate_refuses(node: Node) -> None:
+    """The gate is asked once about each message, before and after the start; nothing else is asked about the sender."""
+    asked: list[bytes] = []
+
+    class Bouncer:
+        def admit(self, worker: Worker, run: Sequence[Message]) -> Sequence[Message]:
+            asked.extend(each.payload for each in run)
+            return [each for each in run if each.payload != b"denied"]
+
+    node.gate = Bouncer()  # type: ignore[assignment]
+    bedroom = Bedroom()
+    node.register_asleep(A, bedroom)
+    assert node.send(message(A, b"denied"))
+    node.send_run([message(A, b"denied"), message(A, b"denied")])
+    node.refuse(message(A, b"over a limit"), "too much")
+    assert (bedroom.woken, node.is_asleep(A)) == ([], True)
+    node.send_run([message(A, each) for each in (b"denied", b"1", b"denied", b"2")])
+    assert [worker.payloads for worker in bedroom.woken] == [[b"1", b"2"]]
+    assert asked == [b"denied"] * 4 + [b"1", b"denied", b"2"]

@@ -14,6 +14,7 @@ import trio
 
 from ockam.actors.address import Address
 from ockam.actors.node import Node
+from ockam.identity.rules.rights import Right
 from stream_service.extensions import (
     DELETE,
     LIST,
@@ -25,7 +26,9 @@ from stream_service.extensions import (
     RetentionRequest,
 )
 from stream_service.names import stream_address
+from stream_service.protocol import PULL, PUSH, PullRequest, PushRequest
 from stream_service.workers import stream
+from tests.ockam.identity.rules.guarded_node import guarded, may
 from tests.support.rich import ask, data_of, info, pull, push
 from tests.support.served import Served, served, wait_until
 from tests.support.stream_peer import SERVICE
@@ -150,3 +153,29 @@ async def test_the_time_is_read_once_in_a_batch_and_anew_after_it(tmp_path: Path
             assert directory.now_us() == first_us
         assert 0 < before_us <= first_us <= directory.now_us()
         assert directory._now_us is None
+
+
+async def test_whoever_may_not_use_a_stream_starts_no_worker_and_cannot_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: the answers to a peer without rights, and the counts, are the same whether the stream rests or not.
+    Method: the same requests, first to the stream that rests, and then while it has a worker."""
+    payloads = [
+        PULL.encode_request(PullRequest(1, 0, 1)),
+        PUSH.encode_request(PushRequest(2, b"x")),
+        DELETE.encode_request(DeleteRequest(3)),
+    ]
+    async with guarded(tmp_path, may(Right.CREATE, "s"), **OFTEN) as node:
+        route = await (await node.running.peer()).create("s")
+        await wait_asleep(node.running)
+        monkeypatch.setattr(stream, "REST_AFTER_S", 60.0)
+        seen = []
+        for rests in (True, False):
+            assert node_of(node.running).is_asleep(S) is rests
+            peer = await node.running.peer()
+            answers = [(await peer.ask(route, payload)).payload for payload in payloads]
+            seen.append(answers)
+            assert node.refused() == dict.fromkeys(("read", "write", "delete"), len(seen))
+            assert node_of(node.running).is_asleep(S) is rests
+            node_of(node.running).find_worker(S)
+        assert seen[0] == seen[1]
