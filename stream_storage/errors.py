@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -61,11 +62,17 @@ class StorageReadOnly(StorageError):
 
 
 class DatabaseInUse(StorageError):
-    """The error of opening a data directory that another node uses, whose process id is `pid`, if it is known."""
+    """The error of opening a data directory, or the folder of a chain store, that is in use. pid: the process that uses
+    it, perhaps this one; None if it is not known."""
 
     def __init__(self, pid: int | None, path: Path) -> None:
         owner = "another process" if pid is None else f"process {pid}"
-        super().__init__(f"the data directory {path} is in use by {owner}; stop it, or choose another data directory")
+        text = f"the data directory {path} is in use by {owner}; stop it, or choose another data directory"
+        # Whoever reads this must not be told to stop his own program.
+        if pid == os.getpid():
+            text = f"the folder {path} is in use by this process, which has opened it before; close that use of it "
+            text += "first, or choose another folder"
+        super().__init__(text)
         self.pid = pid
         self.path = path
 

@@ -130,7 +130,7 @@ def test_a_directory_in_use_or_not_empty_is_refused(data: Path, taken: Path, tmp
         put(taken, data)
     database = Database.open(data)
     for dry_run in (False, True):
-        with pytest.raises(DatabaseInUse, match="is in use by process"):
+        with pytest.raises(DatabaseInUse, match="is in use by this process"):
             put(taken, data, over=True, dry_run=dry_run)
     database.close()
     assert (data / LOCK_NAME).read_bytes() == b""

@@ -78,7 +78,7 @@ def test_a_directory_in_use_or_not_empty_is_refused(data: Path, file: Path, tmp_
             put(file, data, dry_run=dry_run)
     database = Database.open(data)
     for dry_run in (False, True):
-        with pytest.raises(DatabaseInUse, match="is in use by process"):
+        with pytest.raises(DatabaseInUse, match="is in use by this process"):
             put(file, data, over=True, dry_run=dry_run)
     database.close()
     assert stored_streams(data) == {"words": 3, "later": 1}
