@@ -1,5 +1,5 @@
 """The further nodes of `tools/dashboard_pictures.py` and of the tests that use its browser: the source of mirrors, and
-the members of a cluster."""
+the members of a cluster. And the own workers of its node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from ockam import ALWAYS, Worker, local
 from stream_client.blocking import connect
 from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, STATUS, ClusterStatus, ClusterStatusRequest, DrainRequest
 from stream_node.fleet.mirror.protocol import (
@@ -20,8 +21,25 @@ from stream_node.fleet.mirror.protocol import (
 )
 from stream_node.node.process import NodeProcess
 
+OWN_WORKERS = ("--worker", "tools.dashboard_nodes:Shop@shop")
 MEMBERS = ("north", "south", "west")
 PATIENCE_S = 60.0
+
+
+class Shop(Worker):
+    """A worker of an operator with two children, one of which does not come up."""
+
+    def started(self) -> None:
+        self.start_child([local("shop.orders")], Worker)
+        self.start_child([local("shop.payments")], Payments, ALWAYS)
+
+
+class Payments(Worker):
+    def started(self) -> None:
+        self.context.call_later(0, self._connect)
+
+    def _connect(self) -> None:
+        raise RuntimeError("the bank at bank.example.com:443 does not answer")
 
 
 @contextmanager

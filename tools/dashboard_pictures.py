@@ -37,7 +37,7 @@ from cardinal_streams.message.types import Batch
 from stream_client import AccessDenied, blocking
 from stream_client.blocking import connect
 from stream_node.node.process import NodeProcess
-from tools.dashboard_nodes import members_of_cluster, source_of_mirrors
+from tools.dashboard_nodes import OWN_WORKERS, members_of_cluster, source_of_mirrors
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -54,6 +54,7 @@ PAGES = {
     "consumer": "/consumer?client=billing&stream=orders",
     "blocks": "/blocks",
     "mirrors": "/mirrors",
+    "own-workers": "/own-workers",
     "exports": "/exports",
     "export": "/export?folder=FOLDER",
     "export-run": "/export/run?folder=FOLDER&run=3",
@@ -128,7 +129,7 @@ def node_with_pages(folder: Path, export: Path) -> NodeProcess:
     (folder / "access.toml").write_text(RULES)
     return NodeProcess(
         folder / "data",
-        arguments=["--http", "127.0.0.1:0", "--access-rules", str(folder / "access.toml")],
+        arguments=["--http", "127.0.0.1:0", "--access-rules", str(folder / "access.toml"), *OWN_WORKERS],
         environment={
             "STREAM_NODE_EXPORT_FOLDERS": f"{export},old-lake",
             "STREAM_NODE_CONSUMER_STUCK_AFTER": "billing=5s",

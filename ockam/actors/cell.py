@@ -319,6 +319,10 @@ class CellContext:
     def address(self) -> Address:
         return self._cell.addresses[0]
 
+    @property
+    def children(self) -> list[Address]:
+        return [child.addresses[0] for child in self._cell.children or ()]
+
     def end(self) -> None:
         self._ended = True
 

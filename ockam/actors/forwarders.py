@@ -22,6 +22,9 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+
+import msgspec
 
 import bare
 from ockam.actors.address import LOCAL, Address, Route, local
@@ -74,11 +77,23 @@ class Registration:
         self.origin: Origin = HERE
 
 
+class ForwardingCounts(msgspec.Struct):
+    """The messages of all forwarding addresses since the start.
+
+    forwarded: sent on to a client, each time. stored: stored for a client. refused: not passed on, because nobody was
+    connected, too much waited, or the message did not fit; its sender got an `error`, if it could get one."""
+
+    forwarded: int = 0
+    stored: int = 0
+    refused: int = 0
+
+
 class Forwarder(Worker):
     """The worker of one forwarding address. It keeps nothing: if the client is away, the sender gets an `error`."""
 
-    def __init__(self, node: Node, registration: Registration) -> None:
+    def __init__(self, node: Node, registration: Registration, counts: ForwardingCounts) -> None:
         self._node = node
+        self._counts = counts
         self.registration = registration
         # The first hops of the senders: whether it came from outside this node, and whether the client has answered.
         self._senders: dict[Address, tuple[bool, bool]] = {}
@@ -115,6 +130,7 @@ class Forwarder(Worker):
             self.refuse(message, refusal)
             return
         self.context.send(self.through(self._note_sender(message), message.onward_route[1:], payload))
+        self._counts.forwarded += 1
         if request_id is not None:
             self.reply(message, FORWARD.encode_response(Forwarded(request_id, stored=False)))
 
@@ -155,10 +171,14 @@ class Forwarder(Worker):
         return not isinstance(worker, Connection) or worker.is_reading
 
     def refuse(self, message: Message, reason: str) -> None:
-        self._node.count_drop("not_forwarded")
+        self._count_refused()
         # An `error` is never answered, so that two parties do not go on refusing each other's refusals.
         if message.return_route and not ERROR.is_in(message.payload):
             self.reply(message, error_payload(reason))
+
+    def _count_refused(self) -> None:
+        self._node.count_drop("not_forwarded")
+        self._counts.refused += 1
 
     def _is_owner(self, message: Message) -> bool:
         # The node itself writes the first hop of a return route.
@@ -193,7 +213,7 @@ class Forwarders:
 
     make: makes the worker of an address. stores: whether `make` can make workers that store messages.
 
-    Invariant: each registration in `all` has a worker at its address, or one that restarts. `_counts` has their number
+    Invariant: each registration in `all` has a worker at its address, or one that restarts. `_parties` has their number
     for each party."""
 
     def __init__(self, node: Node, make: Make | None = None, new_id: Callable[[], str] | None = None) -> None:
@@ -201,7 +221,8 @@ class Forwarders:
         self._make = make
         self._new_id = new_id if new_id is not None else lambda: secrets.token_hex(8)
         self.all: dict[Address, Registration] = {}
-        self._counts: Counter[str] = Counter()
+        self.counts = ForwardingCounts()
+        self._parties: Counter[str] = Counter()
         self._missed_before: Forward = lambda message: None
 
     def start(self) -> None:
@@ -241,22 +262,22 @@ class Forwarders:
         return registration
 
     def _check_room(self, party: str) -> None:
-        if len(self.all) < FORWARDERS_MAX and self._counts[party] < PARTY_FORWARDERS_MAX:
+        if len(self.all) < FORWARDERS_MAX and self._parties[party] < PARTY_FORWARDERS_MAX:
             return
         # The end of a secure channel, or of a worker of this node, ends its addresses only here.
         for each in [each for each in self.all.values() if not each.stores]:
             if not self._node.is_registered(each.route[0]):
                 self.end(each)
-        if len(self.all) >= FORWARDERS_MAX or self._counts[party] >= PARTY_FORWARDERS_MAX:
+        if len(self.all) >= FORWARDERS_MAX or self._parties[party] >= PARTY_FORWARDERS_MAX:
             raise ProtocolError(f"too many forwarding addresses; {PARTY_FORWARDERS_MAX} are the most for one client")
 
     def add(self, registration: Registration) -> None:
         """Starts the worker of an address. Raises ProtocolError if another worker has the address."""
-        make = (
-            self._make if registration.stores and self._make is not None else lambda each: Forwarder(self._node, each)
-        )
+        make = self._make if registration.stores else None
+        if make is None:
+            make = partial(Forwarder, self._node, counts=self.counts)
         self.all[registration.address] = registration
-        self._counts[registration.party] += 1
+        self._parties[registration.party] += 1
         try:
             self._node.register([registration.address], lambda: make(registration))
         except AddressInUse as error:
@@ -272,7 +293,7 @@ class Forwarders:
 
     def forget(self, registration: Registration) -> None:
         del self.all[registration.address]
-        self._counts[registration.party] -= 1
+        self._parties[registration.party] -= 1
 
     def address_of(self, name: str | None) -> Address:
         if name is None:
@@ -301,6 +322,7 @@ class Forwarders:
         if gate is not None and not gate.holds(message.origin, Right.ROUTE, name):
             reason = f"{DENIED}route on {name[:100]!r}"
         self._node.count_drop("not_forwarded")
+        self.counts.refused += 1
         self._node.send(Message(message.return_route, (), error_payload(reason)))
         return None
 

@@ -42,7 +42,7 @@ class Mailbox:
     worker that never reads stops no connection.
     is_link: whether it is that of a connection that this node has made, by which it passes messages on.
     is_peer: whether it is that of a connection whose peer has called this node.
-    passed: the number of its first messages about which the gate has decided already.
+    passed: the number of its first messages that the gate has let pass, by the rules of `rules_version`.
 
     Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
     messages that wait, or were taken and not handled (`_taken` messages). `counted` has an entry for each arrival of
@@ -60,13 +60,14 @@ class Mailbox:
         "is_peer",
         "passed",
         "refuses",
+        "rules_version",
     )
 
     def __init__(self) -> None:
         # Lists, since an empty deque takes 760 bytes, and most mailboxes are empty.
         self._messages: list[Message] = []
         self.counted: list[tuple[int, int, Usage]] = []
-        self._size_bytes = self._received = self._taken = self.passed = 0
+        self._size_bytes = self._received = self._taken = self.passed = self.rules_version = 0
         self._held = False
         self._room: trio.Event | None = None
         self.is_link = self.is_peer = self.refuses = False

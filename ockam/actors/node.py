@@ -110,6 +110,7 @@ class Node:
         self.depth = 0
         self.gate: Gate | None = None
         self.pause_s: Callable[[], float] = lambda: 0.0
+        self._rules_version = 0
         self._routed = 0
         self.asks = Asks(self)
         self._counts: Counter[str] = Counter()
@@ -342,6 +343,10 @@ class Node:
         request of which the caller was cancelled takes no answer any more."""
         return await self.asks.ask(route, payload, timeout_s, origin)
 
+    def note_new_rules(self) -> None:
+        """Has the gate decide again about the messages that it has let pass and that go back to a mailbox."""
+        self._rules_version += 1
+
     def count(self, what: str) -> None:
         self._counts[what] += 1
 
@@ -391,6 +396,7 @@ class Node:
         cell = self._wake(address)
         assert cell is not None, "the address is that of a worker that sleeps"
         cell.mailbox.passed = 0 if self.gate is None else 1
+        cell.mailbox.rules_version = self._rules_version
         return cell
 
     def _refuse_full(self, cell: Cell, message: Message) -> None:
@@ -446,11 +452,13 @@ class Node:
 
     def _run(self, cell: Cell) -> None:
         mailbox = cell.mailbox
-        passed = mailbox.passed
+        # What was put back was allowed already, by the rules of that time.
+        passed = mailbox.passed if mailbox.rules_version == self._rules_version else 0
         run: Sequence[Message] = mailbox.take_run(passed or cell.run_messages_max, counts=True)
         try:
             # A worker never sees a message that the sender may not send to it. The gate decides, and audits, once.
             if self.gate is not None and run and not passed:
+                mailbox.rules_version = self._rules_version
                 run = self.gate.admit(cell.worker, run)
             if run:
                 cell.worker.receive(run)

@@ -58,6 +58,11 @@ class Context(Protocol):
     @property
     def address(self) -> Address: ...
 
+    @property
+    def children(self) -> list[Address]:
+        """The first addresses of the children that have not ended, in the order of their start."""
+        ...
+
     def send(self, message: Message) -> bool:
         """Sends a message. Returns False if no worker or transport took the message."""
         ...

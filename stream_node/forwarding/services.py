@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ockam.actors.address import local
-from ockam.actors.forwarders import Forwarders
+from ockam.actors.forwarders import Forwarders, ForwardingCounts
 from ockam.actors.node import Node
 from stream_node.forwarding.bidirectional import Bidirectional
 from stream_node.forwarding.storing import StoringForwarder, find_registration
@@ -16,11 +16,12 @@ from stream_node.node.config import Config
 
 class ForwardingStatistics(msgspec.Struct, frozen=True):
     """The statistics of the forwarding addresses. away: those whose client is not connected. waiting: the stored
-    messages that their clients have not got."""
+    messages that their clients have not got. counts: what has become of messages since the start."""
 
     addresses: int
     away: int
     waiting: int
+    counts: ForwardingCounts
 
 
 class ForwardingServices:
@@ -46,4 +47,5 @@ class ForwardingServices:
             addresses=len(workers),
             away=sum(each is None or not each.is_connected for each in workers),
             waiting=sum(each.waiting for each in workers if isinstance(each, StoringForwarder)),
+            counts=msgspec.structs.replace(self._forwarders.counts),
         )

@@ -72,7 +72,7 @@ class StoringForwarder(Forwarder):
     `_turn`. Each registration begins a new turn, and all that belongs to an older one is ignored."""
 
     def __init__(self, node: Node, registration: Registration, forwarders: Forwarders, service: Address) -> None:
-        super().__init__(node, registration)
+        super().__init__(node, registration, forwarders.counts)
         self._forwarders = forwarders
         self._service = service
         self._is_open = False
@@ -135,6 +135,7 @@ class StoringForwarder(Forwarder):
             self.refuse(message, reason)
             return
         self._next = max(self._next, index + 1)
+        self._counts.stored += 1
         if FORWARD.is_in(message.payload) and message.return_route:
             request_id = FORWARD.decode_request(message.payload).request_id
             self.reply(message, FORWARD.encode_response(Forwarded(request_id, stored=True)))
@@ -204,7 +205,7 @@ class StoringForwarder(Forwarder):
             routed = read_routed(message)
             # A repair leaves empty messages. One that the client's framing cannot carry would stop all others.
             if routed is None or self.refusal_of_size(routed.onward_route, routed.return_route, routed.payload):
-                self._node.count_drop("not_forwarded")
+                self._count_refused()
                 continue
             # A sender that is gone gets no answer: the message has no return route then.
             back = routed.return_route if self._is_there(routed.return_route[1:2]) else ()
@@ -214,6 +215,7 @@ class StoringForwarder(Forwarder):
             self._last_sent = message.index
             sent.append(self.through(back, routed.onward_route, payload))
         self.context.send_run(sent)
+        self._counts.forwarded += len(sent)
         if not page.messages and page.resume_index <= self._position:
             self._failed("pull", b"")
         elif not sent:

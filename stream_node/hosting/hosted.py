@@ -165,7 +165,9 @@ class HostedWorkers:
             await self._host.has_ended.wait()
         if not self._host.has_ended.is_set():
             self.hangs = True
-            logger.error("own_workers_hang", addresses=sorted(self._loaded), reason="they do not end when cancelled")
+            # A worker of which only a child hangs has not ended either.
+            hanging = sorted(map(str, self._host.context.children))
+            logger.error("own_workers_hang", addresses=hanging, reason="they do not end when cancelled")
 
     def _start(self, loaded: LoadedWorker) -> None:
         identity, demand = Identity("worker", loaded.address), loaded.demand

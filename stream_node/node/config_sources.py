@@ -101,11 +101,10 @@ def _load(
     found = _address_mistakes(config) + _origin_mistakes(config) + _stuck_mistakes(config)
     if config.grpc and not config.block_node:
         found.append("grpc: has no effect without block_node; switch the block node on")
-    if config.forwarding and (config.cluster is not None or config.workers > 1):
-        found.append("forwarding: an address is known to one process; switch off cluster and several workers")
     if config.log_level not in LOG_LEVELS:
         found.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
-    for check in (_check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):
+    checks = (_check_block_settings, check_tls_settings, check_channel_settings, check_token_settings)
+    for check in (*checks, check_forwarding):
         try:
             check(config)
         except ConfigError as error:
@@ -122,6 +121,15 @@ def _check_block_settings(config: Config) -> None:
         from stream_node.node.block_services import read_trust
 
         read_trust(config)
+
+
+def check_forwarding(config: Config) -> None:
+    """Raises ConfigError for a forwarding service on a node with several processes."""
+    if config.forwarding and (config.cluster is not None or config.workers > 1):
+        raise ConfigError(
+            "forwarding: needs a node of one process, because otherwise the connections of its clients are in "
+            "different ones; set workers = 1 and leave out cluster, or run the service on a node of its own"
+        )
 
 
 def check_start(config: Config) -> None:

@@ -32,6 +32,7 @@ from stream_node.hosting.hosted import HostedWorkers
 from stream_node.hosting.specification import MakeWorker, load_workers
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
 from stream_node.node.config import Config, without_effect
+from stream_node.node.config_sources import check_forwarding
 from stream_node.node.databases import open_database
 from stream_node.node.day_log import DayLog
 from stream_node.node.identity.access import NodeAccess, check_exposure, make_usages, open_access
@@ -368,6 +369,7 @@ def _check_settings(config: Config) -> None:
     """Raises ConfigError if the settings do not fit together. Logs those that have no effect."""
     check_exposure(config)
     check_cluster(config)
+    check_forwarding(config)
     for setting, reason in without_effect(config).items():
         logger.warning("setting_without_effect", setting=setting, reason=reason)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
+import trio
 from cryptography import x509
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,6 +25,7 @@ from stream_node.node.identity.endings import read_endings
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import HttpNode, http_node
+from tests.stream_node.forwarding.forwarding_peers import connect as connect_peer
 from tests.support.certificates import Authority
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -166,9 +169,43 @@ async def test_only_operators_read_metrics(tmp_path: Path) -> None:
         assert value(samples, "http_requests_total", status="403") == 1
 
 
+async def test_what_became_of_forwarded_messages_is_counted(tmp_path: Path) -> None:
+    """Method: alice's messages are stored, bob's are not. Both are there, then away; two messages wait, one is refused,
+    and the two come when alice is back."""
+
+    def figures(samples: Samples) -> list[float]:
+        names = ("waiting", "stored_total", "forwarded_total", "refused_total")
+        found = [value(samples, "forwarding_addresses", client=client) for client in ("connected", "away")]
+        return found + [value(samples, f"forwarding_messages_{name}") for name in names]
+
+    async with http_node(tmp_path, forwarding=True) as node:
+        alice, bob, sender = [await connect_peer(node.running) for _ in range(3)]
+        await alice.register_own("alice", confirms=True)
+        await bob.register_own("bob", stores=False)
+        assert figures(await scrape(node)) == [2, 0, 0, 0, 0, 0]
+        assert await sender.forward(alice.address, b"one")
+        assert await alice.take(1) == [(0, b"one")]
+        assert not await sender.forward(bob.address, b"two")
+        assert figures(await scrape(node))[3:] == [1, 2, 0]
+        await alice.stream.aclose()
+        await bob.stream.aclose()
+        while figures(await scrape(node))[:2] != [0, 1]:
+            await trio.sleep(0.01)
+        for data in (b"three", b"four"):
+            assert await sender.forward(alice.address, data)
+        assert "nobody is connected" in await sender.refused(bob.address, b"five")
+        assert figures(await scrape(node)) == [0, 1, 2, 3, 2, 1]
+        back = await connect_peer(node.running)
+        await back.register_own("alice", confirms=True)
+        assert await back.take(2) == [(1, b"three"), (2, b"four")]
+        while figures(await scrape(node)) != [1, 0, 0, 3, 4, 1]:
+            await trio.sleep(0.01)
+
+
 async def test_a_node_of_blocks_has_all_metrics(tmp_path: Path) -> None:
     """Every metric of the list can be read, and those of backfill have the names of the specification."""
-    async with http_node(tmp_path, grpc=("127.0.0.1:0",), secure_channel_trust_anyone=True) as node:
+    on: dict[str, Any] = {"secure_channel_trust_anyone": True, "forwarding": True}
+    async with http_node(tmp_path, grpc=("127.0.0.1:0",), **on) as node:
         samples = await scrape(node)
     names = {name for name, _ in samples}
     for specified in ("gaps_detected", "blocks_fetched", "blocks_stored", "fetch_errors", "status", "queue_size"):

@@ -529,3 +529,24 @@ async def test_a_failed_worker_that_answers_with_a_text_harms_nobody(
     node.send_run([Message((A,), (ME,), payload) for payload in (b"1", "2", b"3")])  # type: ignore[arg-type]
     await trio.sleep(10)
     assert sender.payloads == [b"1", b"3"]
+
+
+async def test_a_request_during_the_pause_of_a_restart_waits_for_the_next_worker(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Method: crash after crash, a request during each pause of 0.1, 0.2, ... 10 s with 5 s to wait; the times are
+    those of the virtual clock. The page of own workers says the same."""
+    node.register([A], Upper)
+    pauses_s, ends = [], []
+    for _ in range(9):
+        with pytest.raises(AskRefused, match="it is restarted"):
+            await node.ask((A,), b"fail")
+        began_s = trio.current_time()
+        try:
+            ends.append((await node.ask((A,), b"", 5.0)).payload)
+        except AskTimedOut:
+            ends.append(b"timed out")
+            await node.ask((A,), b"", 60.0)
+        pauses_s.append(round(trio.current_time() - began_s, 1))
+    assert pauses_s == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+    assert ends == [b""] * 6 + [b"timed out"] * 3

@@ -124,3 +124,15 @@ async def test_a_message_that_was_put_back_does_not_pass_the_gate_again(node: No
     assert node.gate.asked == [b"fail", b"denied", b"1", b"2", b"denied", b"3"]
     assert handled == [b"1", b"2", b"3"]
     assert alice.usage.machine.held_bytes == 0
+
+
+async def test_new_rules_decide_about_what_was_put_back(node: Node) -> None:
+    """Between the first decision and the restart, the rules change."""
+    node.register([A], Slow)
+    await trio.testing.wait_all_tasks_blocked()
+    send(node, sender("alice"), b"fail", b"1")
+    await trio.sleep(0.5)
+    node.note_new_rules()
+    await trio.sleep(5)
+    assert isinstance(node.gate, Notes)
+    assert node.gate.asked == [b"fail", b"1", b"1"]

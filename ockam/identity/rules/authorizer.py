@@ -143,6 +143,7 @@ class Authorizer:
         self._last_origin = HERE
         self._last_grants = rules.grants(HERE.identity)
         self._reloads += 1
+        self._node.note_new_rules()
         return lambda identity: before.grants(identity).rules != rules.grants(identity).rules
 
     def note_bad_rules(self) -> None:

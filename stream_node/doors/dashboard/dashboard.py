@@ -23,6 +23,7 @@ from stream_node.doors.dashboard import (
     forks,
     messages,
     mirrors,
+    own_workers_page,
 )
 from stream_node.doors.dashboard.history import INTERVAL_S, StreamRates, take_sample
 from stream_node.doors.dashboard.overview import Overview, listed
@@ -84,6 +85,7 @@ class Dashboard:
             ("GET", "/mirrors", mirrors.show_mirrors),
             ("POST", "/mirrors/promote", mirrors.promote),
             ("POST", "/mirrors/remove", mirrors.remove),
+            ("GET", "/own-workers", own_workers_page.show_own_workers),
             ("GET", "/exports", exports.show_exports),
             ("GET", "/export", exports.show_export),
             ("GET", "/export/run", exports.show_run),

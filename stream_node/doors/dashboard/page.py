@@ -20,6 +20,7 @@ from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.body import read_small
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import shares_shards
+from stream_node.hosting.hosted import HOST
 
 FIELDS_MAX = 100
 FORM_BYTES_MAX = 1024 * 1024
@@ -36,6 +37,7 @@ NAVIGATION = (
     ("blocks", "Blocks", "/blocks"),
     ("cluster", "Cluster", "/cluster"),
     ("mirrors", "Mirrors", "/mirrors"),
+    ("own_workers", "Own workers", "/own-workers"),
     ("connections", "Connections", "/connections"),
     ("exports", "Exports", "/exports"),
     ("access", "Access", "/access"),
@@ -159,6 +161,8 @@ class DashboardPage:
             return shares_shards(parts.config) and self.may(Right.OPERATE, CLUSTER_RESOURCE)
         if name == "mirrors":
             return parts.services.has_mirrors and self.may(OPERATOR)
+        if name == "own_workers":
+            return parts.node.is_registered(HOST) and self.may(OPERATOR, EVERY_NAME)
         if name == "connections":
             return self.may(OPERATOR, EVERY_NAME)
         if name == "exports":

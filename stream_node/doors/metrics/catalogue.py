@@ -262,6 +262,30 @@ MIRROR_METRICS = (
     ),
 )
 
+_forwarding = Part(lambda s: s.statistics.services.forwarding)
+
+FORWARDING = (
+    _forwarding.gauge(
+        "forwarding_addresses",
+        lambda e: {"connected": float(e.addresses - e.away), "away": float(e.away)},
+        "Addresses that clients have registered at the forwarding service, by whether their client is there.",
+        "client",
+    ),
+    _forwarding.gauge(
+        "forwarding_messages_waiting", lambda e: e.waiting, "Stored messages that their clients have not got."
+    ),
+    _forwarding.counter(
+        "forwarding_messages_forwarded_total",
+        lambda e: e.counts.forwarded,
+        "Messages sent on to clients; one that was not confirmed comes again, and counts again.",
+    ),
+    _forwarding.counter("forwarding_messages_stored_total", lambda e: e.counts.stored, "Messages stored for clients."),
+    _forwarding.counter(
+        "forwarding_messages_refused_total",
+        lambda e: e.counts.refused,
+        "Messages not passed on: nobody was connected, too much waited already, or they did not fit.",
+    ),
+)
 
 NODE = (
     WHOLE.gauge("info", lambda s: {s.version: 1.0}, "1, with the version of the program.", "version"),
@@ -421,6 +445,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Streams": STREAMS,
     "Consumers": CONSUMERS,
     "Mirrors": MIRROR_METRICS,
+    "Forwarding": FORWARDING,
     "Storage": STORAGE,
     "Peers": PEERS,
     "HTTP": HTTP,

@@ -7,6 +7,7 @@ send, in both framings, against a served node."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -19,6 +20,9 @@ from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_node.forwarding.services import ForwardingStatistics
+from stream_node.node.config import Config, ConfigError
+from stream_node.node.config_sources import load_config
+from stream_node.node.server import Server
 from tests.stream_node.forwarding.forwarding_peers import STATIC_SERVICE, connect, forwarding_node
 from tests.support.served import Served, neighbour, wait_until
 
@@ -142,6 +146,16 @@ async def test_what_would_end_the_connection_of_the_client_is_refused(tmp_path: 
         assert "too long" in await sender.refused((*client.address, *[local("hop")] * 63), b"far")
         await sender.send(client.address, bytes(64_000))
         assert len((await client.receive()).payload) == 64_000
+
+
+@pytest.mark.parametrize("other", [{"workers": 2}, {"cluster": "west", "database": "postgresql://x/y"}])
+def test_a_node_of_several_processes_does_not_start_with_the_service_and_says_what_to_do(other: dict[str, Any]) -> None:
+    """Both from the settings, and in a program that makes its own."""
+    says = r"needs a node of one process, .* set workers = 1 and leave out cluster, or run the service on a node of its"
+    with pytest.raises(ConfigError, match=says):
+        load_config({"forwarding": True, **other}, environment={})
+    with pytest.raises(ConfigError, match=says):
+        trio.run(Server(Config(forwarding=True, **other)).serve)
 
 
 def forwarding(running: Served) -> ForwardingStatistics:

@@ -116,14 +116,17 @@ async def test_what_a_worker_has_confirmed_is_there_after_a_stop_in_the_middle(t
 
 
 def test_a_worker_that_does_not_end_does_not_hold_the_node(tmp_path: Path) -> None:
-    """Method: the real command, with a worker that shields itself from its cancellation. What was pushed is there."""
+    """Method: the real command, with a worker that shields itself from its cancellation, and others that end. The log
+    names that one alone. What was pushed is there."""
     environment = {"STREAM_NODE_DRAIN_TIMEOUT_S": "1", "PYTHONPATH": str(ROOT)}
-    arguments = ["--worker", f"{SAMPLES}:Stubborn@sick"]
+    workers = ("Stubborn@sick", "Hanging@well", "Echo@sound")
+    arguments = [each for worker in workers for each in ("--worker", f"{SAMPLES}:{worker}")]
     with NodeProcess(tmp_path / "data", arguments=arguments, environment=environment) as node:
         with blocking.connect(node.address) as client:
             client.create("orders").push(b"one")
         assert node.stop(timeout_s=PATIENCE_S) == 0
-        assert "own_workers_hang" in node.log_file.read_text()
+        (line,) = [each for each in node.log_file.read_text().splitlines() if "own_workers_hang" in each]
+        assert [name in line for name in ("sick", "well", "sound")] == [True, False, False]
         node.start()
         with blocking.connect(node.address) as client:
             assert [message.data for message in client.create("orders").pull()] == [b"one"]

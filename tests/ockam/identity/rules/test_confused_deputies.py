@@ -312,6 +312,7 @@ async def test_after_a_crash_the_waiting_messages_are_asked_again(tmp_path: Path
             handled.append(message.payload)
             if message.payload == b"crash":
                 gate.closed = True
+                node.note_new_rules()
                 raise RuntimeError("planted")
 
     class Gate:

@@ -23,7 +23,7 @@ from stream_node.node.process import NodeProcess
 from tests.block_node.backfill.served_blocks import remove_blocks
 from tests.support.certificates import Authority
 from tests.support.postgres import PostgresServer
-from tools.dashboard_nodes import members_of_cluster, source_of_mirrors
+from tools.dashboard_nodes import OWN_WORKERS, members_of_cluster, source_of_mirrors
 from tools.dashboard_pictures import (
     CLUSTER_PAGES,
     PAGES,
@@ -329,6 +329,24 @@ def test_an_operator_signs_in_over_tls(browser: Any, tmp_path: Path) -> None:
         assert window.open("/access").status == 403
         # The browser itself logs each refusal as a failure to load.
         assert [each for each in window.faults if "Failed to load resource" not in each] == []
+
+
+def test_the_tree_of_own_workers_is_seen_to_change(browser: Any, tmp_path: Path) -> None:
+    """A child that does not come up stands below its parent with the reason, and its restarts are seen to grow without
+    a click, also on a phone."""
+    with NodeProcess(tmp_path / "data", arguments=["--http", "127.0.0.1:0", *OWN_WORKERS]) as node:
+        for width, scheme in SIZES.items():
+            with Window(browser, node, width, scheme) as window:
+                window.open("")
+                window.page.get_by_role("link", name="Own workers").click()
+                row = window.page.locator("tr.bad", has_text="shop.payments")
+                row.get_by_text("the bank at bank.example.com:443 does not answer").wait_for()
+                cells = [each.inner_text().strip() for each in window.page.locator("td.name").all()]
+                assert cells == ["shop", "└ shop.orders", "└ shop.payments"]
+                restarts = "td[data-label=Restarts]"
+                before = int(row.locator(restarts).inner_text())
+                window.wait_value(f"+document.querySelectorAll('{restarts}')[2].innerText > {before}")
+                assert window.faults == []
 
 
 def test_a_thousand_streams_paint_at_once(browser: Any, node: NodeProcess) -> None:
