@@ -42,6 +42,7 @@ USED = {
     "stream_node/cli/commands.py, which imports a command by its name": (
         *("config_check", "config_show", "create_ca", "create_client", "doctor", "list_all", "revoke", "set_to"),
     ),
+    "a node, whose option `--worker` names it": ("Shop",),
     "the tests that stop the PostgreSQL server of bench": ("thaw",),
     "readers: the methods of a worker that others may reach, which no class has to inherit": ("Guarded",),
     "programs of users, which docs/blocks.md shows it": ("nested_path", "without_claims"),
