@@ -264,20 +264,26 @@ class Paths:
             path: sorted({*methods, *({"HEAD"} if "GET" in methods else ()), "OPTIONS"})
             for path, methods in self._methods.items()
         }
-        self._patterns = [(_pattern_of(path), path) for path in self._methods if "{" in path]
+        self._patterns: list[tuple[re.Pattern[str] | None, str]] = [
+            (_pattern_of(path), path) for path in self._methods if "{" in path
+        ]
 
     def find(self, scope: Scope) -> tuple[dict[str, Endpoint], list[str]] | None:
         """Returns the endpoints of a path by method, and all methods that it takes; None for an unknown path. Notes the
-        parameters of the path in the scope."""
-        path = scope["path"]
-        scope["path_params"] = {}
-        if path not in self._methods:
-            fitting = ((pattern.fullmatch(scope["path"]), each) for pattern, each in self._patterns)
-            found = next(((match, each) for match, each in fitting if match is not None), None)
-            if found is None:
-                return None
-            scope["path_params"], path = found[0].groupdict(), found[1]
-        return self._methods[path], self._allowed[path]
+        parameters of the path in the scope. A path that takes the method comes before others that fit."""
+        path, first = scope["path"], None
+        for pattern, each in ((None, path), *self._patterns) if path in self._methods else self._patterns:
+            match = None if pattern is None else pattern.fullmatch(path)
+            if pattern is None or match is not None:
+                found = {} if match is None else match.groupdict(), self._methods[each], self._allowed[each]
+                first = first or found
+                if scope["method"] in found[2]:
+                    first = found
+                    break
+        if first is None:
+            return None
+        scope["path_params"], methods, allowed = first
+        return methods, allowed
 
 
 def _pattern_of(path: str) -> re.Pattern[str]:
