@@ -254,7 +254,7 @@ class HttpApp:
 
 
 class Paths:
-    """The endpoints by their paths. Paths with parameters come in the order of the endpoints: the first that fits."""
+    """The endpoints by their paths, in the order in which they are given."""
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._methods: dict[str, dict[str, Endpoint]] = {}
@@ -264,26 +264,21 @@ class Paths:
             path: sorted({*methods, *({"HEAD"} if "GET" in methods else ()), "OPTIONS"})
             for path, methods in self._methods.items()
         }
-        self._patterns: list[tuple[re.Pattern[str] | None, str]] = [
-            (_pattern_of(path), path) for path in self._methods if "{" in path
-        ]
+        self._patterns = [(_pattern_of(path), path) for path in self._methods]
 
     def find(self, scope: Scope) -> tuple[dict[str, Endpoint], list[str]] | None:
         """Returns the endpoints of a path by method, and all methods that it takes; None for an unknown path. Notes the
         parameters of the path in the scope. A path that takes the method comes before others that fit."""
-        path, first = scope["path"], None
-        for pattern, each in ((None, path), *self._patterns) if path in self._methods else self._patterns:
-            match = None if pattern is None else pattern.fullmatch(path)
-            if pattern is None or match is not None:
-                found = {} if match is None else match.groupdict(), self._methods[each], self._allowed[each]
-                first = first or found
-                if scope["method"] in found[2]:
-                    first = found
+        first = None
+        for pattern, path in self._patterns:
+            match = pattern.fullmatch(scope["path"])
+            if match is not None:
+                takes = scope["method"] in self._allowed[path]
+                if takes or first is None:
+                    scope["path_params"], first = match.groupdict(), path
+                if takes:
                     break
-        if first is None:
-            return None
-        scope["path_params"], methods, allowed = first
-        return methods, allowed
+        return None if first is None else (self._methods[first], self._allowed[first])
 
 
 def _pattern_of(path: str) -> re.Pattern[str]:

@@ -91,6 +91,16 @@ async def test_static_files_are_only_those_of_the_dashboard(tmp_path: Path) -> N
             assert (await client.get("/dashboard/static/style.css")).status_code == 200
 
 
+async def test_the_text_of_a_path_with_parameters_is_a_path_like_others(tmp_path: Path) -> None:
+    """Goal: a name in braces is the name of a stream, and not the parameter itself; a path is found by its method."""
+    async with http_node(tmp_path) as node:
+        for target, status in (("/v1/streams/{name}", 404), ("/dashboard/static/{name:path}", 404)):
+            answer = await node.exchange(
+                f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+            )
+            assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+
+
 async def test_no_web_page_of_another_site_can_read_an_answer(tmp_path: Path) -> None:
     """There is no CORS: no answer allows another origin, also not to a preflight request."""
     async with http_node(tmp_path, http_origins=("https://shop.test",)) as node, node.client() as client:
