@@ -82,22 +82,25 @@ class Asks:
         return len(self._open)
 
     async def ask(self, route: Route, payload: bytes, timeout_s: float, origin: Origin = HERE) -> Message:
-        check_message(Message(route, (), payload))
         (answer,) = await self.answers(self.send_all(route, (payload,), timeout_s, origin))
         return _checked(answer, route)
 
     def send_all(
         self, route: Route, payloads: Sequence[bytes], timeout_s: float, origin: Origin, prefix: bytes = ADDRESS_PREFIX
     ) -> list[Ask]:
-        """Sends requests in one batch, so that their worker gets them in one call. prefix: of the return addresses."""
-        worker = route[0] if route and self._node.is_registered(route[0]) else None
+        """Sends requests in one batch, so that their worker gets them in one call. prefix: of the return addresses.
+        Raises InvalidMessage; then none is sent."""
         asks, deadline_s = [], trio.current_time() + timeout_s
+        addresses = [Address(LOCAL, prefix + secrets.token_bytes(12).hex().encode()) for _ in payloads]
+        messages = [Message(route, (each,), payload, origin) for each, payload in zip(addresses, payloads, strict=True)]
+        for message in messages:
+            check_message(message)
+        worker = route[0] if route and self._node.is_registered(route[0]) else None
         with self._node.batch():
-            for payload in payloads:
-                address = Address(LOCAL, prefix + secrets.token_bytes(12).hex().encode())
+            for address, message in zip(addresses, messages, strict=True):
                 ask = self._open[address] = Ask(address, route, worker, deadline_s)
                 asks.append(ask)
-                if self._node.deliver(Message(route, (address,), payload, origin)) is None:
+                if self._node.deliver(message) is None:
                     ask.answer = ask.answer or AskRefused(
                         "no worker or transport of this node takes the request", format_route(route)
                     )
