@@ -65,7 +65,7 @@ def partition_at(call: HttpCall, client: StreamClient, name: str, number: int) -
     (handle,) = client.session.core.find_handles(name, [number])
     if call.parts.remote_streams is None:
         # The hash of another name can have the same address.
-        worker = call.parts.node.find_worker(stream_address(name, number))
+        worker = call.parts.node.find_judge(stream_address(name, number))
         if isinstance(worker, ReadableStream) and worker.identity == (name, number):
             return InsideStream(client.session, handle, call.connection())
     return Stream(client.session, handle)
