@@ -22,9 +22,6 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
-
-import msgspec
 
 import bare
 from ockam.actors.address import LOCAL, Address, Route, local
@@ -54,6 +51,8 @@ SENDERS_MAX = 1_000
 """The most senders to one forwarder whose answers may pass. The one that was quiet for longest is forgotten first."""
 HEADER_BYTES = 256
 """At least the bytes of a frame around its payload and routes, and of a ForwardDelivery around its payload."""
+FORWARDED, NOT_FORWARDED = "forwarded", "not_forwarded"
+"""The names by which the node counts messages that are sent on to a client, and messages that are dropped."""
 FROM_OUTSIDE = ("tcp", "channel")
 _name_decoder = bare.Decoder(str)
 
@@ -77,23 +76,13 @@ class Registration:
         self.origin: Origin = HERE
 
 
-class ForwardingCounts(msgspec.Struct):
-    """The messages of all forwarding addresses since the start.
-
-    forwarded: sent on to a client, each time. stored: stored for a client. refused: not passed on, because nobody was
-    connected, too much waited, or the message did not fit; its sender got an `error`, if it could get one."""
-
-    forwarded: int = 0
-    stored: int = 0
-    refused: int = 0
-
-
 class Forwarder(Worker):
-    """The worker of one forwarding address. It keeps nothing: if the client is away, the sender gets an `error`."""
+    """The worker of one forwarding address. It keeps nothing: if the client is away, the sender gets an `error`.
 
-    def __init__(self, node: Node, registration: Registration, counts: ForwardingCounts) -> None:
+    The node counts what is passed on (FORWARDED), and what is not (NOT_FORWARDED)."""
+
+    def __init__(self, node: Node, registration: Registration) -> None:
         self._node = node
-        self._counts = counts
         self.registration = registration
         # The first hops of the senders: whether it came from outside this node, and whether the client has answered.
         self._senders: dict[Address, tuple[bool, bool]] = {}
@@ -130,7 +119,7 @@ class Forwarder(Worker):
             self.refuse(message, refusal)
             return
         self.context.send(self.through(self._note_sender(message), message.onward_route[1:], payload))
-        self._counts.forwarded += 1
+        self._node.count(FORWARDED)
         if request_id is not None:
             self.reply(message, FORWARD.encode_response(Forwarded(request_id, stored=False)))
 
@@ -171,14 +160,10 @@ class Forwarder(Worker):
         return not isinstance(worker, Connection) or worker.is_reading
 
     def refuse(self, message: Message, reason: str) -> None:
-        self._count_refused()
+        self._node.count_drop(NOT_FORWARDED)
         # An `error` is never answered, so that two parties do not go on refusing each other's refusals.
         if message.return_route and not ERROR.is_in(message.payload):
             self.reply(message, error_payload(reason))
-
-    def _count_refused(self) -> None:
-        self._node.count_drop("not_forwarded")
-        self._counts.refused += 1
 
     def _is_owner(self, message: Message) -> bool:
         # The node itself writes the first hop of a return route.
@@ -221,7 +206,6 @@ class Forwarders:
         self._make = make
         self._new_id = new_id if new_id is not None else lambda: secrets.token_hex(8)
         self.all: dict[Address, Registration] = {}
-        self.counts = ForwardingCounts()
         self._parties: Counter[str] = Counter()
         self._missed_before: Forward = lambda message: None
 
@@ -273,9 +257,9 @@ class Forwarders:
 
     def add(self, registration: Registration) -> None:
         """Starts the worker of an address. Raises ProtocolError if another worker has the address."""
-        make = self._make if registration.stores else None
-        if make is None:
-            make = partial(Forwarder, self._node, counts=self.counts)
+        make = (
+            self._make if registration.stores and self._make is not None else lambda each: Forwarder(self._node, each)
+        )
         self.all[registration.address] = registration
         self._parties[registration.party] += 1
         try:
@@ -321,8 +305,7 @@ class Forwarders:
         reason = f"nobody is connected at {name[:100]}; ask again later"
         if gate is not None and not gate.holds(message.origin, Right.ROUTE, name):
             reason = f"{DENIED}route on {name[:100]!r}"
-        self._node.count_drop("not_forwarded")
-        self.counts.refused += 1
+        self._node.count_drop(NOT_FORWARDED)
         self._node.send(Message(message.return_route, (), error_payload(reason)))
         return None
 

@@ -347,8 +347,11 @@ class Node:
         """Has the gate decide again about the messages that it has let pass and that go back to a mailbox."""
         self._rules_version += 1
 
-    def count(self, what: str) -> None:
-        self._counts[what] += 1
+    def count(self, what: str, number: int = 1) -> None:
+        self._counts[what] += number
+
+    def counted(self, what: str) -> int:
+        return self._counts[what]
 
     def count_drop(self, reason: str) -> None:
         self._dropped[reason] += 1

@@ -7,21 +7,24 @@ from collections.abc import Iterable
 import msgspec
 
 from ockam.actors.address import local
-from ockam.actors.forwarders import Forwarders, ForwardingCounts
+from ockam.actors.forwarders import FORWARDED, NOT_FORWARDED, Forwarders
 from ockam.actors.node import Node
 from stream_node.forwarding.bidirectional import Bidirectional
-from stream_node.forwarding.storing import StoringForwarder, find_registration
+from stream_node.forwarding.storing import STORED, StoringForwarder, find_registration
 from stream_node.node.config import Config
 
 
 class ForwardingStatistics(msgspec.Struct, frozen=True):
     """The statistics of the forwarding addresses. away: those whose client is not connected. waiting: the stored
-    messages that their clients have not got. counts: what has become of messages since the start."""
+    messages that their clients have not got. Since the start: forwarded: sent on to a client, each time; stored: stored
+    for a client; refused: not passed on, because nobody was connected, too much waited, or the message did not fit."""
 
     addresses: int
     away: int
     waiting: int
-    counts: ForwardingCounts
+    forwarded: int
+    stored: int
+    refused: int
 
 
 class ForwardingServices:
@@ -29,6 +32,7 @@ class ForwardingServices:
 
     def __init__(self, node: Node, config: Config) -> None:
         service, index_service = local(config.service_addresses[0]), local(config.index_addresses[0])
+        self._node = node
         self._forwarders = Forwarders(node, lambda each: StoringForwarder(node, each, self._forwarders, service))
         self._bidirectional = Bidirectional(node, service, index_service)
 
@@ -47,5 +51,7 @@ class ForwardingServices:
             addresses=len(workers),
             away=sum(each is None or not each.is_connected for each in workers),
             waiting=sum(each.waiting for each in workers if isinstance(each, StoringForwarder)),
-            counts=msgspec.structs.replace(self._forwarders.counts),
+            forwarded=self._node.counted(FORWARDED),
+            stored=self._node.counted(STORED),
+            refused=self._node.statistics().dropped.get(NOT_FORWARDED, 0),
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import cast
 
 from ockam.actors.address import Address, local
-from ockam.actors.forwarders import Forwarder, Forwarders, Registration
+from ockam.actors.forwarders import FORWARDED, NOT_FORWARDED, Forwarder, Forwarders, Registration
 from ockam.actors.forwarding_protocol import DELIVERY, FORWARD, ForwardDelivery, Forwarded
 from ockam.actors.message import HERE, Message
 from ockam.actors.node import Node
@@ -48,6 +48,8 @@ KEEPERS = (
 WAITING_MESSAGES_MAX = 100_000
 WAITING_BYTES_MAX = 256 * 1024 * 1024
 """The most that waits for one client. Senders of more are refused, so that nothing that is stored has to go for it."""
+STORED = "stored"
+"""The name by which the node counts messages that are stored for a client."""
 RETRY_S = 1.0
 
 
@@ -72,7 +74,7 @@ class StoringForwarder(Forwarder):
     `_turn`. Each registration begins a new turn, and all that belongs to an older one is ignored."""
 
     def __init__(self, node: Node, registration: Registration, forwarders: Forwarders, service: Address) -> None:
-        super().__init__(node, registration, forwarders.counts)
+        super().__init__(node, registration)
         self._forwarders = forwarders
         self._service = service
         self._is_open = False
@@ -135,7 +137,7 @@ class StoringForwarder(Forwarder):
             self.refuse(message, reason)
             return
         self._next = max(self._next, index + 1)
-        self._counts.stored += 1
+        self._node.count(STORED)
         if FORWARD.is_in(message.payload) and message.return_route:
             request_id = FORWARD.decode_request(message.payload).request_id
             self.reply(message, FORWARD.encode_response(Forwarded(request_id, stored=True)))
@@ -205,7 +207,7 @@ class StoringForwarder(Forwarder):
             routed = read_routed(message)
             # A repair leaves empty messages. One that the client's framing cannot carry would stop all others.
             if routed is None or self.refusal_of_size(routed.onward_route, routed.return_route, routed.payload):
-                self._count_refused()
+                self._node.count_drop(NOT_FORWARDED)
                 continue
             # A sender that is gone gets no answer: the message has no return route then.
             back = routed.return_route if self._is_there(routed.return_route[1:2]) else ()
@@ -215,7 +217,7 @@ class StoringForwarder(Forwarder):
             self._last_sent = message.index
             sent.append(self.through(back, routed.onward_route, payload))
         self.context.send_run(sent)
-        self._counts.forwarded += len(sent)
+        self._node.count(FORWARDED, len(sent))
         if not page.messages and page.resume_index <= self._position:
             self._failed("pull", b"")
         elif not sent:

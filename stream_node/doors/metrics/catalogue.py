@@ -276,13 +276,13 @@ FORWARDING = (
     ),
     _forwarding.counter(
         "forwarding_messages_forwarded_total",
-        lambda e: e.counts.forwarded,
+        lambda e: e.forwarded,
         "Messages sent on to clients; one that was not confirmed comes again, and counts again.",
     ),
-    _forwarding.counter("forwarding_messages_stored_total", lambda e: e.counts.stored, "Messages stored for clients."),
+    _forwarding.counter("forwarding_messages_stored_total", lambda e: e.stored, "Messages stored for clients."),
     _forwarding.counter(
         "forwarding_messages_refused_total",
-        lambda e: e.counts.refused,
+        lambda e: e.refused,
         "Messages not passed on: nobody was connected, too much waited already, or they did not fit.",
     ),
 )
