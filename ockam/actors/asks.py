@@ -21,7 +21,7 @@ from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError
 LOOK_S = 0.05
 """The interval in which requests notice that their time is over, or that the asked worker has ended."""
 ADDRESS_PREFIX = b"ASK_"
-AT_ONCE_MAX = 100
+AT_ONCE_MAX = 30
 """The number of answers without a wait after which other tasks run once."""
 
 

@@ -26,9 +26,9 @@ from ockam.quotas.usage import Usages
 
 RUNS_PER_BATCH_MAX = 10_000
 """The worker calls after which other tasks of the event loop run. Two workers could answer each other without end."""
-ROUND_RUNS_MIN = 100
+ROUND_RUNS_MIN = 500
 """A round (a call of each worker that has messages) counts as at least so many calls. So a few workers that answer each
-other keep the event loop for a hundred rounds only, and thousands that are called once each are called together."""
+other keep the event loop for twenty rounds only, and thousands that are called once each are called together."""
 
 ANSWERED = Mailbox()
 """The mailbox of what never waits, so that it is always empty: answers to `Node.ask`, and messages that were refused
@@ -107,6 +107,7 @@ class Node:
         self._forwards: dict[int, Forward] = {}
         self._batch = DeliveryBatch(self)
         self._at_end: list[Callable[[], None]] = []
+        self._rest_waits = False
         self.depth = 0
         self.gate: Gate | None = None
         self.pause_s: Callable[[], float] = lambda: 0.0
@@ -438,8 +439,11 @@ class Node:
                     cell.queued = False
                     if not cell.paused:
                         self._run(cell)
-            # Some workers still have messages, but other tasks of the event loop run first.
-            self._nursery.start_soon(self._run_rest)
+            # Some workers still have messages, but other tasks of the event loop run first. One task is enough: if each
+            # batch of a client left one behind, two workers in a circle would soon run in thousands of tasks.
+            if not self._rest_waits:
+                self._rest_waits = True
+                self._nursery.start_soon(self._run_rest)
         finally:
             self.depth -= 1
             # The list is emptied first: a function may open a batch, whose end calls the functions added in it.
@@ -450,6 +454,7 @@ class Node:
     async def _run_rest(self) -> None:
         # Meanwhile another batch may have run the other workers at its end.
         await self.give_way()
+        self._rest_waits = False
         if self._ready and not self.depth:
             self._run_ready()
 

@@ -238,7 +238,7 @@ class Ping(Worker):
 
 
 async def test_two_workers_that_call_each_other_for_ever_do_not_stop_the_node(node: Node) -> None:
-    """Claim: they give way after a hundred rounds, and go on later. Method: count the messages of the first batch."""
+    """Claim: they give way after twenty rounds, and go on later. Method: count the messages of the first batch."""
     node.register([A], Ping)
     node.register([B], Ping)
     node.send(Message((A,), (B,), b"ball"))
@@ -247,6 +247,22 @@ async def test_two_workers_that_call_each_other_for_ever_do_not_stop_the_node(no
     for _ in range(4):
         await trio.lowlevel.checkpoint()
     assert node.statistics().routed > routed
+    node.unregister(A)
+
+
+async def test_batches_beside_two_such_workers_leave_no_tasks_behind(node: Node) -> None:
+    """Claim: a turn of the event loop runs them once, however many batches came before. Method: count the messages that
+    one turn routes, after a thousand batches to another worker."""
+    node.register([A], Ping)
+    node.register([B], Ping)
+    node.register([local("quiet")], Worker)
+    node.send(Message((A,), (B,), b"ball"))
+    for _ in range(1_000):
+        node.send(Message((local("quiet"),), (), b"good"))
+    before = node.statistics().routed
+    await trio.lowlevel.checkpoint()
+    await trio.lowlevel.checkpoint()
+    assert 0 < node.statistics().routed - before <= 3 * RUNS_PER_BATCH_MAX // ROUND_RUNS_MIN
     node.unregister(A)
 
 
