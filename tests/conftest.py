@@ -141,9 +141,9 @@ SPARK_SCOPES = {
         r"^tests/spark_export/((sink/)?test_spark_|test_(kafka_jobs|node_restarts|reading_page|tls|tokens)\.)"
     ),
     "spark 2": re.compile(
-        r"^tests/spark_export/(decode/test_(json_|avro_)?decoding|test_(ranges|sql_)|exporter/test_application"
-        r"|pipeline/test_(cardinal|increments|odd_chain|pipeline\.))"
+        r"^tests/spark_export/(decode/test_(json_|avro_)?decoding|test_(ranges|sql_)|exporter/test_application)"
     ),
+    "spark 3": re.compile(r"^tests/spark_export/pipeline/test_(cardinal|increments|odd_chain|pipeline\.)"),
 }
 """Files whose tests share a session: every process that has one has a Java process of its own."""
 
