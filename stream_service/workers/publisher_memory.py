@@ -48,6 +48,8 @@ class PublisherMemory:
     def loaded(self, known: KnownSequences) -> PublisherSequences:
         self.machine = PublisherSequences(known.rows, begin=known.begin, is_exact=known.is_exact)
         self.machine.remember(known.found)
+        # From now on there are publishers to note.
+        self._is_plain = False
         return self.machine
 
     def forget(self) -> None:
