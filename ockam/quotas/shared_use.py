@@ -25,6 +25,8 @@ from ockam.quotas.usage_machine import HOUR_S, OPEN_LIMITS
 
 ENTRIES = 8_192
 """The number of identities that use something at a time. Further ones have the limits of each process alone."""
+PROBES_MAX = 64
+"""The entries that an identity may have. Entries are not emptied, so only this ends the search for a new one."""
 _HEAD = Struct("=16sd")
 _COUNT = Struct("=q")
 _PLACES = {limit: place for place, limit in enumerate(OPEN_LIMITS)}
@@ -94,7 +96,7 @@ class SharedUse:
         digest = blake2b(key.encode(), digest_size=16).digest()
         first, free = int.from_bytes(digest[:4], "big") % ENTRIES, None
         # The entries are a hash table with open addressing: the search begins where the digest says.
-        for step in range(ENTRIES):
+        for step in range(PROBES_MAX):
             entry = (first + step) % ENTRIES * self._size
             found, until_s = _HEAD.unpack_from(self._map, entry)
             if found == digest:

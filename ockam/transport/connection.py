@@ -525,6 +525,8 @@ class Connection(Worker):
                 return ()
             self._send_run([proof.answer])
             self._usage.join(proof.verdict.identity)
+            # The proved identity may have too many connections, and this one may never send a request.
+            self._usage.limit_refusal(self._node, self.close)
             messages = self._machine.renew_origin(messages[1:])
         # A connection that has sent a message is no longer closed to make room for another one.
         self._share.is_known = True
