@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import trio
+
 from index_service.extensions import LeaseRequest, LeaseResponse, WaitingLeaseRequest
 from index_service.lease_groups import GroupKey, LeaseGroups
 from ockam.actors.message import Message
@@ -32,8 +34,10 @@ class LeaseWaits:
         self._groups = groups
         self._answer = answer
         self._call_later = call_later
-        self._waiting: dict[GroupKey, dict[str, tuple[Message, WaitingLeaseRequest]]] = {}
+        self._waiting: dict[GroupKey, dict[str, tuple[Message, WaitingLeaseRequest, float]]] = {}
         self._moved: set[GroupKey] = set()
+        # The members that have a timer, which cannot be cancelled. It serves all their requests.
+        self._timed: set[tuple[GroupKey, str]] = set()
 
     def wait(self, message: Message, request: WaitingLeaseRequest, response: LeaseResponse) -> bool:
         """Takes a request that was served, if its answer waits. Returns whether the answer waits. A request also ends
@@ -51,8 +55,8 @@ class LeaseWaits:
         waits_s = min(request.wait_ms, response.ttl_ms // WAITS_PER_TTL) / 1000
         if has_news or request.leave or not waits_s:
             return False
-        members[request.member_id] = message, request
-        self._call_later(waits_s, partial(self._end, request))
+        members[request.member_id] = message, request, trio.current_time() + waits_s
+        self._time(key, request.member_id, waits_s)
         # The group may have moved between this request and the end of the write of its leases.
         if self._groups.has_news(request):
             self.moved(key)
@@ -74,7 +78,7 @@ class LeaseWaits:
 
     def _look(self, key: GroupKey) -> None:
         self._moved.discard(key)
-        for _, request in list(self._waiting.get(key, {}).values()):
+        for _, request, _ in list(self._waiting.get(key, {}).values()):
             if self._groups.has_news(request):
                 self._end(request)
 
@@ -84,4 +88,21 @@ class LeaseWaits:
         known = members.get(request.member_id)
         if known is not None and known[1] is request:
             del members[request.member_id]
-            self._answer(*known)
+            self._answer(known[0], known[1])
+
+    def _time(self, key: GroupKey, member_id: str, waits_s: float) -> None:
+        if (key, member_id) not in self._timed:
+            self._timed.add((key, member_id))
+            self._call_later(waits_s, partial(self._end_late, key, member_id))
+
+    def _end_late(self, key: GroupKey, member_id: str) -> None:
+        self._timed.discard((key, member_id))
+        known = self._waiting.get(key, {}).get(member_id)
+        if known is None:
+            return
+        # A later request of the member may wait, and perhaps for longer.
+        left_s = known[2] - trio.current_time()
+        if left_s > 0:
+            self._time(key, member_id, left_s)
+        else:
+            self._end(known[1])

@@ -185,6 +185,12 @@ class Cell:
     def crash(self, failed: Sequence[Message], error: BaseException) -> None:
         """Answers the senders of the failed messages, and restarts the worker. The delay doubles with each crash."""
         self._dispatcher.count("crashes")
+        # A worker that has ended already, by an earlier failure in the same call or because it has freed its address,
+        # must not end once more: each end would start it again.
+        if self.context.has_ended:
+            logger.error("late_call_failed", address=str(self.addresses[0]), exc_info=error)
+            self.fail(failed, FAILED if self.life is Life.RESTARTING else FAILED_FOR_GOOD)
+            return
         delay_s = self._restart_delay_s(error)
         logger.error("worker_crashed", address=str(self.addresses[0]), restart_in_s=delay_s, exc_info=error)
         # The failed worker encodes the answers and needs its context for this. So the context ends after the answers.
@@ -285,6 +291,8 @@ class Cell:
             return
         self.restarts += 1
         self._dispatcher.count("restarts")
+        # A factory that fails counts as a crash of the worker that it should have made.
+        self.context = CellContext(self._dispatcher, self)
         try:
             worker = self._factory()
             if worker.awaits is not self.worker.awaits:
@@ -322,6 +330,10 @@ class CellContext:
     @property
     def children(self) -> list[Address]:
         return [child.addresses[0] for child in self._cell.children or ()]
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended
 
     def end(self) -> None:
         self._ended = True

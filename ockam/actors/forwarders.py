@@ -278,6 +278,8 @@ class Forwarders:
     def forget(self, registration: Registration) -> None:
         del self.all[registration.address]
         self._parties[registration.party] -= 1
+        if not self._parties[registration.party]:
+            del self._parties[registration.party]
 
     def address_of(self, name: str | None) -> Address:
         if name is None:

@@ -340,6 +340,8 @@ class TcpTransport:
             self.roster.end(connection)
             self._past.add(Traffic.of(connection.statistics()))
             self._silent.discard(connection)
+            if connection.open_requests is not None:
+                self._calls = {call: made for call, made in self._calls.items() if made is not connection}
             self._node.unregister(connection.own_address)
             self._closed[reason] += 1
             self._ended.set()
@@ -435,7 +437,8 @@ class TcpTransport:
                             self._node.deliver(destination_unreachable(message.return_route, destination, str(error)))
             return
         # Messages go directly to the connection from now on, behind those that have waited.
-        self._calls[destination, is_own] = connection
+        if self._node.is_registered(connection.own_address):
+            self._calls[destination, is_own] = connection
         waiting = self._dialling.pop((destination, is_own))
         with self._node.batch():
             while run := waiting.take_run():

@@ -106,6 +106,7 @@ class ChannelWorker(Worker):
         # Also after a crash: whoever has this object cannot encrypt with it any more.
         self.machine.end()
         self._holdings.end()
+        self._waiting.end()
         self._owner.ended(self, "crashed")
 
     def demand(self, message: Message) -> Demand | None:
@@ -332,6 +333,7 @@ class ChannelWaiting:
         self._nursery = nursery
         self._inner = inner
         self._waits = False
+        self._scope = trio.CancelScope()
 
     def note(self, messages: Sequence[Message], fed: Iterable[Mailbox], usage: Usage | None) -> None:
         """Counts messages that have left the channel into the mailboxes `fed`, and makes the senders wait if need be.
@@ -348,13 +350,19 @@ class ChannelWaiting:
         if (full or is_over) and not self._waits and own is not None:
             self._waits = True
             own.hold()
+            self._scope = trio.CancelScope()
             self._nursery.start_soon(self._wait, own, full, limited)
 
+    def end(self) -> None:
+        """Ends the wait, because the channel has ended: nothing more comes through it. Safe to repeat."""
+        self._scope.cancel()
+
     async def _wait(self, own: Mailbox, full: list[Mailbox], usage: Usage | None) -> None:
-        for mailbox in full:
-            await mailbox.wait_room()
-        if usage is not None:
-            await waits_of(usage).wait_turn()
-            await waits_of(usage).wait_room()
-        self._waits = False
-        own.admit()
+        with self._scope:
+            for mailbox in full:
+                await mailbox.wait_room()
+            if usage is not None:
+                await waits_of(usage).wait_turn()
+                await waits_of(usage).wait_room()
+            self._waits = False
+            own.admit()
