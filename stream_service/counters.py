@@ -45,6 +45,7 @@ class StreamCounters:
         # by stream id, since when messages beyond a retention are being deleted (`time.monotonic`)
         self.retaining: dict[int, float] = {}
         self.write_failure: str | None = None  # why the last push was not stored; None after a push has succeeded
+        self.tells_growth = True  # False: nobody calls `take_growth`, so nothing is gathered for it
         self.growth: Counter[str] = Counter()  # by stream, the messages since `take_growth`
         self.closed: set[str] = set()  # the streams of which a worker has stopped since `take_growth`
         self.stored_s = self.unstored_s = -math.inf

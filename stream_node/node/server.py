@@ -281,6 +281,8 @@ class Server:
         if parts.config.grpc:
             await self._listen_grpc(parts, nursery)
         if not parts.config.http:
+            # Only the dashboard takes the growth of streams.
+            parts.services.counters.tells_growth = False
             return
         # Only a node with HTTP waits for starlette and h11, which take a tenth of a second.
         from stream_node.doors.dashboard.dashboard import Dashboard

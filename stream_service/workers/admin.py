@@ -151,6 +151,7 @@ class StreamManagement:
         """Ends all truncations after their present step, because another worker serves the stream from now on, here or
         at another node. Safe to repeat."""
         self._has_ended = True
+        self._counters.retaining.pop(self._bounds.stream_id, None)
 
     def apply_retention(self, default: Retention | None) -> None:
         """Deletes the messages that exceed the stream's retention, or `default` if it has none of its own."""
@@ -166,7 +167,7 @@ class StreamManagement:
             return
 
         def cut(found: Do[int]) -> None:
-            if found.error is None and found.result > self._bounds.first_index:
+            if found.error is None and found.result > self._bounds.first_index and not self._has_ended:
                 self._counters.retaining.setdefault(self._bounds.stream_id, time.monotonic())
                 self._cut(found.result, retained)
             else:
@@ -275,6 +276,7 @@ class StreamManagement:
                     self._note("stream_truncated", message, deleted, first_index, operation.error)
                 self._refuse(message, operation.error)
                 return
+            self._counters.retaining.pop(stream_id, None)
             self._note("stream_deleted", message, deleted, first_index)
             self._worker.reply(message, under.encode_response(DeleteResponse(request_id, deleted)))
             self._removed()

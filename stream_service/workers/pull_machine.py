@@ -273,6 +273,7 @@ class PullMachine(Generic[P]):
         if pull not in self.long_polls:
             return False
         del self.long_polls[pull]
+        self._forget_ended()
         return True
 
     def wake(self) -> list[P]:
@@ -280,11 +281,14 @@ class PullMachine(Generic[P]):
         woken = [pull for pull in self.long_polls if not pull.goes_on]
         for pull in woken:
             del self.long_polls[pull]
-        # Those that have ended must not fill the heap. A list in order is a heap.
-        if len(self._deadlines) > 2 * len(self.long_polls):
-            self._deadlines = sorted((pull.deadline_s, at, pull) for at, pull in enumerate(self.long_polls))
+        self._forget_ended()
         self._waiting += woken
         return woken
+
+    def _forget_ended(self) -> None:
+        # Those that have ended must not fill the heap, with all that they hold. A list in order is a heap.
+        if len(self._deadlines) > 2 * len(self.long_polls):
+            self._deadlines = sorted((pull.deadline_s, at, pull) for at, pull in enumerate(self.long_polls))
 
     @property
     def next_deadline_s(self) -> float:

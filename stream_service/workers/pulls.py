@@ -316,6 +316,9 @@ class PullQueue:
 
     def _park(self, pull: Pull, answers: list[Message]) -> bool:
         """Makes a pull a long poll, or refuses it in `answers`. Returns False if the pull must be answered now."""
+        # Its connection has ended while earlier pushes were stored or pages were read: nobody waits for an answer.
+        if pull.consumer.holdings.has_ended:
+            return True
         usage = pull.consumer.usage
         refusal = usage.take("pulls_parked_max", pull.consumer.peer)
         if refusal is not None:

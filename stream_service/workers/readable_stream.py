@@ -30,6 +30,9 @@ from stream_service.workers.stream_services import StreamServices
 from stream_service.workers.tail_machine import Tail
 from stream_storage.contract import Do, StreamRecord
 
+LATE_ANSWERS_MAX = 10_000
+"""The most answers to refused pushes of one stream that wait before they are sent. Further ones are sent at once."""
+
 PUSH_TAGS = PUSH.tag, PUSH_BATCH.tag, RICH_PUSH.tag
 
 
@@ -55,6 +58,7 @@ class ReadableStream(Worker):
         self._on_removed = on_removed
         self._route: tuple[Address, ...] = ()
         self._counted_index = 0
+        self._late = 0
         self._bounds = StreamBounds(0, 0, 0)
         self._tail = Tail(services.tails)
         self._pulls: PullQueue | None = None
@@ -104,7 +108,8 @@ class ReadableStream(Worker):
             self._services.storage.submit_write(Do(work, opened))
 
     def stopped(self) -> None:
-        self._services.counters.closed.add(self.identity[0])
+        if self._services.counters.tells_growth:
+            self._services.counters.closed.add(self.identity[0])
         self.admin.end()
         self._tail.close()
         if self._pulls is not None:
@@ -158,6 +163,19 @@ class ReadableStream(Worker):
         """Sends an answer that must not overtake the confirms of earlier pushes."""
         self.reply(message, payload)
 
+    def _send_late(self, answers: Sequence[Message]) -> None:
+        """Sends answers after a delay, because a real publisher sends a refused push again at once."""
+        if self._late + len(answers) > LATE_ANSWERS_MAX:
+            self.context.send_run(answers)
+            return
+
+        def send() -> None:
+            self._late -= len(answers)
+            self.context.send_run(answers)
+
+        self._late += len(answers)
+        self.context.call_later(self._services.limits.error_delay_s, send)
+
     def _check_name(self, name: str | None) -> None:
         # A stream answers a create of itself, which the stream service has forwarded, and makes no other stream.
         if name is not None and name != self.identity[0]:
@@ -175,7 +193,7 @@ class ReadableStream(Worker):
 
     def _count_growth(self) -> None:
         grown, self._counted_index = self._bounds.next_index - self._counted_index, self._bounds.next_index
-        if grown > 0:
+        if grown > 0 and self._services.counters.tells_growth:
             self._services.counters.growth[self.identity[0]] += grown
 
     def _opened_again(self, operation: Do[list[StoredStream]]) -> None:
@@ -222,8 +240,7 @@ class ReadOnlyStream(ReadableStream):
                 self._services.counters.refuse(self, message, str(error))
         if answers:
             self._services.counters.refused += len(answers)
-            # The answers are sent late, because a real publisher sends a refused push again at once.
-            self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
+            self._send_late(answers)
         # 3. Nothing is committed here, so no pull has to wait for a push.
         self.pulls.answer()
         if self.pulls.is_full:

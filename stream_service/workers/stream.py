@@ -379,12 +379,12 @@ class StreamWorker(ReadableStream):
         self._services.counters.not_stored(len(pushes), sum(map(len, pushes.data)), reason)
         known = {"pushes": len(pushes), "outcome": failure.outcome.name.lower(), "reason": reason}
         logger.error("push_failed", stream=name, partition=partition, **known)
-        self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
+        self._send_late(answers)
 
     def _refuse_mirrored(self, pushes: PushRun, reason: str) -> None:
         answers = pushes.refused(self._route, Failure(Outcome.NOT_STORED, reason))
         self._services.counters.refused += len(pushes)
-        self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
+        self._send_late(answers)
 
     def _send_answers_behind(self) -> None:
         gathered = self._gathered
@@ -443,7 +443,7 @@ class StreamWorker(ReadableStream):
         answer = reply_to(message, self.context.address, failed_payload(reason))
         name, partition = self.identity
         logger.error("copy_failed", stream=name, partition=partition, reason=reason)
-        self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run([answer]))
+        self._send_late([answer])
 
     def _copy_answer(self, message: Message, copy: CopyRequest, *, stored: bool) -> Message:
         response = CopyResponse(copy.request_id, stored, self._bounds.next_index)
