@@ -37,6 +37,7 @@ class PositionSaves:
         self._session = session
         self._marks = Marks(client_id)
         self._cancels: dict[tuple[str, int], Callable[[], None]] = {}
+        self._checks: dict[str, list[Callable[[], None]]] = {}
         self.client_id = client_id
 
     def __repr__(self) -> str:
@@ -51,10 +52,14 @@ class PositionSaves:
                 for partition, position in zip(asked, answer.positions, strict=False):
                     self._marks.checked(stream_name, partition, position)
 
+        # A later question makes an unanswered one useless. Else they would pile up while the node is away.
+        for cancel in self._checks.pop(stream_name, ()):
+            cancel()
         marked = [each for each in partitions if self._marks.find(stream_name, each) is not None]
         for asked in split_partitions(marked):
             request = LoadRequest(0, self.client_id, stream_name, asked, creates=False)
-            self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, partial(checked, asked))
+            cancel = self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, partial(checked, asked))
+            self._checks.setdefault(stream_name, []).append(cancel)
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Sends the index of each partition to the node, without waiting. Without a connection, the save is lost,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ockam.actors.address import Address, Route
 from stream_client.core.calls import Call, Calls
 from stream_client.core.payloads import not_supported
-from stream_client.core.states_machine import CoreEvent, RouteState, after
+from stream_client.core.states_machine import CallState, CoreEvent, RouteState, after
 from stream_client.errors import ClientError, NodeFailed, NotSupported, RequestRefused, RouteLost, RouteRefused
 from stream_service.extensions import LIST, ListRequest
 
@@ -135,7 +135,9 @@ class ServiceRoute:
         """Makes a request in one of our own protocols fail soon if the service has none and would never answer."""
         # If the protocols of the service are unknown, the answer to a test request shows them.
         if self.has_extensions is None:
-            self._needs_extensions = [(each, name) for each, name in self._needs_extensions if not each.done]
+            # A call that was given up is never done.
+            waiting = [(each, name) for each, name in self._needs_extensions if each.state is not CallState.DONE]
+            self._needs_extensions = waiting
             self._needs_extensions.append((call, protocol))
             if self._question is None:
                 self.ask()
