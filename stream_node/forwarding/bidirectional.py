@@ -75,6 +75,8 @@ class Bidirectional:
         self.node = node
         self.stream_service, self.index_service = stream_service, index_service
         self._all: dict[_Key, Address] = {}
+        # The connection by which each was asked for, as long as its end is watched.
+        self._origins: dict[_Key, Origin] = {}
 
     def start(self) -> None:
         """Starts the service. Raises AddressInUse."""
@@ -108,7 +110,7 @@ class Bidirectional:
         return [each for each in self._all if each[0] == key[0] and type(each[1]) is type(key[1])]
 
     def _add(self, key: _Key, origin: Origin, address: Address, make: Callable[[], Worker]) -> None:
-        self._all[key] = address
+        self._all[key], self._origins[key] = address, origin
         self.node.register([address], make)
 
         def tell(has_ended: bool) -> None:
@@ -119,7 +121,10 @@ class Bidirectional:
         tell(origin.holdings.has_ended)
 
     def _end(self, key: _Key) -> None:
-        self.node.unregister(self._all.pop(key))
+        # Also one that ends before its connection leaves nothing there.
+        address = self._all.pop(key)
+        self._origins.pop(key).holdings.unwatch(address)
+        self.node.unregister(address)
 
 
 class BidirectionalService(AnsweringWorker):
@@ -157,6 +162,7 @@ class PublisherProxy(Worker):
         self._request = request
 
     def started(self) -> None:
+        self._is_opening = False
         # Messages wait in the mailbox until the stream exists.
         self.context.pause()
         self._link = StreamLink(
@@ -165,11 +171,11 @@ class PublisherProxy(Worker):
             self._request.publisher_stream,
             service=self._owner.stream_service,
             origin=self._origin,
-            answered=lambda what, payload: self.context.resume(),
+            answered=lambda what, payload: self._opened(),
             failed=self._failed,
             settled=self._settled,
         )
-        self._link.open()
+        self._open()
 
     def stopped(self) -> None:
         self._link.close()
@@ -182,10 +188,20 @@ class PublisherProxy(Worker):
             message.onward_route[1:], message.return_route, message.payload, self._request.consumer_stream
         )
         if not self._link.push(message, encode_routed(routed), message.origin):
-            self._link.open()
-            self._settled(message, None, "the stream was deleted; send it again")
+            self._open()
+            self._settled(message, 0, None, "the stream was deleted; send it again")
 
-    def _settled(self, message: Message, index: int | None, reason: str) -> None:
+    def _open(self) -> None:
+        # One attempt goes on until the stream exists. If each message began one, they would never be fewer.
+        if not self._is_opening:
+            self._is_opening = True
+            self._link.open()
+
+    def _opened(self) -> None:
+        self._is_opening = False
+        self.context.resume()
+
+    def _settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
         if index is None:
             self._owner.node.count_drop("not_published")
             self.reply(message, error_payload(reason))

@@ -132,8 +132,10 @@ class StoringForwarder(Forwarder):
         if not self._link.push(message, data):
             self._end(message)
 
-    def _settled(self, message: Message, index: int | None, reason: str) -> None:
+    def _settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
         if index is None:
+            # What is not stored does not wait. Else a full disk would have all senders refused for good.
+            self._waiting_bytes -= size_bytes
             self.refuse(message, reason)
             return
         self._next = max(self._next, index + 1)

@@ -43,7 +43,8 @@ class StreamLink:
 
     answered: called with each answer to `ask`, and with the text that `ask` was given.
     failed: called with the `error` that answers an `ask` or a push as a whole.
-    settled: called with each pushed message, and its index; or None and the reason why it is not known to be stored.
+    settled: called with each pushed message, the size of its data, and its index; or None and the reason why it is not
+    known to be stored.
 
     Invariant: `_pending` has the pushes that were not settled, and `pending_bytes` is the size of their data."""
 
@@ -57,7 +58,7 @@ class StreamLink:
         origin: Origin,
         answered: Callable[[str, bytes], None],
         failed: Callable[[str, bytes], None],
-        settled: Callable[[Message, int | None, str], None] = lambda message, index, reason: None,
+        settled: Callable[[Message, int, int | None, str], None] = lambda message, size_bytes, index, reason: None,
     ) -> None:
         self._node = node
         self._context = context
@@ -128,7 +129,8 @@ class StreamLink:
             pushed, size_bytes = self._pending.pop(answer.request_id + number, (None, 0))
             self.pending_bytes -= size_bytes
             if pushed is not None:
-                self._settled(pushed, answer.index + number if answer.failure is None else None, reason)
+                index = answer.index + number if answer.failure is None else None
+                self._settled(pushed, size_bytes, index, reason)
 
 
 def _read_answer(payload: bytes) -> BatchAnswer:
