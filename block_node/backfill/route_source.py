@@ -127,6 +127,10 @@ class RouteSource:
         self._node.register([address], lambda: fetching)
         return fetching
 
+    def close(self) -> None:
+        # The node's own connections are used by others, too.
+        pass
+
     def _to(self, service: str) -> Route:
         return (*self._route, local(service))
 

@@ -44,6 +44,8 @@ class BackfillService:
     def close(self) -> list[Message]:
         """Ends the service, because another node serves the chain now. Returns the requests that were not served."""
         self._node.unregister(local(WORKER_ADDRESS))
+        for source in self.state.sources.values():
+            source.close()
         return self._node.retire(local(BACKFILL_ADDRESS))
 
     def statistics(self) -> BackfillStatistics:

@@ -128,6 +128,9 @@ class SimulatedSource:
         self._nursery.start_soon(self._send, flight, listener)
         return flight
 
+    def close(self) -> None:
+        pass
+
     async def _answer_status(self, on_done: StatusDone) -> None:
         await trio.sleep(self._pause_s())
         flaps = self._rng.random() < self._habits.flaps

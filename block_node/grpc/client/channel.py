@@ -41,7 +41,7 @@ class GrpcChannel:
         self._limits = limits or Http2Limits()
         self._waiting: list[tuple[Callable[[AskingConnection], None], Callable[[str], None]]] = []
         self._connection: AskingConnection | None = None
-        self._connecting = False
+        self._connecting = self._is_closed = False
         self.address = address
         self.counts = DoorCounts()
 
@@ -54,6 +54,8 @@ class GrpcChannel:
             self._node.start_task(self._serve_waiting)
 
     def close(self) -> None:
+        """Ends the connection, also one that is being made. Nothing is asked any more."""
+        self._is_closed = True
         if self._connection is not None:
             self._connection.close("unused")
 
@@ -62,6 +64,9 @@ class GrpcChannel:
         reason = ""
         connection = self._connection
         if connection is None or not connection.may_ask:
+            # The other side takes no more calls over it, and may keep it open all the same.
+            if connection is not None:
+                connection.leave()
             try:
                 connection = await self._connect()
             except (OSError, OckamError, trio.BrokenResourceError, trio.TooSlowError) as error:
@@ -69,6 +74,8 @@ class GrpcChannel:
             else:
                 self._connection = connection
                 opened = connection
+                if self._is_closed:
+                    opened.close("unused")
                 self._node.start_task(lambda: self._run(opened))
         waiting, self._waiting = self._waiting, []
         self._connecting = False

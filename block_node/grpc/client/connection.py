@@ -129,6 +129,11 @@ class AskingConnection(GrpcConnection):
         """Whether the other side takes more calls over this connection."""
         return not self._machine.peer_leaves
 
+    def leave(self) -> None:
+        """Ends the connection after its last call."""
+        self._machine.leave()
+        self._note_work()
+
     def ask(
         self,
         path: bytes,

@@ -76,6 +76,10 @@ class GrpcSource:
         self._channel.use(fetch.begin, fetch.fail)
         return fetch
 
+    def close(self) -> None:
+        self._channel.close()
+        self._status_channel.close()
+
 
 class OneAnswer:
     """The answer to a call that has one message. on_done: called with it, or with None and why there is none."""

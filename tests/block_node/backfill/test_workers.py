@@ -57,6 +57,7 @@ class ScriptedSource:
         self.has = BlockRanges()
         self.silence = ""
         self.asked = 0
+        self.is_closed = False
         self.fetches: list[Fetch] = []
 
     def ask_status(self, on_done: StatusDone) -> None:
@@ -75,6 +76,9 @@ class ScriptedSource:
     def fetch(self, first: int, last: int, listener: FetchListener) -> Fetch:
         self.fetches.append(Fetch(first, last, listener))
         return self.fetches[-1]
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def under_way(self) -> list[tuple[int, int]]:
         return sorted((fetch.first, fetch.last) for fetch in self.fetches if not fetch.is_over)
