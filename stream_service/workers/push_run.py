@@ -125,10 +125,14 @@ class PushRun:
         self._traces = traces
         self._traced = [*self._traced, *traces.match(self.messages[begin:], self.requests[begin:])]
 
-    def stored(self, first_index: int, route: Route, operation: Append | None = None) -> list[Message]:
-        """Returns the answers to all pushes. operation: the append that has stored `data`; None: nothing was new."""
+    def remember(self, first_index: int) -> None:
+        """Makes the numbers of the stored pushes known. Called before another run can be refused."""
         if self._sequences is not None:
             self._sequences.stored(first_index)
+
+    def stored(self, first_index: int, route: Route, operation: Append | None = None) -> list[Message]:
+        """Returns the answers to all pushes, after `remember`. operation: the append that has stored `data`; None:
+        nothing was new."""
         if self.decisions is None:
             answers = self._plain_answers(first_index, route) + self.answers_behind
         else:

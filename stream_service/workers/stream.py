@@ -275,6 +275,7 @@ class StreamWorker(ReadableStream):
             return
         # Without data, all pushes are duplicates or out of order, and are answered without a write.
         if not pushes.data:
+            pushes.remember(self._bounds.next_index)
             self.context.send_run(pushes.stored(self._bounds.next_index, self._route))
             return
         services = self._services
@@ -311,6 +312,8 @@ class StreamWorker(ReadableStream):
         self._services.counters.stored(len(pushes), pushes.waited_s())
         if self._pulls is not None:
             self._pulls.wake()
+        # A next append that is refused at once forgets only numbers that are not stored.
+        pushes.remember(operation.first_index)
         # The next append is submitted first, so that the writing thread works on it while the confirms are encoded.
         if self._gathered.messages:
             self._append(self._take_gathered())

@@ -179,6 +179,37 @@ async def test_what_is_staged_when_pushes_begin_to_be_refused_is_refused(
     assert stored_messages(tmp_path, "s") == [b"first"]
 
 
+# A node does not see the disk of a PostgreSQL server.
+@pytest.mark.parametrize("each_database", ["sqlite"], indirect=True)
+async def test_a_stored_number_is_known_although_the_pushes_staged_behind_it_are_refused(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: a refusal of the next append takes nothing from the numbers of the append that has just been stored.
+
+    Method: the disk seems full between both, and then has room again. The numbered push is sent again.
+    """
+    async with served(tmp_path, error_delay_s=0.0) as server:
+        peer = await server.peer(HEAD)
+        pushing = Pushing(server, peer, await peer.create("s"), gate)
+        numbered = RICH_PUSH.encode_request(RichPush(7, b"numbered", None, [], Sequence(b"me", 5)))
+        gate.open.clear()
+        await pushing.send(numbered)
+        await wait_until(gate.waiting.is_set)
+        await pushing.send(push(1))
+        with monkeypatch.context() as full:
+            full.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+            await wait_until(lambda: server.server.refusing_pushes)
+            gate.open.set()
+            answers = await pushing.answers(2)
+        (refused,) = [PUSH.decode_response(each.payload) for each in answers if PUSH.is_in(each.payload)]
+        assert refused.status is Status.ERROR
+        await wait_until(lambda: not server.server.refusing_pushes)
+        await pushing.send(numbered)
+        (again,) = [RICH_PUSH.decode_response(each.payload) for each in await pushing.answers(1)]
+        assert (again.status, again.index) == (RichStatus.DUPLICATE, 0)
+    assert stored_messages(tmp_path, "s") == [b"numbered"]
+
+
 async def test_many_streams_stage_for_themselves(tmp_path: Path, gate: Gate) -> None:
     async with served(tmp_path) as server:
         other = await (await server.peer(HEAD)).create("other")
