@@ -222,7 +222,8 @@ def _load_own(context: ssl.SSLContext, certificate: str, key: str | None) -> Non
 
 
 def _load_authorities(context: ssl.SSLContext, path: str) -> None:
-    text = _read(path)
+    # Programs write the names of authorities beside the certificates, in UTF-8; `ssl` takes ASCII only (TypeError).
+    text = _read(path).encode("ascii", "replace").decode()
     try:
         context.load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError) as error:

@@ -92,6 +92,22 @@ async def test_an_open_connection_of_a_revoked_certificate_ends_by_itself(own_ke
         assert (await other.push(route, b"x")).index == 0
 
 
+def put_name_before(file: Path) -> None:
+    file.write_text(f"# subject=O = Bäckerei\n{file.read_text()}", encoding="utf-8")
+
+
+async def test_a_name_beside_the_certificate_of_an_authority_ends_no_node(own_keys: Keys, tmp_path: Path) -> None:
+    """Goal: a file of authorities may have comments in UTF-8, as programs write them, also while the node runs.
+    Method: a comment with an umlaut is put before the certificate; then a client connects."""
+    async with served(tmp_path / "data", **settings(own_keys)) as running:
+        with structlog.testing.capture_logs() as logs:
+            put_name_before(Path(own_keys.ca))
+            running.server.reload()
+            await wait_until(lambda: any(line["event"] == "tls_files_read" for line in logs))
+        peer, _ = await tls_peer(running, own_keys.context(own_keys.alice))
+        assert await peer.create("orders")
+
+
 def test_the_command_reads_its_certificates_again_on_sighup_and_goes_on(own_keys: Keys, tmp_path: Path) -> None:
     variables = {f"STREAM_NODE_{name.upper()}": value for name, value in settings(own_keys).items()}
     with NodeProcess(tmp_path / "data", environment=variables) as node:
