@@ -7,7 +7,7 @@ the protocols, which also raise the errors. The columns of a packed page are mad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
 from struct import Struct, pack, unpack_from
 from typing import Any, TypeAlias
@@ -220,6 +220,11 @@ class PackedMessages:
         payload, begin, times_us, sizes, _ = self._columns
         data = [payload[first:end] for first, end in pairwise(accumulate(sizes, initial=begin))]
         return repeat(times_us[0]) if len(times_us) == 1 else times_us, data
+
+    def __iter__(self) -> Iterator[RichMessage]:
+        # Compiled classes are not iterated by their indexes.
+        made: list[RichMessage] = self[:]
+        return iter(made)
 
     def __getitem__(self, at: Any) -> Any:
         if self._made is None:
