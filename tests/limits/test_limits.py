@@ -16,8 +16,10 @@ import trio
 from block_node.protocol import PUBLISH, OpenSession, SessionOpened, StreamEnded
 from block_node.protocol_reading import SUBSCRIBE, Subscribe, Subscribed, SubscriptionEnded
 from ockam.actors.address import Route, local
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest
 from ockam.protocol import ERROR, REFUSAL
 from ockam.quotas.usage import is_limited
+from ockam.transport import connection_usage
 from stream_client import LimitExceeded, Reconnect, Tls, connect
 from stream_service.extensions import RICH_PULL, FromEnd, RichPull
 from stream_service.protocol import (
@@ -34,6 +36,7 @@ from tests.limits.limited_node import FLOODER, NEIGHBOUR, WHO, Limited, limited
 from tests.support.certificates import Authority
 from tests.support.served import wait_until
 from tests.support.stream_peer import SERVICE, StreamPeer
+from tests.tokens.token_node import first_token
 
 LONG_POLL = RICH_PULL.encode_request(RichPull(7, FromEnd(0), 10, 60_000))
 
@@ -75,6 +78,23 @@ async def test_connections(tmp_path: Path) -> None:
         first.stream.socket.close()
         await wait_until(lambda: node.running.statistics().tcp.closed.get("closed_by_peer"))
         await (await node.peer()).create("orders")
+
+
+async def test_a_silent_connection_whose_token_proves_an_identity_with_too_many_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: no identity keeps more connections than its limit by sending nothing behind its token. Method: three
+    connections with one token, and a limit of one. The first lives."""
+    monkeypatch.setattr(connection_usage, "REFUSED_S", 0.05)
+    token = first_token(tmp_path, "flooder")
+    async with limited(tmp_path, {"token:flooder": {"connections_max": 1}}) as node:
+        peers = [await node.peer() for _ in range(3)]
+        for peer in peers:
+            await peer.ask((NODE_AUTHENTICATE,), AUTHENTICATE.encode_request(AuthenticateRequest(1, token)))
+        for peer in peers[1:]:
+            await peer.wait_closed()
+        await node.running.wait_closed_because("identity_connections_max", 2)
+        await peers[0].create("orders")
 
 
 async def test_a_push_over_a_refused_connection_is_not_answered(tmp_path: Path) -> None:

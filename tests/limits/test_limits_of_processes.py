@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from cProfile import Profile
 from pathlib import Path
 from random import Random
 
@@ -95,6 +96,23 @@ def test_the_shared_file_counts_as_one_counter_would(monkeypatch: pytest.MonkeyP
                 assert process.take(key, "channels_max", 0) is False
                 if held < 3:
                     opened.append((process, key))
+
+
+def test_a_new_identity_is_found_fast_after_many_others_have_come_and_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the lock of all processes is held for a short time, also when every entry of the file was used some time,
+    and the processes count together then as before. Method: the calls that Python makes are counted, since a time would
+    depend on the machine. Each entry that is read takes several, so a search of all entries takes more than entries."""
+    monkeypatch.setattr(shared_use, "ENTRIES", 512)
+    with shared(2) as (first, second):
+        for number in range(5_000):
+            assert first.take(f"token:{number}", "connections_max", 1)
+            first.give_back(f"token:{number}", "connections_max")
+        calls = Profile()
+        assert calls.runcall(first.take, "token:new", "connections_max", 2)
+        assert sum(each.callcount for each in calls.getstats()) < shared_use.ENTRIES
+        assert [second.take("token:new", "connections_max", 2) for _ in range(2)] == [True, False]
+        first.give_back("token:new", "connections_max")
+        assert [process.take("token:new", "connections_max", 2) for process in (second, first)] == [True, False]
 
 
 def test_what_a_dead_process_had_open_is_given_back_and_what_it_created_is_not() -> None:

@@ -145,6 +145,26 @@ async def test_a_publisher_is_known_behind_any_number_of_other_messages(
         assert await push_numbers(peer, route, (1, 2, 3)) == [(DUPLICATE, 0), (DUPLICATE, 47), (OK, 138)]
 
 
+@pytest.mark.parametrize("plain", [20, 40])
+async def test_a_publisher_that_comes_after_many_plain_messages_is_known_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain: int
+) -> None:
+    """Goal: a repeated push is a duplicate after a restart, also in a stream that had messages without a publisher
+    first. Method: fewer and more of them than a start searches; then a push with a number, and many messages behind."""
+    monkeypatch.setattr(publisher_memory, "NOTED_EVERY", 10)
+    monkeypatch.setattr("stream_service.publisher_operations.LOADED_MAX", 25)
+    async with served(tmp_path) as node, stream_peer(node.address) as peer:
+        route = await peer.create("s")
+        for _ in range(plain // 5):
+            await peer.push_all(route, [b"x"] * 5)
+        assert await push_numbers(peer, route, (0,)) == [(OK, plain)]
+        for _ in range(10):
+            await peer.push_all(route, [b"x"] * 5)
+    async with served(tmp_path) as node, stream_peer(node.address) as peer:
+        route = await peer.create("s")
+        assert await push_numbers(peer, route, (0, 1)) == [(DUPLICATE, plain), (OK, plain + 51)]
+
+
 async def test_a_database_without_rows_is_searched_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A database of an older version has numbers in its messages only. Rows of publishers that could be outdated count
     for nothing: a publisher that goes on is not told that its numbers have a gap."""
