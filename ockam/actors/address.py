@@ -17,6 +17,8 @@ ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NO_HOST = re.compile(r"[/@\s]")
 """Matches a character that no host contains, for example the slash of a URL. A resolver would not explain it."""
+_HOST_CHARS_MAX = 255
+"""No name of a host is longer (RFC 1035, section 2.3.4)."""
 SHOWN_BYTES_MAX = 200
 
 
@@ -70,10 +72,26 @@ def split_host_port(text: str) -> tuple[str, int]:
     """Splits `host:port`. Removes the brackets around an IPv6 host. Raises InvalidAddress."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    is_port = port.isascii() and port.isdigit() and int(port) <= 65535
-    if not colon or not host or _NO_HOST.search(host) or not is_port:
+    if not colon or not _is_host(host) or not _is_port(port):
         raise InvalidAddress(f"{text!r} is not HOST:PORT (for example {_example(text)})")
     return host, int(port)
+
+
+def _is_host(text: str) -> bool:
+    # A peer can send a long text, for which the encoding takes long.
+    if not 0 < len(text) <= _HOST_CHARS_MAX or _NO_HOST.search(text):
+        return False
+    try:
+        # Every host is encoded so before it is looked up. It fails for `a..b` and for a part of 64 characters.
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
+def _is_port(text: str) -> bool:
+    # There are digits that `int` does not take, and so many that it does not.
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535
 
 
 def _example(text: str) -> str:
@@ -82,9 +100,9 @@ def _example(text: str) -> str:
     host, _, port = place.rpartition(":")
     if not host and not port.isdigit():
         host, port = port, ""
-    if _NO_HOST.search(host):
+    if not _is_host(host):
         host = ""
-    return f"{host or '127.0.0.1'}:{port if port.isdigit() and int(port) <= 65535 else DEFAULT_PORT}"
+    return f"{host or '127.0.0.1'}:{port if _is_port(port) else DEFAULT_PORT}"
 
 
 def parse_address(text: str) -> Address:

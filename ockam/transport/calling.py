@@ -81,7 +81,7 @@ class Caller:
                 if greets:
                     await stream.send_all(HEAD.hello if tls is None else tls.encrypt(HEAD.hello))
                 is_open = True
-        # A name that cannot be one of a host, such as `a..b`, is a UnicodeError.
+        # Trio encodes a name of other letters more strictly than `split_host_port`, which is a UnicodeError.
         except (OSError, UnicodeError, trio.TooSlowError) as error:
             raise ConnectFailed(f"cannot reach {destination}: {str(error) or 'no answer in time'}") from error
         except (TlsFault, TlsFilesError, trio.BrokenResourceError) as error:

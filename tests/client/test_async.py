@@ -213,6 +213,10 @@ async def test_why_a_node_cannot_be_reached_is_told() -> None:
         with pytest.raises(NodeUnreachable, match="refused"):
             async with connect(address):
                 pass
+    # Trio refuses this name of a host.
+    with pytest.raises(NodeUnreachable, match="cannot reach a node at \u0660:1: "):
+        async with connect("\u0660:1"):
+            pass
 
 
 def test_a_node_that_is_back_is_noticed_within_a_fifth_of_the_time_that_it_was_away() -> None:

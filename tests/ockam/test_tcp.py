@@ -8,9 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from ockam.actors.address import Address, local, tcp
+from ockam.actors.address import TCP, Address, local, tcp
 from ockam.actors.message import Message
 from ockam.actors.worker import Worker
+from ockam.errors import ConnectFailed, InvalidAddress
 from ockam.transport import connection_machine
 from ockam.transport.connection_machine import ConnectionLimits
 from ockam.transport.wire import Wire
@@ -18,6 +19,7 @@ from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from tests.ockam.tcp_server import serve
 from tests.support.peer import Peer
+from tests.support.served import wait_until
 
 WIRES = [pytest.param(HEAD, id="head"), pytest.param(LEGACY, id="legacy")]
 
@@ -178,6 +180,20 @@ async def test_forwarding_to_a_destination_that_does_not_answer_drops_and_counts
         with trio.fail_after(10):
             while "forward_failed" not in near.node.statistics().dropped:
                 await trio.sleep(0.005)
+        await peer.send((local("echo"),), b"alive")
+        assert (await peer.receive()).payload == b"alive"
+
+
+@pytest.mark.parametrize("destination", ["a..b:1", "x" * 64 + ":1", "\u0660:1", "a:\u00b2", "a:" + "1" * 5_000])
+async def test_a_destination_that_can_be_none_fails_and_the_node_goes_on(destination: str) -> None:
+    """Goal: no text in a route ends the node. Method: hosts that Python's encoding of names refuses, one that only trio
+    refuses, and ports that `int` refuses; in a route of the node itself, and in a call."""
+    async with serve() as near:
+        near.node.send(Message((Address(TCP, destination.encode()), local("echo")), (local("me"),), b"lost"))
+        await wait_until(lambda: near.node.statistics().dropped.get("forward_failed"))
+        with pytest.raises((ConnectFailed, InvalidAddress)):
+            await near.transport.connect(destination)
+        peer = await near.peer(HEAD)
         await peer.send((local("echo"),), b"alive")
         assert (await peer.receive()).payload == b"alive"
 

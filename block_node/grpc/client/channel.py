@@ -69,7 +69,7 @@ class GrpcChannel:
                 connection.leave()
             try:
                 connection = await self._connect()
-            except (OSError, OckamError, trio.BrokenResourceError, trio.TooSlowError) as error:
+            except (OSError, UnicodeError, OckamError, trio.BrokenResourceError, trio.TooSlowError) as error:
                 reason = f"unreachable: {error or 'it does not answer'}"
             else:
                 self._connection = connection

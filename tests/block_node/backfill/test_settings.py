@@ -115,6 +115,7 @@ def test_a_variable_takes_the_place_of_what_the_file_says(tmp_path: Path) -> Non
         ("[backfill]\nmaxRetries = -1", "backfill_max_retries"),
         ("backfill_max_retries = 1\n[backfill]\nmaxRetries = 2", "is given twice"),
         ('[backfill]\nblockNodeSources = ["nowhere"]', "blockNodeSources"),
+        ('[backfill]\nblockNodeSources = ["grpc://a..b:1"]', "blockNodeSources"),
         ('[backfill]\nblockNodeSources = ["a:1", "a:1@3"]', "named twice"),
         ("[backfill]\nfirstBlockAvailable = 5\nlastBlockToStore = 4", "lastBlockToStore"),
         ("[backfill]\nmaxBackoffSecs = 1", "max_backoff_secs"),

@@ -87,10 +87,11 @@ def test_all_mistakes_are_told_at_once_each_with_what_was_meant(
     )
     monkeypatch.setenv("STREAM_NODE_RETENTION_AGE", "7d")
     monkeypatch.setenv("STREAM_NODE_PULL_BYTES_MAX", "1 potato")
-    done = command("config", "check", "--config", file, "--listen", "no where", "--allow-forward", "x:y")
+    addresses = "--listen", "no where", "--allow-forward", "x:y", "--allow-forward", "a..b:1"
+    done = command("config", "check", "--config", file, *addresses)
     assert (done.code, done.stdout) == (2, b"")
     said = done.stderr.splitlines()
-    assert len(said) == 11
+    assert len(said) == 12
     for words in (
         "unknown variable STREAM_NODE_RETENTION_AGE in the environment; there is 'STREAM_NODE_RETENTION_AGE_S'",
         f"unknown setting 'lisen' in {file} line 1; there is 'listen'",
@@ -102,6 +103,7 @@ def test_all_mistakes_are_told_at_once_each_with_what_was_meant(
         "pull_bytes_max in the environment (STREAM_NODE_…): '1 potato' is not a size",
         "listen on the command line: 'no where' is not HOST:PORT",
         "allow_forward on the command line: 'x:y' is not HOST:PORT",
+        "allow_forward on the command line: 'a..b:1' is not HOST:PORT",
         f"log_level in {file} line 8: 'loud' is not one of debug, info",
     ):
         assert sum(words in line for line in said) == 1, words

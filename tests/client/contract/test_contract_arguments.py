@@ -154,6 +154,7 @@ def test_what_cannot_be_sent_is_a_client_error_that_says_what_to_pass(world: Wor
         ("http://127.0.0.1:4001/", "is not HOST:PORT .for example 127.0.0.1:4001"),
         ("", "is not HOST:PORT"),
         ("localhost:http", "is not HOST:PORT"),
+        ("a..b:4001", "is not HOST:PORT .for example 127.0.0.1:4001"),
         (4000, "is a str such as '127.0.0.1:4000', not int"),
     ],
 )

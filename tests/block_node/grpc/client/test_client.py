@@ -120,9 +120,11 @@ async def test_what_cannot_be_is_refused_at_once() -> None:
                 pass
 
 
-async def test_nobody_there_is_unreachable() -> None:
-    async with connect_grpc("127.0.0.1:1") as client:
-        with pytest.raises(NodeUnreachable, match=r"127\.0\.0\.1:1 is unreachable"):
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "\u0660:1"])
+async def test_nobody_there_is_unreachable(address: str) -> None:
+    """Also where nobody can be: trio refuses the second name."""
+    async with connect_grpc(address) as client:
+        with pytest.raises(NodeUnreachable, match=f"{address} is unreachable"):
             await client.publish(outgoing(0, 0), give_up_s=0.1)
 
 

@@ -25,7 +25,7 @@ from tests.support.rich import refusal
 from tests.support.served import served
 from tests.support.stream_peer import stream_peer
 
-ADDRESSES = ["x", "host:99999", "", "a b:1", "127.0.0.1:4000\n"]
+ADDRESSES = ["x", "host:99999", "", "a b:1", "a..b:1", "a:²", "a:" + "1" * 5_000, "127.0.0.1:4000\n"]
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
