@@ -126,7 +126,9 @@ async def pull_message(call: HttpCall) -> Response:
         except RequestRefused as error:
             raise Problem(500, "damaged-message", str(error).removeprefix(REFUSAL)) from error
     if not page.messages or page.messages[0].index != index:
-        has = f"those from {info.first_index} to {info.next_index - 1}" if info.count else "none"
+        # The page has the present bounds, and the description can be older.
+        first, end = page.first_index or 0, page.next_index or 0
+        has = f"those from {first} to {end - 1}" if first < end else "none"
         detail = f"partition {info.partition} of {name!r} has no message {index}; it has {has}"
         raise Problem(404, "no-such-message", detail)
     message = page.messages[0]

@@ -107,3 +107,23 @@ async def test_rules_hold_for_administration(tmp_path: Path) -> None:
             answer = await client.request(method, f"/v1/streams/{path}", json=body)
             assert (answer.status_code, answer.json().get("right")) == (403, right), answer.text
         assert (await client.get("/v1/streams/orders")).json()["messages"][0]["data"] == "x"
+
+
+async def test_a_description_is_that_of_now(tmp_path: Path) -> None:
+    """Claim: what is told of a stream is its present state, although the node remembers which partitions it has.
+
+    Method: pushes, a retention and a truncation after a first description, and a question for a missing message.
+    """
+    path = "/v1/streams/s"
+    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as native:
+        (before,) = (await client.put(path)).json()["partitions"]
+        assert (await client.get(f"{path}/info")).json()["partitions"] == [before]
+        stream = await native.get_stream("s")
+        for data in (b"a", b"b"):
+            await stream.push(data)
+        assert (await client.patch(path, json={"retention": {"messages": 10}})).status_code == 200
+        await stream.get_partition(0).truncate(1)
+        (now,) = (await client.get(f"{path}/info")).json()["partitions"]
+        assert (now["first_index"], now["next_index"], now["size_bytes"]) == (1, 2, 1)
+        assert now["retention"]["messages"] == 10
+        assert (await client.get(f"{path}/messages/7")).json()["detail"].endswith("it has those from 1 to 1")

@@ -26,6 +26,8 @@ from stream_service.extensions import (
     RichStatus,
     TruncateRequest,
 )
+from stream_service.mirroring import ROLE, BeMirror, RoleRequest
+from stream_service.names import stream_address
 from stream_service.protocol import Status
 from tests.metrics.test_metrics import scrape
 from tests.stream_node.doors.http.http_node import http_node
@@ -336,3 +338,26 @@ async def test_metrics_tell_how_far_a_mirror_is_behind(tmp_path: Path) -> None:
         a.server.stop()
         await wait_for(b.running.address, is_in(MirrorCondition.UNREACHABLE))
         assert (await scrape(b))["stream_node_mirror_lag_seconds", (("stream", "s"),)] > 0
+
+
+async def test_a_mirror_that_took_the_time_of_its_source_is_followed_over_http(tmp_path: Path) -> None:
+    """Claim: events of a mirror begin after it has taken the creation time of its source.
+
+    Method: the stream is read over HTTP before it becomes a mirror, and so with the time of its own creation.
+    """
+    async with served(tmp_path / "a") as a, http_node(tmp_path / "b") as b, b.client() as client:
+        async with stream_peer(a.address) as peer:
+            await peer.push_all(await peer.create("s"), [b"x"])
+        await client.put("/v1/streams/s")
+        assert (await client.get("/v1/streams/s")).json()["messages"] == []
+        role = RoleRequest(1, BeMirror(a.address, "s"), force=False)
+        async with stream_peer(b.running.address) as peer:
+            await peer.ask((stream_address("s", 0),), ROLE.encode_request(role))
+        await wait_for(b.running.address, follows_to(1))
+        headers, lines = {"Accept": "text/event-stream"}, []
+        async with client.stream("GET", "/v1/streams/s?from=earliest", headers=headers) as events:
+            with trio.move_on_after(0.5):
+                async for line in events.aiter_lines():
+                    lines.append(line)
+        assert any(line.startswith("data: ") for line in lines)
+        assert "event: problem" not in lines
