@@ -448,6 +448,11 @@ class IndexWorker(Worker):
 
     def _offer(self, message: Message, request: LeaseRequest) -> None:
         """Answers a request that has waited."""
+        # If another node keeps the consumers of the stream by now, it answers. Leases that were read here would be old
+        # when the stream comes back.
+        remote_streams = self._service.remote_streams
+        if remote_streams is not None and self._passed_on(remote_streams, message):
+            return
         answer = self.context.guard(lambda result: self._answer_lease(message, request, result))
         self._service.groups.offer(request, answer)
 

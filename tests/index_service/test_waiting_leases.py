@@ -5,6 +5,7 @@ Method: a real node and database in virtual time, in which members without waiti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,15 +15,50 @@ from trio.testing import MockClock
 
 from index_service import worker as worker_module
 from index_service.extensions import LEASE, WAITING_LEASE, Lease, LeaseResponse, WaitingLeaseRequest
+from index_service.lease_machine import StoredLease
+from index_service.lease_storage import WriteLeases
 from index_service.lease_waits import MOVES_GATHER_S
 from index_service.limits import LeaseLimits
+from ockam.actors.address import Address, local
 from ockam.actors.cell import RESTART_DELAY_S_MIN
+from ockam.actors.message import Message
+from stream_storage.contract import ignore_done
 from tests.index_service.index_node import IndexNode, Member, index_node
 
 pytestmark = pytest.mark.usefixtures("each_database")
 
 TTL_S = LeaseLimits().ttl_s
+TTL_MS = round(TTL_S * 1000)
 WAIT_S = 2.0
+
+
+class OtherNode:
+    """An `ockam.transport.remote_streams.RemoteStreams` with one other node, which keeps all consumers while
+    `is_owner`."""
+
+    name = "n0"
+
+    def __init__(self) -> None:
+        self.is_owner = False
+        self.sent: list[bytes] = []
+
+    def is_remote(self, stream: Address) -> bool:
+        return self.is_owner
+
+    def send(self, stream: Address, message: Message) -> None:
+        self.sent.append(message.payload)
+
+    def home_of(self, stream_name: str) -> Address:
+        return local(stream_name)
+
+    def served_since_s(self, stream: Address) -> float:
+        return trio.current_time()
+
+    def owner_of(self, stream: Address) -> tuple[str, int]:
+        return "", 0
+
+    def ask_all(self, message: Message, on_done: Callable[[list[bytes] | None], None]) -> bool:
+        return False
 
 
 def wait_for_news(member: Member, wait_s: float = WAIT_S) -> None:
@@ -154,3 +190,33 @@ async def test_a_crash_of_the_worker_ends_waits_and_loses_no_lease(
         await trio.sleep(MOVES_GATHER_S)
         (asked,) = await answers(running)
         assert (asked.request_id, len(asked.leases), asked.release) == (member.requests, 4, [0, 1])
+
+
+async def test_a_request_that_waits_while_its_stream_moves_is_answered_by_the_new_node(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Claim: the end of a wait reads no leases of a stream that another node has taken over. Such leases would be old
+    when the stream comes back, and a fence would be given twice.
+
+    Method: the other node is played. It gives a lease while it has the stream, and then gives the stream back.
+    """
+    other = OtherNode()
+    async with index_node(tmp_path, remote_streams=other) as running:
+        first, third = running.member("a", 1), running.member("c", 1)
+        await first.renew()
+        wait_for_news(first)
+        assert await answers(running) == []
+        other.is_owner = True
+        running.service.groups.forget(lambda name: True)
+        await trio.sleep(WAIT_S)
+        assert await answers(running) == []
+        (passed_on,) = other.sent
+        assert WAITING_LEASE.decode_request(passed_on).member_id == "a"
+        # The first member has left, and the lease with the next fence is that of a second one.
+        given = WriteLeases("c", "s", [StoredLease(0, 2, "b")], TTL_MS, ignore_done)
+        running.runner.submit_write(given)
+        await trio.sleep(TTL_S)
+        other.is_owner = False
+        assert (await third.renew()).leases == []
+        await trio.sleep(TTL_S)
+        assert (await third.renew()).leases == [Lease(0, 3)]
