@@ -259,7 +259,9 @@ class StreamSubscription(Worker):
 
     def _failed(self, what: str, payload: bytes) -> None:
         logger.warning("subscription_failed", stream=self._request.stream_name, **self._origin.who)
-        self.context.call_later(RETRY_S, self._link.open)
+        # An index that cannot be saved ends no reading: to begin again would read the stream twice at a time.
+        if what != "save":
+            self.context.call_later(RETRY_S, self._link.open)
 
     def _send_on(self, page: RichPage) -> None:
         for message in page.messages:

@@ -71,7 +71,7 @@ class StoringForwarder(Forwarder):
 
     Invariant: `_position` is the index of the next message that the client is to get, and `_next` that of the next
     message that is stored. At most one page is under way to the client: from `_position` on, in the delivery
-    `_turn`. Each registration begins a new turn, and all that belongs to an older one is ignored."""
+    `_turn`. Each registration and each page begins a new turn, and all that belongs to an older one is ignored."""
 
     def __init__(self, node: Node, registration: Registration, forwarders: Forwarders, service: Address) -> None:
         super().__init__(node, registration)
@@ -84,7 +84,8 @@ class StoringForwarder(Forwarder):
         self._turn = 0
         self._is_delivering = self._is_cutting = False
         # Of the page that is under way: the index behind it, the bytes of its data, and the last index to be confirmed.
-        self._page_end = self._page_bytes = self._last_sent = 0
+        self._page_end = self._page_bytes = 0
+        self._last_sent = -1
 
     def started(self) -> None:
         # Until the stream is open, messages wait in the mailbox.
@@ -102,7 +103,7 @@ class StoringForwarder(Forwarder):
         self._link.open()
 
     def stopped(self) -> None:
-        self.registration.origin.holdings.unwatch(self)
+        self.registration.origin.holdings.unwatch(self.registration)
         self._link.close()
 
     @property
@@ -167,10 +168,13 @@ class StoringForwarder(Forwarder):
             self._truncate()
 
     def _failed(self, what: str, payload: bytes) -> None:
-        if what in ("pull", "cut"):
-            self._is_cutting = self._is_cutting and what != "cut"
+        if what == "pull":
             turn = self._turn
             self.context.call_later(RETRY_S, lambda: self._retry(turn))
+            return
+        if what == "cut":
+            # A page that is under way goes on meanwhile.
+            self.context.call_later(RETRY_S, self._cut_again)
             return
         # The stream cannot be opened, or somebody has deleted it. All who wait are told.
         for message in self._link.take_pending():
@@ -183,6 +187,10 @@ class StoringForwarder(Forwarder):
         if turn == self._turn:
             self._is_delivering = False
             self._go_on()
+
+    def _cut_again(self) -> None:
+        self._is_cutting = False
+        self._truncate()
 
     def _opened(self, info: StreamInfo) -> None:
         self._position = self._cut = info.first_index
@@ -199,6 +207,7 @@ class StoringForwarder(Forwarder):
             super().joined(answer)
         if not self._is_delivering and self._position < self._next and self.is_connected:
             self._is_delivering = True
+            self._turn += 1
             self._link.pull(self._position, request_id=self._turn, wait_ms=0)
 
     def _deliver(self, page: RichPage) -> None:
@@ -239,9 +248,10 @@ class StoringForwarder(Forwarder):
             return
         if origin.backlog_bytes():
             later = self.context.call_later
-            origin.holdings.watch(self, lambda has_ended: later(0, lambda: self._check_taken(turn)))
+            # `Forwarders` ends what watches for a registration when another connection takes it over.
+            origin.holdings.watch(self.registration, lambda has_ended: later(0, lambda: self._check_taken(turn)))
             return
-        origin.holdings.unwatch(self)
+        origin.holdings.unwatch(self.registration)
         if self.is_connected:
             self._advance(self._page_end)
 
@@ -251,9 +261,12 @@ class StoringForwarder(Forwarder):
             self._node.count_drop("late_confirm")
             return
         index = DELIVERY.decode_response(message.payload).index
-        if index >= self._last_sent:
+        if not self._position <= index <= self._last_sent:
+            # A repeated confirm says nothing about the next page, which is not sent yet.
+            self._node.count_drop("late_confirm")
+        elif index == self._last_sent:
             self._advance(self._page_end)
-        elif index >= self._position:
+        else:
             self._position = index + 1
             self._truncate()
 

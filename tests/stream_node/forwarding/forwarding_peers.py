@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ockam.actors.address import Route, local
 from ockam.actors.forwarding_protocol import (
@@ -18,12 +18,17 @@ from ockam.actors.forwarding_protocol import (
     Taken,
 )
 from ockam.actors.message import Message
-from ockam.protocol import ERROR
+from ockam.actors.worker import Worker
+from ockam.protocol import ERROR, error_payload
+from ockam.transport.connection import Connection
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
+from stream_node.forwarding.stream_link import StreamLink
+from stream_node.node.parts import NodeParts
 from tests.support.peer import Peer
 from tests.support.served import Served, served
 
+W = TypeVar("W", bound=Worker)
 SERVICE = (local("forwarding_service"),)
 STATIC_SERVICE = (local("static_forwarding_service"),)
 
@@ -79,3 +84,28 @@ async def connect(running: Served, wire: Wire = HEAD) -> ForwardedPeer:
     stream = await running.connect()
     await stream.send_all(wire.hello)
     return ForwardedPeer(stream, wire)
+
+
+def parts_of(running: Served) -> NodeParts:
+    assert running.server._parts is not None
+    return running.server._parts
+
+
+def workers_of(running: Served, kind: type[W]) -> list[W]:
+    return list(
+        {
+            id(each.worker): each.worker
+            for each in parts_of(running).node._cells.values()
+            if isinstance(each.worker, kind)
+        }.values()
+    )
+
+
+def watchers_of(running: Served) -> list[int]:
+    """For each connection, the number of those who wait for its end or for room in it."""
+    return sorted(len(each.holdings._watchers) for each in workers_of(running, Connection))
+
+
+def fail(running: Served, link: StreamLink, what: str) -> None:
+    """Answers a request of a link as a stream does whose disk fails."""
+    parts_of(running).node.send(Message((link._inner, local(what)), (), error_payload("the disk fails")))

@@ -17,8 +17,17 @@ from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client import SavedIndexes, Stream
 from stream_client import connect as connect_client
+from stream_node.forwarding import bidirectional
+from stream_node.forwarding.bidirectional import PARTY_WORKERS_MAX, PublisherProxy, StreamSubscription
 from stream_node.node.process import NodeProcess
-from tests.stream_node.forwarding.forwarding_peers import ForwardedPeer, connect, forwarding_node
+from tests.stream_node.forwarding.forwarding_peers import (
+    ForwardedPeer,
+    connect,
+    fail,
+    forwarding_node,
+    watchers_of,
+    workers_of,
+)
 from tests.stream_node.forwarding.test_stored import ALICE, to
 from tests.support.served import wait_until
 
@@ -113,6 +122,36 @@ async def test_a_deleted_stream_is_made_anew(tmp_path: Path) -> None:
         await wait_until(lambda: running.statistics().services.streams == 1)
         await peer.send(route, b"2")
         await wait_until_count(await client.create("talk"), 1)
+
+
+async def test_what_ends_before_its_connection_leaves_nothing_there(tmp_path: Path) -> None:
+    """Claim: a connection is watched for the subscriptions and publishers that are there, also after many others."""
+    async with forwarding_node(tmp_path) as running:
+        peer = await connect(running)
+        for _ in range(20):
+            await peer.stream.send_all(peer.frame(SUBSCRIBE_SERVICE, subscription(b"topic", b"foo"), ()))
+        for number in range(PARTY_WORKERS_MAX + 20):
+            await publisher_route(peer, b"topic", b"answers%d" % number)
+        assert len(workers_of(running, PublisherProxy)) == PARTY_WORKERS_MAX
+        assert watchers_of(running) == [1 + PARTY_WORKERS_MAX]
+
+
+async def test_an_index_that_cannot_be_saved_begins_no_second_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: after a save that failed, a subscription sends each further message on once."""
+    monkeypatch.setattr(bidirectional, "RETRY_S", 0)
+    async with forwarding_node(tmp_path) as running:
+        alice, writer = await connect(running), await connect(running)
+        await alice.register_own("alice", confirms=True)
+        await writer.stream.send_all(writer.frame(SUBSCRIBE_SERVICE, subscription(b"talk", b"app"), ()))
+        route = await publisher_route(writer, b"talk", b"")
+        for number in range(4):
+            await writer.send((*route, *ALICE), b"%d" % number)
+            assert [payload for _, payload in await alice.take(1)] == [b"%d" % number]
+            if not number:
+                [reading] = workers_of(running, StreamSubscription)
+                fail(running, reading._link, "save")
 
 
 async def wait_until_count(stream: Stream, count: int) -> None:

@@ -19,10 +19,12 @@ from ockam.identity.rules.tokens import create_token
 from ockam.protocol import ERROR
 from stream_client.routed_messages import RoutedMessage, encode_routed
 from stream_node.forwarding.bidirectional import SUBSCRIBE, SubscribeRequest
+from stream_service.extensions import DELETE, DeleteRequest
 from stream_service.names import stream_address
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest, Status
 from tests.ockam.identity.rules.guarded_node import Guarded, guarded, may
-from tests.stream_node.forwarding.forwarding_peers import SERVICE, ForwardedPeer, connect
+from tests.stream_node.forwarding.forwarding_peers import SERVICE, ForwardedPeer, connect, parts_of
+from tests.stream_node.forwarding.test_bidirectional import publisher_route
 from tests.support.served import wait_until
 
 ALICE: Route = (local("forward_to_alice"),)
@@ -135,3 +137,20 @@ async def test_a_subscription_acts_by_the_rights_of_its_client(tmp_path: Path) -
 async def refusal_to_register(peer: ForwardedPeer) -> str:
     request = REGISTER.encode_request(RegisterRequest(1, "alice", stores=True, confirms=True))
     return ERROR.decode_response((await peer.ask(SERVICE, request)).payload).reason
+
+
+async def test_a_publisher_whose_stream_cannot_be_made_tries_it_once(tmp_path: Path) -> None:
+    """Claim: each message to it is refused, and none begins one more row of attempts. Method: a deleted stream, which
+    the publisher's client may write and not make."""
+    writes = may(Right.READ | Right.WRITE, "topic", who="token:alice", name="writes")
+    async with tokens(tmp_path, writes, may(ALL_RIGHTS, who="token:mallory", name="all")) as on:
+        operator, alice = await on.client("mallory"), await on.client("alice")
+        await operator.ask((local("stream_service"),), CREATE.encode_request(CreateStream("topic")))
+        route = await publisher_route(alice, b"topic", b"")
+        await operator.ask((stream_address("topic", 0),), DELETE.encode_request(DeleteRequest(1)))
+        timers = parts_of(on.node.running).node._timers
+        before = len(timers)
+        for _ in range(20):
+            assert "the stream was deleted" in await alice.refused(route, b"lost")
+        await wait_until(lambda: len(timers) > before)
+        assert len(timers) < before + 5

@@ -6,6 +6,8 @@ refused. Method: real nodes, killed and started again, and a client that confirm
 from __future__ import annotations
 
 import itertools
+import math
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,13 +21,18 @@ from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client import connect as connect_client
 from stream_node.forwarding import storing
+from stream_node.forwarding.storing import StoringForwarder
 from stream_node.node.process import NodeProcess
 from stream_service.extensions import Retention
 from tests.stream_node.forwarding.forwarding_peers import (
     STATIC_SERVICE,
     ForwardedPeer,
     connect,
+    fail,
     forwarding_node,
+    parts_of,
+    watchers_of,
+    workers_of,
 )
 from tests.support.served import Served, wait_until
 
@@ -170,6 +177,80 @@ async def test_the_operator_ends_an_address_with_its_stream(tmp_path: Path) -> N
         await client.register_own("alice", confirms=True)
         assert await sender.forward(ALICE, b"anew")
         assert await client.take(1) == [(0, b"anew")]
+
+
+async def test_what_a_full_disk_refused_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: messages that could not be stored take nothing of the room for those that wait."""
+    monkeypatch.setattr(storing, "WAITING_BYTES_MAX", 1_000)
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running), await connect(running)
+        await client.register_own("alice", confirms=True)
+        parts_of(running).services.leave_room(0)
+        assert "too much waits" not in await sender.refused(ALICE, bytes(2_000))
+        parts_of(running).services.leave_room(math.inf)
+        assert await sender.forward(ALICE, b"room")
+
+
+async def test_a_repeated_confirm_confirms_nothing_more(tmp_path: Path) -> None:
+    """Claim: a second confirm of a message, while the next ones are read, has none of these come twice."""
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running), await connect(running)
+        await client.register_own("alice", confirms=True)
+        assert await sender.forward(ALICE, b"0")
+        assert await client.take(1, confirms=False) == [(0, b"0")]
+        assert await sender.forward(ALICE, b"1")
+        await client.stream.send_all(client.frame(ALICE, DELIVERY.encode_response(Taken(0))) * 2)
+        assert await client.take(1) == [(1, b"1")]
+        assert await sender.forward(ALICE, b"2")
+        assert await client.take(1) == [(2, b"2")]
+        await wait_until(lambda: waits(running)[0] == 0)
+
+
+async def test_a_deletion_that_failed_delivers_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: when the stream fails to delete what the client has, that is done again, beside the page under way."""
+    monkeypatch.setattr(storing, "RETRY_S", 0)
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running), await connect(running)
+        await client.register_own("alice", confirms=True)
+        assert await sender.forward(ALICE, b"0")
+        assert await client.take(1, confirms=False) == [(0, b"0")]
+        [forwarder] = workers_of(running, StoringForwarder)
+        fail(running, forwarder._link, "cut")
+        assert await sender.forward(ALICE, b"1")
+        await client.send(ALICE, DELIVERY.encode_response(Taken(0)))
+        assert await client.take(1) == [(1, b"1")]
+
+
+async def test_each_page_is_read_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: of two retries that wait at the same time, the second one leaves the page alone that the first one asked
+    for."""
+    monkeypatch.setattr(storing, "RETRY_S", 0)
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running), await connect(running)
+        await client.register_own("alice", confirms=True)
+        assert await sender.forward(ALICE, b"0")
+        assert await client.take(1, confirms=False) == [(0, b"0")]
+        [forwarder] = workers_of(running, StoringForwarder)
+        with parts_of(running).node.batch():
+            fail(running, forwarder._link, "pull")
+            fail(running, forwarder._link, "pull")
+        assert await client.take(1) == [(0, b"0")]
+        assert await sender.forward(ALICE, b"1")
+        assert await client.take(1) == [(1, b"1")]
+
+
+async def test_a_connection_that_lost_its_address_is_not_watched(tmp_path: Path) -> None:
+    """Claim: when a client registers anew over another connection, nothing is left at the one that takes no bytes."""
+    async with forwarding_node(tmp_path) as running:
+        stuck, sender = await connect(running), await connect(running)
+        stuck.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await stuck.register_own("alice")
+        for _ in range(12):
+            assert await sender.forward(ALICE, bytes(1_000_000))
+        await wait_until(lambda: watchers_of(running) == [0, 1])
+        again = await connect(running)
+        await again.register_own("alice", confirms=True)
+        assert watchers_of(running) == [0, 0, 0]
 
 
 def waits(running: Served) -> tuple[int, int]:
