@@ -123,6 +123,7 @@ class AskingConnection(GrpcConnection):
         super().__init__(stream, machine, limits, counts, address=authority, batch=batch)
         self._authority = authority.encode()
         self._scheme = b"https" if is_encrypted else b"http"
+        self._is_leaving = False
 
     @property
     def may_ask(self) -> bool:
@@ -130,8 +131,8 @@ class AskingConnection(GrpcConnection):
         return not self._machine.peer_leaves
 
     def leave(self) -> None:
-        """Ends the connection after its last call."""
-        self._machine.leave()
+        """Ends the connection after its last call, whose handler may take its messages later. Safe to repeat."""
+        self._is_leaving = True
         self._note_work()
 
     def ask(
@@ -180,6 +181,11 @@ class AskingConnection(GrpcConnection):
             self._machine.reset(machine, ErrorCodes.CANCEL, trio.current_time())
         self._machine.stop_reading(machine)
         self._note_work()
+
+    def _note_work(self) -> None:
+        super()._note_work()
+        if self._is_leaving and not self._served:
+            self.close("shutdown")
 
     def _take_headers(self, event: CallOpened | CallAnswered) -> None:
         served = self._served.get(event.call.stream_id)

@@ -598,17 +598,10 @@ class Http2Machine:
             self._h2.ping(DRAIN_PING)
             self._take_frames()
 
-    def leave(self) -> None:
-        """Opens no more calls at a side that takes none, and takes none itself."""
-        if self.stage is DrainStage.SERVING:
-            self._leave()
-
     @property
     def is_done(self) -> bool:
         """Whether no call is served, none will be, and everything was sent."""
-        # A side that asks lingers until its answer has come.
-        lingering = None if self._is_client else CallProgress.LINGERING
-        served = [call for call in self.calls.values() if call.state is not lingering]
+        served = [call for call in self.calls.values() if call.state is not CallProgress.LINGERING]
         return self.stage is DrainStage.LEAVING and not served and not self.unsent_bytes
 
     def lose(self, reason: str, now_s: float) -> list[Event]:
