@@ -156,14 +156,13 @@ class StreamManagement:
     def apply_retention(self, default: Retention | None) -> None:
         """Deletes the messages that exceed the stream's retention, or `default` if it has none of its own."""
         retention = usable_retention(self.retention or default, self._clock)
-        # While a truncation is under way, retention waits for its next round. An empty stream has nothing to delete. A
-        # mirror deletes what its source has deleted, and nothing else. A stream that is held may become one.
-        if (
-            retention is None
-            or self._bounds.refusal is not None
-            or self._cuts
-            or self._bounds.first_index == self._bounds.next_index
-        ):
+        if self._cuts:
+            # While a truncation is under way, retention waits for its next round.
+            return
+        # An empty stream has nothing to delete. A mirror deletes what its source has deleted, and nothing else. A
+        # stream that is held may become one.
+        if retention is None or self._bounds.refusal is not None or self._bounds.first_index == self._bounds.next_index:
+            self._counters.retaining.pop(self._bounds.stream_id, None)
             return
 
         def cut(found: Do[int]) -> None:
