@@ -15,7 +15,7 @@ DEFAULT_PORT = 4000
 """The TCP port on which a node listens by default."""
 ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-_NO_HOST = re.compile(r"[/@\s]")
+_NO_HOST = re.compile(r"[/@\s\0]")
 """Matches a character that no host contains, for example the slash of a URL. A resolver would not explain it."""
 _HOST_CHARS_MAX = 255
 """No name of a host is longer (RFC 1035, section 2.3.4)."""
@@ -108,8 +108,8 @@ def _example(text: str) -> str:
 def parse_address(text: str) -> Address:
     """Parses the text form of an address, for example `stream_service` or `1#127.0.0.1:4000`. Raises InvalidAddress."""
     head, mark, rest = text.strip().partition("#")
-    if mark and head.isdigit():
-        if int(head) > ADDRESS_TYPE_MAX:
+    if mark and head.isascii() and head.isdigit():
+        if len(head) > 3 or int(head) > ADDRESS_TYPE_MAX:
             raise InvalidAddress(f"address type {head} is above {ADDRESS_TYPE_MAX}")
         return tcp(rest) if int(head) == TCP else Address(int(head), rest.encode())
     if not text.strip():

@@ -287,9 +287,14 @@ def _converted(name: str, value: Any, source: str) -> Any:
         known = f"there is {near}" if near else "`stream-node config show` lists those there are"
         raise ConfigError(f"unknown setting {name!r} {source}; {known}")
     try:
-        return msgspec.convert(_in_units(name, value), field.type, strict=False)
+        converted = msgspec.convert(_in_units(name, value), field.type, strict=False)
     except (msgspec.ValidationError, UsageError) as error:
         raise ConfigError(f"{name} {source}: {error}") from error
+    # The system's functions for files and names refuse this character, each with an error of its own.
+    texts = converted if isinstance(converted, tuple) else (converted,)
+    if any(isinstance(each, str) and "\0" in each for each in texts):
+        raise ConfigError(f"{name} {source}: has the character NUL, which no setting can have")
+    return converted
 
 
 def _in_units(name: str, value: Any) -> Any:

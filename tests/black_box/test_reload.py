@@ -63,6 +63,25 @@ async def test_an_edited_file_changes_a_running_node(tmp_path: Path) -> None:
         assert node.stop() == 0
 
 
+async def test_texts_that_no_system_takes_are_mistakes_like_others(tmp_path: Path) -> None:
+    """Goal: a text that raises an error of another kind below the settings ends no node. Method: the character NUL in
+    the names of files, and ports that `int` refuses, are read by a running node; then a file without them."""
+    file = tmp_path / "node.toml"
+    file.write_text("streams_max = 1\n")
+    with NodeProcess(tmp_path / "data", arguments=("--config", str(file))) as node:
+        for text, said in (
+            ('access_rules = "a\\u0000b"', "access_rules in "),
+            ('forward_tokens = ["h:1=a\\u0000b"]', "forward_tokens in "),
+            ('allow_forward = ["host:²"]', "allow_forward in "),
+            (f"allow_forward = ['host:{'1' * 5_000}']", "allow_forward in "),
+        ):
+            file.write_text(f"{text}\n", encoding="utf-8")
+            assert (await reload(node, "settings_not_taken"))["reason"].startswith(said)
+        file.write_text("streams_max = 2\n")
+        assert (await reload(node, "settings_loaded"))["changed"] == ["streams_max: 1 -> 2"]
+        assert node.stop() == 0
+
+
 async def test_the_log_names_changes_and_what_waits_for_a_start(tmp_path: Path) -> None:
     """Goal: an operator sees in one line what is different now. Method: four changes, twice; then the first file."""
     file = tmp_path / "node.toml"
