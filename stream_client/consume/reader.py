@@ -37,9 +37,12 @@ from stream_service.extensions import (
     Start,
 )
 from stream_service.page_codec import decode_packed_page
+from stream_service.protocol import PULL
 
 PACKED, MARKED, RICH, PLAIN = range(4)
 """The protocols of a reader, the best first: versions 4, 3 and 1 of `node/stream_pull`, and `stream_pull`."""
+NAMES = PACKED_PULL.name, MARKED_PULL.name, RICH_PULL.name, PULL.name
+"""The names of these protocols, which the refusal of a node without them contains."""
 LONG_POLL_S = 5.0
 """The longest time, in seconds, that a node delays its answer to a pull while there is no message. Real Ockam clients
 repeat a request after 10 s, so the delay is shorter."""
@@ -80,6 +83,7 @@ class Reader:
         self._idle_delay_s = idle_delay_s
         self.created_us = created_us
         self._protocol = PACKED
+        self._connections = 0
         self._left = 0
         self._idle = self._stopped = False
         self._asked_s = 0.0
@@ -139,6 +143,9 @@ class Reader:
     def _pull(self) -> Call:
         """Requests the page that begins at `_start`, in the best protocol that the node has not refused."""
         core, start = self._session.core, self._start
+        # What the node before has refused, the one behind another connection may know.
+        if self._connections != core.connections:
+            self._connections, self._protocol = core.connections, PACKED
         # A service without our protocols is not asked in vain. It knows no other start than an index.
         if isinstance(start, FromIndex) and (self._protocol == PLAIN or core.service_route.is_plain):
             self._protocol = PLAIN
@@ -211,8 +218,10 @@ class Reader:
 
     def _following(self, refusal: RequestRefused) -> int | None:
         """Returns the protocol to try next, if the node may have refused the pull because it lacks the protocol."""
-        # A node that has answered in this protocol has it, so the refusal has another reason.
-        if self._session.best_pull <= self._protocol or isinstance(refusal, AccessDenied):
+        # If a node has answered in this protocol, the refusal has another reason, unless it names the protocol: then
+        # the node behind this connection is an older one.
+        is_known = self._session.best_pull <= self._protocol and NAMES[self._protocol] not in str(refusal)
+        if is_known or isinstance(refusal, AccessDenied):
             return None
         # A real Ockam service has none of our own protocols. Its `stream_pull` can begin at an index only.
         following = PLAIN if isinstance(refusal, NotSupported) else self._protocol + 1

@@ -103,6 +103,11 @@ class ClientCore:
     def service_name(self) -> str:
         return self._names[STREAM_SERVICE]
 
+    @property
+    def connections(self) -> int:
+        """The number of connections so far. The next one can lead to another version of the node."""
+        return self._connections
+
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(
             connections=self._connections,

@@ -266,6 +266,45 @@ async def test_our_client_follows_in_parts_and_pulls_from_an_older_node(
         assert await numbers_of(server, 50) == (expected, MARKED)
 
 
+async def test_a_follower_goes_on_at_an_older_node_and_at_a_newer_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: what a node has answered says nothing of the node behind the next connection.
+
+    Method: a node is replaced by an older one at the same address, and that by a newer one.
+    """
+    async with served(tmp_path) as server, connect(server.address) as client:
+        address, stream = server.address, await client.create("s")
+        for number in range(9):
+            await stream.push(b"%d" % number)
+    stop, ended, newer = trio.Event(), trio.Event(), served_module._by_tag
+
+    async def live(*, task_status: trio.TaskStatus[None]) -> None:
+        async with served(tmp_path, listen=address):
+            task_status.started()
+            await stop.wait()
+        ended.set()
+
+    got: list[bytes] = []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(live)
+        async with connect(address) as client:
+            follower = (await client.create("s")).follow(page_messages=1)
+            for following in ("older", "newer", "none"):
+                # One page is fetched ahead, so the last of these pages are of this node.
+                with trio.fail_after(30):
+                    got += [(await follower.__anext__()).data for _ in range(3)]
+                stop.set()
+                await ended.wait()
+                stop, ended = trio.Event(), trio.Event()
+                if following != "none":
+                    monkeypatch.setattr(served_module, "_by_tag", newer)
+                    if following == "older":
+                        forget_parts(monkeypatch)
+                    await nursery.start(live)
+    assert got == [b"%d" % number for number in range(9)]
+
+
 async def test_what_waits_for_a_slow_program_is_one_page(tmp_path: Path) -> None:
     """The program takes nothing while 300 messages come, of which a page has 100. It gets all of them, in order."""
     async with served(tmp_path) as server, connect(server.address) as client, connect(server.address) as other:
