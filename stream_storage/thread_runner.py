@@ -30,7 +30,7 @@ import trio
 
 from stream_storage.contract import Operation, Session
 from stream_storage.engine import Engine
-from stream_storage.errors import ReadLate
+from stream_storage.errors import ReadLate, StorageError
 from stream_storage.histogram import Histogram
 from stream_storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from stream_storage.short_commits import ShortCommits
@@ -170,8 +170,15 @@ class ThreadRunner:
             self._post([operation])
             return
         if self._arrow is None:
-            self._arrow = ArrowThread(self._database.path, self._post, lambda: self.writer.rows)
-            self._arrow.start()
+            arrow = ArrowThread(self._database.path, self._post, lambda: self.writer.rows)
+            try:
+                arrow.start()
+            except RuntimeError as error:
+                # A process may have no room for one more thread now. The next read tries again.
+                operation.error = StorageError(f"no thread for bulk reads: {error}; ask again, or pull")
+                self._post([operation])
+                return
+            self._arrow = arrow
         self._arrow.submit(operation)
 
     async def wait_idle(self) -> None:

@@ -14,6 +14,7 @@ from stream_storage.contract import Append, Operation, Session
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.errors import CommitInDoubt, DiskFailed, StorageClosed, StorageError
 from stream_storage.sqlite import checkpointer
+from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowThread
 from stream_storage.sqlite.database import Database
 from stream_storage.thread_runner import ThreadRunner
 from tests.stream_storage.runner_samples import Bench, Gate, ManualBatches
@@ -269,3 +270,25 @@ async def test_a_runner_that_cannot_connect_leaves_nothing_behind(
     assert storage_threads() == []
     async with ThreadRunner(bench.database):
         pass
+
+
+async def test_a_bulk_read_for_which_there_is_no_thread_fails_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a process without room for one more thread fails the bulk read, and the runner still closes. Method: the
+    start of the thread raises what Python raises; then, once more, it does not."""
+
+    def refuse(thread: ArrowThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with trio.fail_after(30):
+        async with ThreadRunner(bench.database) as runner:
+            with monkeypatch.context() as patch:
+                patch.setattr(ArrowThread, "start", refuse)
+                runner.submit_bulk(ArrowRead(bench.ids[0], 0, 1, 1_000, bench.done.append))
+                await runner.wait_idle()
+            assert "no thread for bulk reads" in str(bench.done.pop().error)
+            runner.submit_bulk(ArrowRead(bench.ids[0], 0, 1, 1_000, bench.done.append))
+            await runner.wait_idle()
+            assert "no thread" not in str(bench.done.pop().error)
+    assert storage_threads() == []
