@@ -12,12 +12,13 @@ import pytest
 import trio
 import trio.testing
 
-from ockam.actors.address import local
+from ockam.actors.address import local, tcp
 from ockam.actors.message import Message
 from ockam.transport.connection import Connection
 from ockam.transport.frames import FrameWriter
 from ockam.transport.wire_head import HEAD
-from tests.support.served import served
+from tests.ockam.tcp_server import serve
+from tests.support.served import served, wait_until
 
 CONNECTIONS = 10
 FRAME = FrameWriter(HEAD).encode([Message((local("x"), local("nowhere")), (local("me"),), bytes(1 << 20))], print)[1]
@@ -56,5 +57,17 @@ async def test_an_ended_connection_leaves_nothing(tmp_path: Path, end: str) -> N
         async with trio.open_nursery() as nursery:
             for _ in range(CONNECTIONS):
                 nursery.start_soon(come_and_go)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not [each for each in alive_connections() if each not in earlier]
+
+
+async def test_an_ended_connection_that_the_node_has_made_leaves_nothing() -> None:
+    """Claim: also a call to a node that is gone is forgotten. Method: the far node answers once, and ends."""
+    earlier = alive_connections()
+    async with serve() as near:
+        async with serve() as far:
+            near.node.send(Message((tcp(far.address), local("echo")), (local("nobody"),), b"x"))
+            await wait_until(lambda: near.node.statistics().dropped)
+        await wait_until(lambda: not near.transport.statistics().connections)
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert not [each for each in alive_connections() if each not in earlier]

@@ -236,3 +236,51 @@ async def test_a_factory_that_makes_the_other_kind_is_a_crash(
     node.send(told("top crash"))
     await trio.sleep(10)
     assert (node.tree(), node.statistics().crashes, node.statistics().given_up) == ((), 3, 1)
+
+
+async def test_a_worker_that_fails_twice_in_one_call_is_started_again_once(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Claim: a failure after the worker's end counts as no second crash. Method: a callback fails within `handle`, and
+    then `handle` itself; each call doubles the time until the next start once."""
+    starts_s: list[float] = []
+
+    class Twice(Worker):
+        def started(self) -> None:
+            starts_s.append(trio.current_time())
+
+        def handle(self, message: Message) -> None:
+            self.context.guard(self.fail)()
+            self.fail()
+
+        def fail(self) -> None:
+            raise RuntimeError("told to fail")
+
+    node.register([TOP], Twice)
+    delays_s: list[float] = []
+    for _ in range(3):
+        failed_s = trio.current_time()
+        node.send(told("top"))
+        await trio.sleep(5)
+        delays_s.append(round(starts_s[-1] - failed_s, 3))
+    assert (delays_s, len(starts_s)) == ([0.1, 0.2, 0.4], 4)
+
+
+async def test_a_worker_that_frees_its_address_and_then_fails_is_not_started_again(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Claim: such a worker has ended for good, and leaves nothing. Method: its starts are counted for half a minute."""
+    starts: list[Worker] = []
+
+    class Frees(Worker):
+        def started(self) -> None:
+            starts.append(self)
+
+        def handle(self, message: Message) -> None:
+            node.unregister(TOP)
+            raise RuntimeError("told to fail")
+
+    node.register([TOP], Frees)
+    node.send(told("top"))
+    await trio.sleep(30)
+    assert (len(starts), node.tree()) == (1, ())

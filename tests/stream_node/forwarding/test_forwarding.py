@@ -14,8 +14,12 @@ import trio
 
 import bare
 from ockam.actors.address import local
-from ockam.actors.forwarders import PARTY_FORWARDERS_MAX
+from ockam.actors.forwarders import PARTY_FORWARDERS_MAX, Forwarders
+from ockam.actors.forwarding_protocol import RegisterRequest
+from ockam.actors.message import Message, Origin
+from ockam.actors.node import Node
 from ockam.protocol import ERROR, error_payload
+from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
@@ -162,3 +166,17 @@ def forwarding(running: Served) -> ForwardingStatistics:
     found = running.statistics().services.forwarding
     assert found is not None
     return found
+
+
+async def test_clients_that_are_gone_leave_no_count() -> None:
+    """Claim: what is counted for a client ends with its last address. Method: clients of two addresses come and go."""
+    async with trio.open_nursery() as nursery:
+        forwarders = Forwarders(Node(nursery))
+        for number in range(10):
+            holdings = Holdings(PeerMemory(), lambda: None, lambda: None)
+            message = Message((), ME, b"", Origin("tcp", f"10.0.0.{number}:1", holdings=holdings))
+            for _ in range(2):
+                forwarders.register(message, RegisterRequest(0, None, stores=False, confirms=False))
+            assert list(forwarders._parties.values()) == [2]
+            holdings.end()
+            assert not forwarders._parties

@@ -9,8 +9,10 @@ import pytest
 import trio
 import trio.testing
 
+from ockam.actors import mailbox
 from ockam.actors.address import local
 from ockam.actors.message import Message, Origin
+from ockam.actors.worker import Worker
 from ockam.identity.channel.limits import ChannelLimits
 from ockam.identity.channel.messages import CLOSE, PlaintextWriter
 from ockam.quotas.memory import Holdings, PeerMemory
@@ -176,3 +178,25 @@ async def test_a_message_1_that_is_none_makes_no_state() -> None:
         assert world.workers == before + 1
         refused = world.channels.statistics().refused
         assert refused == {"short": 3, "low_order_point": 1, "long": 1, "no_return_route": 1}
+
+
+async def test_a_channel_that_ends_while_its_senders_wait_leaves_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: the task that waits for room ends with its channel. Method: the mailbox of a paused worker stays full; ten
+    channels deliver to it, and end."""
+    monkeypatch.setattr(mailbox, "MESSAGES_MAX", 1)
+
+    class Paused(Worker):
+        def started(self) -> None:
+            self.context.pause()
+
+    async with channel_node() as world:
+        world.node.register([local("paused")], Paused)
+        peers = [world.initiator().open() for _ in range(10)]
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        for peer in peers:
+            peer.send((local("paused"),), (ME,), b"x")
+        assert trio.lowlevel.current_statistics().tasks_living == tasks + len(peers)
+        for peer in peers:
+            peer.arrive(peer.way, (), peer.machine.close())
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == tasks
