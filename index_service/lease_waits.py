@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -36,8 +37,8 @@ class LeaseWaits:
         self._call_later = call_later
         self._waiting: dict[GroupKey, dict[str, tuple[Message, WaitingLeaseRequest, float]]] = {}
         self._moved: set[GroupKey] = set()
-        # The members that have a timer, which cannot be cancelled. It serves all their requests.
-        self._timed: set[tuple[GroupKey, str]] = set()
+        # The next timer of each member, which cannot be cancelled. It serves all requests that wait for longer.
+        self._timer_at_s: dict[tuple[GroupKey, str], float] = {}
 
     def wait(self, message: Message, request: WaitingLeaseRequest, response: LeaseResponse) -> bool:
         """Takes a request that was served, if its answer waits. Returns whether the answer waits. A request also ends
@@ -55,8 +56,9 @@ class LeaseWaits:
         waits_s = min(request.wait_ms, response.ttl_ms // WAITS_PER_TTL) / 1000
         if has_news or request.leave or not waits_s:
             return False
-        members[request.member_id] = message, request, trio.current_time() + waits_s
-        self._time(key, request.member_id, waits_s)
+        until_s = trio.current_time() + waits_s
+        members[request.member_id] = message, request, until_s
+        self._ensure_timer(key, request.member_id, until_s)
         # The group may have moved between this request and the end of the write of its leases.
         if self._groups.has_news(request):
             self.moved(key)
@@ -90,19 +92,18 @@ class LeaseWaits:
             del members[request.member_id]
             self._answer(known[0], known[1])
 
-    def _time(self, key: GroupKey, member_id: str, waits_s: float) -> None:
-        if (key, member_id) not in self._timed:
-            self._timed.add((key, member_id))
-            self._call_later(waits_s, partial(self._end_late, key, member_id))
+    def _ensure_timer(self, key: GroupKey, member_id: str, until_s: float) -> None:
+        if until_s < self._timer_at_s.get((key, member_id), math.inf):
+            self._timer_at_s[key, member_id] = until_s
+            self._call_later(until_s - trio.current_time(), partial(self._end_late, key, member_id, until_s))
 
-    def _end_late(self, key: GroupKey, member_id: str) -> None:
-        self._timed.discard((key, member_id))
-        known = self._waiting.get(key, {}).get(member_id)
-        if known is None:
+    def _end_late(self, key: GroupKey, member_id: str, timer_at_s: float) -> None:
+        # An outdated timer does nothing, because another timer was set for an earlier time.
+        if timer_at_s != self._timer_at_s.get((key, member_id)):
             return
-        # A later request of the member may wait, and perhaps for longer.
-        left_s = known[2] - trio.current_time()
-        if left_s > 0:
-            self._time(key, member_id, left_s)
-        else:
+        del self._timer_at_s[key, member_id]
+        known = self._waiting.get(key, {}).get(member_id)
+        if known is not None and known[2] <= timer_at_s:
             self._end(known[1])
+        elif known is not None:
+            self._ensure_timer(key, member_id, known[2])

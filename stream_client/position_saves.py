@@ -37,7 +37,7 @@ class PositionSaves:
         self._session = session
         self._marks = Marks(client_id)
         self._cancels: dict[tuple[str, int], Callable[[], None]] = {}
-        self._checks: dict[str, list[Callable[[], None]]] = {}
+        self._checks: dict[tuple[str, int], Callable[[], None]] = {}
         self.client_id = client_id
 
     def __repr__(self) -> str:
@@ -52,14 +52,15 @@ class PositionSaves:
                 for partition, position in zip(asked, answer.positions, strict=False):
                     self._marks.checked(stream_name, partition, position)
 
-        # A later question makes an unanswered one useless. Else they would pile up while the node is away.
-        for cancel in self._checks.pop(stream_name, ()):
-            cancel()
         marked = [each for each in partitions if self._marks.find(stream_name, each) is not None]
         for asked in split_partitions(marked):
+            # A later question makes an unanswered one useless. Else they would pile up while the node is away.
+            # Another consumer's question about other partitions must stay.
+            key = stream_name, asked[0]
+            self._checks.pop(key, _nothing)()
             request = LoadRequest(0, self.client_id, stream_name, asked, creates=False)
-            cancel = self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, partial(checked, asked))
-            self._checks.setdefault(stream_name, []).append(cancel)
+            answered = partial(checked, asked)
+            self._checks[key] = self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, answered)
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Sends the index of each partition to the node, without waiting. Without a connection, the save is lost,
@@ -129,4 +130,4 @@ def split_partitions(partitions: Sequence[int]) -> list[list[int]]:
 
 
 def _nothing() -> None:
-    """Used if no save waits for an answer."""
+    """Used if no earlier request waits for an answer."""

@@ -220,3 +220,24 @@ async def test_a_request_that_waits_while_its_stream_moves_is_answered_by_the_ne
         assert (await third.renew()).leases == []
         await trio.sleep(TTL_S)
         assert (await third.renew()).leases == [Lease(0, 3)]
+
+
+async def test_a_member_has_one_timer_however_often_it_asks(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Claim: each request ends in its own time, and none leaves a timer. Method: many requests at once, the last of
+    which waits for longer than those before it; later one waits for less than the one before it."""
+    async with index_node(tmp_path) as running:
+        member = running.member("a")
+        await member.renew()
+        before = len(running.node._timers)
+        for wait_s in [1.0] * 50 + [WAIT_S]:
+            wait_for_news(member, wait_s)
+        assert await answers(running) == []
+        assert len(running.node._timers) == before + 1
+        for until_s in (WAIT_S, 1.0):
+            await trio.sleep(until_s - 0.01)
+            assert await answers(running) == []
+            await trio.sleep(0.02)
+            (unchanged,) = await answers(running)
+            assert unchanged.request_id == member.requests
+            wait_for_news(member, WAIT_S)
+            wait_for_news(member, 1.0)

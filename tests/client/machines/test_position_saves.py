@@ -1,0 +1,57 @@
+"""Goal: an outage leaves no questions about positions behind, and none is lost.
+
+Method: a core and the node's end of it, byte by byte; consumers ask again and again while the node is away.
+"""
+
+from __future__ import annotations
+
+from index_service.extensions import LOAD_POSITIONS, LoadedPosition, LoadRequest, LoadResponse
+from ockam.actors.message import Message
+from stream_client.position_saves import PositionSaves
+from stream_client.requests import Requests
+from tests.client.machines.far_end import FarEnd
+from tests.client.machines.virtual import Clock, VirtualShell
+
+POSITION = LoadedPosition(index=3, saved_us=0, created_us=0, generation=5)
+
+
+def consumer_of(partitions: int, resets: list[int]) -> PositionSaves:
+    """The positions that consumers have loaded from a node that is away. resets: the partitions that were set since."""
+    shell = VirtualShell(Clock(), lambda message: ())
+    saves = PositionSaves(Requests("virtual", shell.core, shell, None), "c")
+    for partition in range(partitions):
+        saves._marks.loaded("s", partition, POSITION, resets.append)
+    shell.core.disconnected()
+    return saves
+
+
+def asked(far: FarEnd) -> list[tuple[Message, LoadRequest]]:
+    found = [each for each in far.sent() if LOAD_POSITIONS.is_in(each.payload)]
+    return [(each, LOAD_POSITIONS.decode_request(each.payload)) for each in found]
+
+
+def test_an_outage_leaves_one_check_of_positions() -> None:
+    """Claim: however long the node was away, one question is sent, and nothing else of the earlier ones is kept."""
+    saves = consumer_of(2, [])
+    core = saves._session.core
+    counts = []
+    for _ in range(100):
+        saves.check_nowait("s", [0, 1])
+        counts.append((len(core.calls), len(core.service_route._needs_extensions)))
+    assert counts[-1] == counts[0]
+    ((_, request),) = asked(FarEnd(core))
+    assert request.partitions == [0, 1]
+
+
+def test_consumers_of_one_stream_do_not_take_back_each_others_checks() -> None:
+    """Claim: each learns of a position that somebody has set. Method: two consumers share the positions of a name, and
+    each asks for its own partition before the other one is answered."""
+    resets: list[int] = []
+    saves = consumer_of(2, resets)
+    for partition in (0, 1, 0, 1):
+        saves.check_nowait("s", [partition])
+    far = FarEnd(saves._session.core)
+    for message, request in asked(far):
+        answer = LoadResponse(request.request_id, [LoadedPosition(0, 0, 0, generation=6)])
+        far.answer(message, LOAD_POSITIONS.encode_response(answer))
+    assert resets == [0, 1]
