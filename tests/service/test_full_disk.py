@@ -23,6 +23,7 @@ from ockam.protocol import ERROR
 from stream_client import LeaseMember, NodeFailed, PushFailed, SavedIndexes, Stream, connect
 from stream_node.node.process import NodeNotStarted, NodeProcess
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
+from stream_service.workers import readable_stream
 from tests.support.data_dir import stored_messages
 from tests.support.limited_disk import LimitedDisk, limit_disk
 from tests.support.served import PATIENCE_S, Served, served, wait_until
@@ -83,6 +84,23 @@ async def test_a_failed_push_is_answered_late_so_that_a_peer_cannot_spin(tmp_pat
         await wait_until(lambda: server.statistics().services.pushes_failed == 1)
         assert [message.data for message in (await peer.pull(route, 0, 10)).messages] == [b"stored"]
         assert (await peer.push(route, b"small")).index == 1
+
+
+async def test_late_answers_that_wait_are_bounded(
+    tmp_path: Path, disk: LimitedDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: refused pushes cannot fill the memory with answers that wait. Method: with room for three, the fourth is
+    answered at once, though answers wait for hours."""
+    monkeypatch.setattr(readable_stream, "LATE_ANSWERS_MAX", 3)
+    async with served(tmp_path, error_delay_s=10_000) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        for number in range(4):
+            await peer.send(route, PUSH.encode_request(PushRequest(number, bytes(1_000_000))))
+            while server.statistics().services.pushes_failed == number:
+                await trio.sleep(0.005)
+        answer = await peer.receive(PATIENCE_S)
+        assert PUSH.decode_response(answer.payload) == PushConfirm(3, Status.ERROR, 0)
 
 
 async def test_what_is_confirmed_beside_pushes_that_do_not_fit_is_stored_and_nothing_else(

@@ -262,6 +262,26 @@ async def test_a_read_that_ends_after_its_stream_is_gone_leaves_nothing_waiting(
         assert server.statistics().tcp.memory.parked_bytes == 0
 
 
+async def test_a_pull_that_finds_nothing_after_its_connection_has_ended_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: it is dropped, and becomes no long poll that nobody would take. Method: the connection ends during the
+    read."""
+    late: list[tuple[PullQueue, Sequence[Pull], ReadPages]] = []
+    answered = PullQueue._answered
+    monkeypatch.setattr(PullQueue, "_answered", lambda *given: late.append(given))
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        await peer.push(route, b"x")
+        await peer.send(route, RICH_PULL.encode_request(RichPull(1, FromTime(2**62), 10, 5_000)))
+        await wait_until(lambda: late)
+        await peer.stream.aclose()
+        await wait_until(lambda: not server.statistics().tcp.connections)
+        answered(*late[0])
+        assert late[0][0].is_idle
+
+
 async def test_a_large_answer_that_waits_for_room_delays_its_own_consumer_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

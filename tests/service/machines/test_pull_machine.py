@@ -6,6 +6,7 @@ checked after each step, and a list of each consumer's pulls says which answer m
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 
@@ -126,6 +127,23 @@ def test_long_polls_end_at_their_deadlines_and_not_before(deadlines_s: list[int]
     assert late == sorted((pull for pull in pulls if pull.deadline_s <= now_s), key=lambda pull: pull.deadline_s)
     assert machine.next_deadline_s > now_s
     assert machine.wake() == [pull for pull in pulls if pull.deadline_s > now_s]
+
+
+def test_a_long_poll_that_was_given_up_is_not_held_until_its_deadline() -> None:
+    """Claim: what a long poll holds, such as its connection, is free when most others have ended, too. Method: weak
+    references to long polls with far deadlines, of which one goes on."""
+    machine: PullMachine[Pull] = PullMachine(lambda consumer: False)
+    kept = Pull("a", deadline_s=1e9)
+    assert machine.park(kept, now_s=0.0)
+    ended = []
+    for _ in range(100):
+        pull = Pull("b", deadline_s=1e9)
+        ended.append(weakref.ref(pull))
+        assert machine.park(pull, now_s=0.0)
+        assert machine.unpark(pull)
+    del pull
+    assert sum(each() is not None for each in ended) <= 1
+    assert machine.end_late(1e9) == [kept]
 
 
 class AnyOrder(RuleBasedStateMachine):
