@@ -88,16 +88,18 @@ class Mailbox:
         return self._size_bytes
 
     def put(self, message: Message) -> None:
+        # Compiled code raises TypeError for a payload that is no bytes. Such a message must not be in the mailbox then.
+        size_bytes = len(message.payload)
         self._messages.append(message)
-        self._size_bytes += len(message.payload)
+        self._size_bytes += size_bytes
         self._received += 1
         if message.origin.usage.counts_bytes:
-            self._hold_for(message.origin.usage, len(message.payload))
+            self._hold_for(message.origin.usage, size_bytes)
 
     def put_run(self, run: Sequence[Message]) -> None:
-        self._messages.extend(run)
         # A list is summed faster than a generator, and every push of a busy node passes here.
         size_bytes = sum([len(message.payload) for message in run])
+        self._messages.extend(run)
         self._size_bytes += size_bytes
         self._received += len(run)
         usage = run[0].origin.usage
