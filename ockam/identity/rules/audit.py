@@ -138,6 +138,9 @@ def _is_torn(file: Path) -> bool:
 
 
 def _cut(value: str | int) -> str | int:
-    if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
-        return value[:TEXT_CHARACTERS_MAX] + "…"
-    return value
+    if not isinstance(value, str):
+        return value
+    if len(value) > TEXT_CHARACTERS_MAX:
+        value = value[:TEXT_CHARACTERS_MAX] + "…"
+    # The name of a file that is not UTF-8 has lone surrogates, which JSON cannot have.
+    return value.encode(errors="backslashreplace").decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import stat
 from pathlib import Path
@@ -52,6 +53,16 @@ def test_a_line_says_who_did_what_and_when(tmp_path: Path) -> None:
         }
     ]
     assert stat.S_IMODE(file.stat().st_mode) & ~FILE_MODE == 0
+
+
+def test_the_name_of_a_file_that_is_not_utf_8_is_written(tmp_path: Path) -> None:
+    """Goal: the reason why a file of rules is not taken names the file, whatever bytes it has. Method: such a name, as
+    Python decodes it; it ended the node, whose task that watches the rules got UnicodeEncodeError."""
+    file = tmp_path / "audit.jsonl"
+    audit = Audit(file, Clock())
+    audit.note(Entry("rules_not_taken", reason=os.fsdecode(b"/r/\xff.toml is not TOML")))
+    audit.close()
+    assert [line["reason"] for line in lines(file)] == ["/r/\\udcff.toml is not TOML"]
 
 
 def test_equal_refusals_of_one_second_are_counted(tmp_path: Path) -> None:
