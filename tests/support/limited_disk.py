@@ -18,7 +18,8 @@ class LimitedDisk:
         self.sessions: list[SqliteSession] = []
 
     def free(self) -> None:
-        """Makes room in the databases that are open."""
+        """Makes room in the databases that are open, and in those that are opened later."""
+        database_module.PRAGMAS["max_page_count"] = ROOMY_PAGES
         for session in self.sessions:
             if not session.closed:
                 session.execute(f"PRAGMA max_page_count={ROOMY_PAGES}")
