@@ -50,7 +50,8 @@ async def watch_disk(
             # While the ballast is given up, pushes leave its room free, too.
             ensure = partial(ballast.ensure, free_bytes - least_bytes, begins=trio.current_time() >= ballast_from_s)
             least_bytes += await trio.to_thread.run_sync(ensure)
-        except OSError as error:
+        # Python raises RuntimeError if the system has no room for one more thread.
+        except (OSError, RuntimeError) as error:
             # The free space is unknown, so the limits stay as they are.
             condition.free_disk_bytes, condition.disk_failure = None, str(error)
             logger.error("disk_not_seen", data_dir=settings.data_dir, reason=str(error))

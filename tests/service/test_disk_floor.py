@@ -54,6 +54,22 @@ async def test_pushes_are_refused_before_the_disk_is_full_and_all_else_goes_on(
     assert [line["refusing_pushes"] for line in logs if line["event"] == "disk_floor"] == [True, False]
 
 
+async def test_a_look_at_the_disk_for_which_there_is_no_thread_ends_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a system without room for one more thread ends no node. Method: the look raises what trio raises then."""
+    monkeypatch.setattr(disk_watch, "DISK_INTERVAL_S", 0.01)
+
+    def fail(path: Path) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    async with served(tmp_path) as server:
+        with capture_logs() as logs, monkeypatch.context() as patch:
+            patch.setattr(shutil, "disk_usage", fail)
+            await wait_until(lambda: any(line["event"] == "disk_not_seen" for line in logs))
+        await wait_until(lambda: server.server.condition.disk_failure is None)
+
+
 async def test_the_disk_is_looked_at_before_anybody_can_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server(Config(data_dir=str(tmp_path), listen="127.0.0.1:0", free_disk_bytes_min=2**60, error_delay_s=0.05))
     was_listening: list[bool] = []
