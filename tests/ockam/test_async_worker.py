@@ -428,7 +428,9 @@ async def test_a_message_that_comes_as_the_time_of_a_wait_ends_is_handled_once(n
     assert (taken, node.statistics().crashes) == ([b"1", b"2"], 0)
 
 
-async def test_a_worker_that_stops_itself_as_it_starts_never_runs(node: Node) -> None:
+async def test_a_worker_that_stops_itself_as_it_starts_never_runs(
+    node: Node, autojump_clock: trio.testing.MockClock
+) -> None:
     ran: list[str] = []
 
     class Unwilling(AsyncWorker):
