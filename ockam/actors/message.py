@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -73,9 +72,8 @@ class Message(msgspec.Struct, gc=False, eq=False):
     origin: Origin = HERE
 
 
-def check_message(message: Any) -> None:
+def check_message(message: Message) -> None:
     """Raises InvalidMessage for a payload or a route of another type, which the receiver could not answer either."""
-    # A compiled module would check the types of a Message itself, and raise TypeError.
     if message.payload.__class__ is not bytes:
         raise InvalidMessage(f"a payload is bytes, and not {message.payload!r:.100}; encode it, such as text.encode()")
     for hop in message.onward_route:
@@ -86,7 +84,7 @@ def check_message(message: Any) -> None:
             raise _not_a_route(message.return_route)
 
 
-def _not_a_route(route: object) -> InvalidMessage:
+def _not_a_route(route: Route) -> InvalidMessage:
     return InvalidMessage(f"a route is a tuple of addresses, such as (local(NAME),), and not {route!r:.100}")
 
 
