@@ -10,19 +10,16 @@ from msgspec.structs import replace
 
 import bare
 from ockam.actors.address import local
-from ockam.actors.answering import AnsweringWorker
+from ockam.actors.answering import TaskAnsweringWorker
 from ockam.actors.message import Message
 from ockam.actors.pages import ask_all
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
-from ockam.protocol import Protocol, ProtocolError
+from ockam.protocol import Protocol
 from stream_node.node.parts import NodeParts
 
 ADDRESS = "node_troubles"
 PART_ADDRESS = local("node_troubles_part")
 """The address at which one worker of several answers with its part."""
-REQUESTS_MAX = 100
-"""The most requests that are answered at the same time, each by a task that waits for the reading of all positions."""
-TOO_MANY = f"{REQUESTS_MAX} such requests are being answered; ask again later"
 NOT_LOOKED = "a node without HTTP does not look for troubles; set http"
 
 
@@ -58,31 +55,21 @@ class Troubles(msgspec.Struct, frozen=True):
 TROUBLES = Protocol("node/troubles/1", TroublesRequest, Troubles)
 
 
-class TroubleService(AnsweringWorker):
+class TroubleService(TaskAnsweringWorker):
     """The worker that answers at `node_troubles`. nursery: runs the searches, which read the database."""
 
     def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
+        super().__init__(nursery)
         self._parts = parts
-        self._nursery = nursery
-        self._answering = 0
 
     def answer(self, message: Message) -> None:
         request = TROUBLES.decode_request(message.payload)
         joined = partial(self._join, message, request.request_id)
         if not ask_all(self, self._parts.remote_streams, PART_ADDRESS, message, TROUBLES, joined):
-            if self._answering >= REQUESTS_MAX:
-                raise ProtocolError(TOO_MANY)
-            self._answering += 1
-            self._nursery.start_soon(self._answer_one, message, request.request_id)
+            self.start_task(partial(self._answer, message, request.request_id))
 
     def demand(self, message: Message) -> Demand:
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
-
-    async def _answer_one(self, message: Message, request_id: int) -> None:
-        try:
-            await self._answer(message, request_id)
-        finally:
-            self._answering -= 1
 
     async def _answer(self, message: Message, request_id: int) -> None:
         unknown, total, told = NOT_LOOKED, 0, list[ToldTrouble]()

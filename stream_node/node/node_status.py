@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import monotonic
 
 import msgspec
@@ -10,18 +11,15 @@ import trio
 
 import bare
 from ockam.actors.address import local
-from ockam.actors.answering import AnsweringWorker
+from ockam.actors.answering import TaskAnsweringWorker
 from ockam.actors.message import Message
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
-from ockam.protocol import Protocol, ProtocolError
+from ockam.protocol import Protocol
 from stream_node.care.trouble_service import register_troubles
 from stream_node.node.parts import NodeParts
 from stream_storage.sqlite.schema import SCHEMA_VERSION
 
 ADDRESS = "node_status"
-REQUESTS_MAX = 100
-"""The most requests that are answered at the same time, each by a task. While the disk hangs, they last for seconds."""
-TOO_MANY = f"{REQUESTS_MAX} such requests are being answered; ask again later"
 MADE_EVERY_S = 0.1
 """The shortest interval between two answers that differ: gathering the statistics takes milliseconds."""
 
@@ -83,31 +81,23 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 NODE_STATUS = Protocol("node/status/1", NodeStatusRequest, NodeStatus)
 
 
-class NodeStatusService(AnsweringWorker):
+class NodeStatusService(TaskAnsweringWorker):
     def __init__(
         self, made: Callable[[], NodeStatus], try_write: Callable[[], Awaitable[object]], nursery: trio.Nursery
     ) -> None:
         """made: returns the present status, with the request id 0. try_write: returns when it is known whether pushes
         are stored (`WriteTrials.settle`)."""
+        super().__init__(nursery)
         self._made = made
         self._try_write = try_write
-        self._nursery = nursery
         self._status: NodeStatus | None = None
         self._made_at_s = 0.0
-        self._answering = 0
 
     def answer(self, message: Message) -> None:
-        request = NODE_STATUS.decode_request(message.payload)
-        if self._answering >= REQUESTS_MAX:
-            raise ProtocolError(TOO_MANY)
-        self._answering += 1
-        self._nursery.start_soon(self._answer, message, request)
+        self.start_task(partial(self._answer, message, NODE_STATUS.decode_request(message.payload)))
 
     async def _answer(self, message: Message, request: NodeStatusRequest) -> None:
-        try:
-            await self._try_write()
-        finally:
-            self._answering -= 1
+        await self._try_write()
         if self._status is None or monotonic() > self._made_at_s + MADE_EVERY_S:
             self._status, self._made_at_s = self._made(), monotonic()
         answer = msgspec.structs.replace(self._status, request_id=request.request_id)
