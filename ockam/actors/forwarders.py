@@ -257,9 +257,7 @@ class Forwarders:
 
     def add(self, registration: Registration) -> None:
         """Starts the worker of an address. Raises ProtocolError if another worker has the address."""
-        make = (
-            self._make if registration.stores and self._make is not None else lambda each: Forwarder(self._node, each)
-        )
+        make = self._make if registration.stores and self._make else lambda each: Forwarder(self._node, each)
         self.all[registration.address] = registration
         self._parties[registration.party] += 1
         try:

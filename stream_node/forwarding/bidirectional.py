@@ -74,9 +74,8 @@ class Bidirectional:
     def __init__(self, node: Node, stream_service: Address, index_service: Address) -> None:
         self.node = node
         self.stream_service, self.index_service = stream_service, index_service
-        self._all: dict[_Key, Address] = {}
-        # The connection by which each was asked for, as long as its end is watched.
-        self._origins: dict[_Key, Origin] = {}
+        # The address of each, and the connection by which it was asked for and whose end is watched.
+        self._all: dict[_Key, tuple[Address, Origin]] = {}
 
     def start(self) -> None:
         """Starts the service. Raises AddressInUse."""
@@ -96,9 +95,8 @@ class Bidirectional:
 
     def ensure_publisher(self, origin: Origin, request: PublisherRequest) -> Address:
         key = origin.party, request
-        address = self._all.get(key)
-        if address is not None:
-            return address
+        if key in self._all:
+            return self._all[key][0]
         mine = self._mine(key)
         if len(mine) >= PARTY_WORKERS_MAX:
             self._end(mine[0])
@@ -110,11 +108,11 @@ class Bidirectional:
         return [each for each in self._all if each[0] == key[0] and type(each[1]) is type(key[1])]
 
     def _add(self, key: _Key, origin: Origin, address: Address, make: Callable[[], Worker]) -> None:
-        self._all[key], self._origins[key] = address, origin
+        self._all[key] = address, origin
         self.node.register([address], make)
 
         def tell(has_ended: bool) -> None:
-            if has_ended and self._all.get(key) == address:
+            if has_ended and self._all.get(key) == (address, origin):
                 self._end(key)
 
         origin.holdings.watch(address, tell)
@@ -122,8 +120,8 @@ class Bidirectional:
 
     def _end(self, key: _Key) -> None:
         # Also one that ends before its connection leaves nothing there.
-        address = self._all.pop(key)
-        self._origins.pop(key).holdings.unwatch(address)
+        address, origin = self._all.pop(key)
+        origin.holdings.unwatch(address)
         self.node.unregister(address)
 
 
