@@ -22,6 +22,7 @@ from ockam.actors.node import Node
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.actors.worker import Worker
 from ockam.transport.arrivals import ARRIVALS_MAX, SMALL_READS_MIN, ReadyConnections
+from ockam.transport.listener import accept_all
 from ockam.transport.wire_head import HEAD
 from tests.ockam.tcp_server import Server, serve
 from tests.support.peer import Peer
@@ -177,3 +178,29 @@ async def test_a_turn_reads_a_bounded_number_of_connections_and_hosts_alternate(
     sizes = [end - begin for begin, end in pairwise([0, *sorted(ends)])]
     assert max(sizes) <= ARRIVALS_MAX
     assert sum(sizes) == len(hosts)
+
+
+async def test_connections_that_come_together_are_accepted_together() -> None:
+    """Goal: a turn of a busy event loop is long, so a thousand clients must not wait a turn each. Method: 96
+    connections wait in the kernel; the turns are counted in which they are accepted. Each can be used both ways."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    callers = [await trio.open_tcp_stream(*listener.socket.getsockname()) for _ in range(96)]
+    taken: list[trio.SocketStream] = []
+    turns = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept_all, listener, taken.append, lambda: None)
+        with trio.fail_after(10):
+            while len(taken) < len(callers):
+                await trio.lowlevel.checkpoint()
+                turns += 1
+        nursery.cancel_scope.cancel()
+    assert turns < len(callers) / 4
+    by_name = {stream.socket.getpeername(): stream for stream in taken}
+    for caller in callers:
+        other = by_name[caller.socket.getsockname()]
+        await caller.send_all(b"to")
+        assert await other.receive_some() == b"to"
+        await other.send_all(b"from")
+        assert await caller.receive_some() == b"from"
+        await other.aclose()
+        await caller.aclose()
