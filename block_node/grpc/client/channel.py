@@ -71,6 +71,9 @@ class GrpcChannel:
                 connection = await self._connect()
             except (OSError, UnicodeError, OckamError, trio.BrokenResourceError, trio.TooSlowError) as error:
                 reason = f"unreachable: {error or 'it does not answer'}"
+            except RuntimeError as error:
+                # The system has no room for the thread that looks up the name.
+                reason = f"unreachable: {error}"
             else:
                 self._connection = connection
                 opened = connection

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 import trio
 
 from block_node.grpc.client.channel import GrpcChannel
@@ -88,6 +90,27 @@ async def test_a_channel_that_is_closed_while_it_connects_keeps_no_connection() 
         channel.use(lambda connection: None, lambda reason: None)
         channel.close()
         await wait_until(lambda: channel.counts.closed == {"unused": 1})
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_name_that_no_thread_can_look_up_ends_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: without room for a thread, a source counts as unreachable, and the tasks of the node go on. Method: the
+    look-up of the name raises what Python raises then."""
+
+    def fail(*arguments: object, **options: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    async with trio.open_nursery() as nursery:
+        channel = GrpcChannel(Node(nursery), "localhost:1")
+        reasons: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(trio.to_thread, "run_sync", fail)
+            channel.use(lambda connection: None, reasons.append)
+            await wait_until(lambda: bool(reasons))
+        assert reasons == ["unreachable: can't start new thread"]
+        # The channel tries again.
+        channel.use(lambda connection: None, reasons.append)
+        await wait_until(lambda: len(reasons) == 2)
         nursery.cancel_scope.cancel()
 
 
