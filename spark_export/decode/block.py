@@ -149,10 +149,14 @@ def read_block(data: bytes) -> DecodedBlock:
 
 
 def timestamp_us(serialized: bytes | None) -> int | None:
-    """Returns the time in a serialized protobuf `Timestamp` (field 1: seconds, field 2: nanoseconds)."""
+    """Returns the time in a serialized protobuf `Timestamp` (field 1: seconds, field 2: nanoseconds); None if no column
+    can have it. The publisher of a block chooses it."""
     from block_node.blocks.protobuf import read_fields
 
     if serialized is None:
         return None
     fields = {number: value for number, _, value in read_fields(serialized) if isinstance(value, int)}
-    return fields.get(1, 0) * 1_000_000 + fields.get(2, 0) // 1_000
+    # Both are signed, and the wire format has the two's complement of 64 bits.
+    seconds, nanos = (each - 2**64 if each > INT64_MAX else each for each in (fields.get(1, 0), fields.get(2, 0)))
+    found = seconds * 1_000_000 + nanos // 1_000
+    return found if abs(found) <= INT64_MAX else None

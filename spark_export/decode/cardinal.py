@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -68,13 +69,22 @@ def cardinal_row(message: Any) -> dict[str, Any]:
         row["block_number"] = message.number
     if kind == "batch":
         row |= {"parent_hash": message.parent, "weight": str(message.weight)}
-        row |= {"values": message.values, "deletes": sorted(message.deletes)}
-        row |= {"counts": message.counts, "sub_batches": message.sub_batches}
+        row |= {"values": _named(message.values), "deletes": [*map(_key_text, sorted(message.deletes))]}
+        row |= {"counts": _named(message.counts), "sub_batches": _named(message.sub_batches)}
     elif kind in ("value", "delete"):
-        row |= {"path": message.key, "value": getattr(message, "value", None)}
+        row |= {"path": _key_text(message.key), "value": getattr(message, "value", None)}
     elif kind == "header":
         row |= {"sub_batch_id": message.id, "item_count": message.item_count}
     elif kind == "item":
         row |= {"sub_batch_id": message.id, "item_index": message.index}
-        row |= {"values": message.updates, "deletes": list(message.deletes)}
+        row |= {"values": _named(message.updates), "deletes": [*map(_key_text, message.deletes)]}
     return row
+
+
+def _key_text(key: str) -> str:
+    """Returns an application's key for a column: bytes that are no UTF-8, halves of surrogate pairs here, as U+FFFD."""
+    return key.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _named(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(_key_text(key), value) for key, value in values.items()]

@@ -1,0 +1,55 @@
+"""Goal: no message ends an export, whoever has published it. Method: messages of publishers that keep no rules."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+
+import pyarrow as pa
+
+import bare
+from block_node.blocks.items import make_header
+from block_node.blocks.protobuf import bytes_field
+from block_node.persist.mark import MARK_HEADER, BlockMark
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Message, SubBatchMsg
+from spark_export.decode.decoding import decoder
+from spark_export.tables.columns import HEADERS
+
+ONE, TWO = b"\1" * 32, b"\2" * 32
+
+
+def test_keys_that_are_no_utf8_become_text() -> None:
+    """Goal: a key of Cardinal Streams can be any bytes, and its column is a text. Method: a byte ff in each key."""
+    sent: list[Message] = [
+        Batch(ONE, 7, TWO, 1, {"a\udcff": b"1"}, frozenset({"b\udcff"}), {"c\udcff": 2}, {"d\udcff": TWO}),
+        BatchMsg(ONE, "e\udcff", b"v"),
+        BatchDeleteMsg(ONE, "f\udcff"),
+        SubBatchMsg(ONE, TWO, 0, ("g\udcff",), {"h\udcff": b"w"}),
+    ]
+    keys, data = zip(*map(encode, sent), strict=True)
+    made = decoder("cardinal")
+    arrays = made.arrays(pa.array(keys), pa.array(data), None)
+    found = {field.name: array.to_pylist() for field, array in zip(made.fields, arrays, strict=True)}
+    assert found["path"] == [None, "e\ufffd", "f\ufffd", None]
+    assert found["values"] == [[("a\ufffd", b"1")], None, None, [("h\ufffd", b"w")]]
+    assert found["deletes"] == [["b\ufffd"], None, None, ["g\ufffd"]]
+    assert (found["counts"][0], found["sub_batches"][0]) == ([("c\ufffd", 2)], [("d\ufffd", TWO)])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "produced"),
+    [(2**64 - 1, datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)), (2**63 - 1, None), (2**63, None)],
+)
+def test_a_block_of_any_time_is_decoded(seconds: int, produced: datetime | None) -> None:
+    """Goal: the time of a block is signed, and one that no column can have is null. Method: a header with each."""
+    item = make_header(7, (0, 1, 2), seconds, 0)
+    mark = bare.encode(BlockMark(7, 0, 1, 1, len(item), b"r"))
+    headers = pa.array([[{"key": MARK_HEADER, "value": mark}]], HEADERS)
+    made = decoder("block")
+    arrays = made.arrays(pa.nulls(1, pa.binary()), pa.array([bytes_field(1, item)]), headers)
+    found = {field.name: array.to_pylist()[0] for field, array in zip(made.fields, arrays, strict=True)}
+    assert (found["produced"], found["hapi_version"], found["problem"]) == (produced, "0.1.2", None)
