@@ -101,9 +101,12 @@ def mark_descendants(
         children.setdefault(block.parent, []).append(block)
         if block.hash == settled:
             found.append(block)
-    for block in found:
-        found.extend(children.get(block.hash, ()))
     hashes = {block.hash for block in found}
+    for block in found:
+        # The parent of the settled block can come last, as a descendant of this block: publishers choose the hashes.
+        new = [child for child in children.get(block.hash, ()) if child.hash not in hashes]
+        hashes |= {child.hash for child in new}
+        found += new
     if not hashes.issuperset(changed) or not found:
         return None
     marks = mark_chain(found, settled)

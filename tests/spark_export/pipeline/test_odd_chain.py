@@ -72,6 +72,17 @@ def test_a_shorter_heavier_branch_makes_lost_blocks_wait_again(monkeypatch: pyte
     assert known.states[fork[1].hash].state == "canonical"
 
 
+def test_a_block_that_is_its_own_ancestor_is_decided_and_ends() -> None:
+    """Goal: a publisher that closes a ring of blocks does not keep a pipeline at work for good. Method: the parent of
+    the settled block comes last, and names the newest block as its parent."""
+    first, newest, ring = name_of("first"), name_of("newest"), name_of("ring")
+    known = Known()
+    for each in (Batch(first, 0, ring, 1), Batch(newest, 5_000, first, 2), Batch(ring, 6_000, newest, 3)):
+        known.take([link_of(each)])
+        assert known.states == mark_chain(known.links.values())
+    assert known.states[first].state == "reorged"
+
+
 @settings(max_examples=50)
 @given(st.integers(0, 10**6))
 @example(ODD_SEED)
