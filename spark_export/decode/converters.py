@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import threading
 from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, TypeAlias
@@ -43,10 +44,11 @@ ZONED = r"^[0-9]{4}-[0-9-]{5}[T ][0-9:]{8}(\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-7]):
 WHOLE = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}
 
 
-class Converters:
+class Converters(threading.local):
     """A factory of functions that convert values to column types.
 
-    problems: one text for each member of a STRUCT that did not fit. The caller empties the list after each value.
+    problems: one text for each member of a STRUCT that did not fit. The caller empties the list after each value. Each
+        thread has its own list, since the threads of an export share one decoder.
     """
 
     def __init__(self, zone: str) -> None:

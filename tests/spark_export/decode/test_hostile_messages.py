@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -16,7 +19,8 @@ from block_node.blocks.protobuf import bytes_field
 from block_node.persist.mark import MARK_HEADER, BlockMark
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Message, SubBatchMsg
-from spark_export.decode.decoding import decoder
+from spark_export.decode.decoding import ObjectDecoder, decoder
+from spark_export.decode.options import DecodeOptions
 from spark_export.tables.columns import HEADERS
 
 ONE, TWO = b"\1" * 32, b"\2" * 32
@@ -53,3 +57,35 @@ def test_a_block_of_any_time_is_decoded(seconds: int, produced: datetime | None)
     arrays = made.arrays(pa.nulls(1, pa.binary()), pa.array([bytes_field(1, item)]), headers)
     found = {field.name: array.to_pylist()[0] for field, array in zip(made.fields, arrays, strict=True)}
     assert (found["produced"], found["hapi_version"], found["problem"]) == (produced, "0.1.2", None)
+
+
+def test_threads_that_share_a_decoder_keep_their_problems_apart() -> None:
+    """Goal: a problem is told of its own message, also where the threads of an export share one decoder.
+
+    Method: a message stops in the middle, after its first problem; meanwhile another thread decodes a good message.
+    """
+    reached, go_on = threading.Event(), threading.Event()
+
+    class Stopping(dict[str, Any]):
+        def items(self) -> Iterator[tuple[str, Any]]:  # type: ignore[override]
+            yield "x", "bad"
+            reached.set()
+            go_on.wait(10)
+
+    def load(message: bytes) -> Mapping[str, Any]:
+        return {"place": Stopping() if message == b"bad" else {"x": 1}}
+
+    fields = [pa.field("place", pa.struct({"x": pa.int32()})), pa.field("_problem", pa.string())]
+    made = ObjectDecoder(fields, DecodeOptions(), lambda: load)
+    problems: dict[bytes, Any] = {}
+
+    def decode(message: bytes) -> None:
+        problems[message] = made.arrays(pa.nulls(1, pa.binary()), pa.array([message]), None)[1].to_pylist()
+
+    other = threading.Thread(target=decode, args=(b"bad",))
+    other.start()
+    assert reached.wait(10)
+    decode(b"good")
+    go_on.set()
+    other.join()
+    assert problems == {b"good": [None], b"bad": ["x: 'bad' is no INT"]}
