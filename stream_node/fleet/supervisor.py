@@ -8,12 +8,10 @@ workers.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -231,31 +229,8 @@ class Supervisor:
             pause_s = min(2 * pause_s, RESTART_S_MAX)
 
     async def _run_once(self, number: int) -> WorkerEnd:
-        place = WorkerPlace(
-            number=number,
-            addresses=self._own_addresses,
-            public=[group[number].fileno() for group in self._public],
-            private=self._private[number].fileno(),
-            supervisor=self._alive,
-            use=self._use.fileno(),
-            secret=self._secret,
-        )
-        # The child keeps these descriptors: its sockets, the pipe that ends with this process, shared usage, and the
-        # lock.
-        kept = [*place.public, place.private, place.supervisor, place.use, self._lock.descriptor]
-        told = msgspec.json.encode(place).decode()
-        environment = {**os.environ, VARIABLE: told, "PYTHONFAULTHANDLER": "1"}
-        if self._watches:
-            environment |= self._watches[number].environment
         try:
-            process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "stream_node", *self._arguments],
-                stdout=subprocess.PIPE,
-                env=environment,
-                pass_fds=kept,
-                # A signal of the terminal is for the supervisor, which tells the workers.
-                start_new_session=True,
-            )
+            process, report = await self._start(number)
         except OSError as error:
             # A machine without memory, processes or files for one more worker may have them again soon, and the other
             # workers must go on meanwhile.
@@ -266,17 +241,50 @@ class Supervisor:
         if self._stopping.is_set():
             process.terminate()
         try:
-            assert process.stdout is not None, "its output is a pipe"
-            async with process.stdout:
+            async with report:
                 # The worker has a bounded time to say that it listens; its clients wait in the socket meanwhile.
                 has_listened = False
                 with trio.move_on_after(LISTEN_S_MAX) as patience:
-                    has_listened = await self._read_listening(number, process.stdout)
-                why = await self._end_silent(number, process) if patience.cancelled_caught else None
-                return WorkerEnd(await process.wait(), has_listened, why)
+                    has_listened = await self._read_listening(number, report)
+            why = await self._end_silent(number, process) if patience.cancelled_caught else None
+            return WorkerEnd(await process.wait(), has_listened, why)
         finally:
             if process.returncode is None:
                 process.kill()
+
+    async def _start(self, number: int) -> tuple[trio.Process, trio.abc.ReceiveStream]:
+        """Starts a worker. Returns its process, and the pipe by which it reports that it listens. Raises OSError."""
+        # The report has a pipe of its own: what the operator's code prints goes where this process prints.
+        report, told = os.pipe()
+        try:
+            place = WorkerPlace(
+                number=number,
+                addresses=self._own_addresses,
+                public=[group[number].fileno() for group in self._public],
+                private=self._private[number].fileno(),
+                supervisor=self._alive,
+                report=told,
+                use=self._use.fileno(),
+                secret=self._secret,
+            )
+            # The child keeps these descriptors: its sockets, the pipes, shared usage, and the lock.
+            kept = [*place.public, place.private, place.supervisor, told, place.use, self._lock.descriptor]
+            environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode(), "PYTHONFAULTHANDLER": "1"}
+            if self._watches:
+                environment |= self._watches[number].environment
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "stream_node", *self._arguments],
+                env=environment,
+                pass_fds=kept,
+                # A signal of the terminal is for the supervisor, which tells the workers.
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(report)
+            raise
+        finally:
+            os.close(told)
+        return process, trio.lowlevel.FdStream(report)
 
     async def _end_silent(self, number: int, process: trio.Process) -> str:
         """Ends a worker that does not listen. Returns why."""
@@ -295,15 +303,9 @@ class Supervisor:
         if process is not None:
             process.kill()
 
-    async def _read_listening(self, number: int, output: trio.abc.ReceiveStream) -> bool:
-        """Reads a worker's output until it reports that it listens, or ends. Returns whether it listens."""
-        text = b""
-        while b"\n" not in text:
-            chunk = await output.receive_some()
-            if not chunk:
-                return False
-            text += chunk
-        if json.loads(text.splitlines()[0]).get("event") != "listening":
+    async def _read_listening(self, number: int, report: trio.abc.ReceiveStream) -> bool:
+        """Waits until a worker reports that it listens, or ends. Returns whether it listens."""
+        if not await report.receive_some(1):
             return False
         self._listening.add(number)
         self._serving.add(number)
@@ -357,8 +359,11 @@ class WorkerWatch:
             is_serving = is_reloading = False
             while True:
                 text = b""
-                with trio.move_on_after(self._watchdog_s if is_serving and self._watchdog_s else float("inf")):
+                with trio.move_on_after(self._watchdog_s if is_serving and self._watchdog_s else float("inf")) as scope:
                     text = await reports.recv(4096)
+                if not text and not scope.cancelled_caught:
+                    # Every program of the machine can send here, also nothing.
+                    continue
                 if not text:
                     logger.error("worker_stuck", worker=self._name, within_s=self._watchdog_s)
                     self._kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import MutableMapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -24,9 +25,9 @@ class WorkerPlace(msgspec.Struct, frozen=True):
     """The place of one worker process.
 
     addresses: by worker, the `host:port` that it has for the others. public: the descriptors of its sockets at the
-    node's address; private: of its own address; supervisor: of a pipe that ends with the supervisor; use: of the file
-    in which the workers count together what identities use (`ockam.quotas.shared_use`). secret: by which the workers
-    know each other.
+    node's address; private: of its own address; supervisor: of a pipe that ends with the supervisor; report: of the
+    pipe for `report_listening`; use: of the file in which the workers count together what identities use
+    (`ockam.quotas.shared_use`). secret: by which the workers know each other.
     """
 
     number: int
@@ -34,6 +35,7 @@ class WorkerPlace(msgspec.Struct, frozen=True):
     public: list[int]
     private: int
     supervisor: int
+    report: int
     use: int
     secret: str
 
@@ -52,6 +54,13 @@ class WorkerPlace(msgspec.Struct, frozen=True):
     @property
     def token(self) -> str:
         return f"{self.secret}{self.number}"
+
+    def report_listening(self) -> None:
+        """Reports to the supervisor, once, that this worker listens."""
+        # A supervisor that was killed reads nothing, and the worker ends soon.
+        with suppress(BrokenPipeError):
+            os.write(self.report, b"\n")
+        os.close(self.report)
 
     def listeners(self) -> list[trio.SocketListener]:
         """The sockets of this worker, the one for the other workers last."""

@@ -113,10 +113,13 @@ def serve(
     _relax_garbage_collector()
 
     def report_ready() -> None:
-        # A supervisor watches a worker from its first report on, so the report comes before the line by which the
-        # supervisor learns that the worker listens.
+        # A supervisor watches a worker from its first report on, so this report comes before the one that the worker
+        # listens.
         notifier.ready()
-        report_listening(settings, server.addresses, server.http, as_json, server.grpc)
+        if place is None:
+            report_listening(settings, server.addresses, server.http, as_json, server.grpc)
+        else:
+            place.report_listening()
         log_started(origins, server.addresses, server.http, server.grpc)
 
     trio.run(_serve_until_stopped, server, reloading, report_ready, None if place is None else place.supervisor)

@@ -271,6 +271,7 @@ async def two_workers(folder: Path, **settings: Any) -> AsyncIterator[list[HttpN
             public=[sockets[number].detach()],
             private=sockets[2 + number].detach(),
             supervisor=-1,
+            report=-1,
             secret="secret",
         )
         for number in range(2)

@@ -142,5 +142,5 @@ def test_all_that_looks_at_the_addresses_knows_those_of_single_services(
     assert check_listen(free).values["grpc"] == "127.0.0.1:0/publish"
     report_listening(free, ["127.0.0.1:1"], [], True, ["127.0.0.1:5/publish"])
     assert json.loads(capsys.readouterr().out)["grpc"] == ["127.0.0.1:5/publish"]
-    place = WorkerPlace(number=3, addresses=["a"] * 4, public=[], private=0, supervisor=0, use=0, secret="s")
+    place = WorkerPlace(number=3, addresses=["a"] * 4, public=[], private=0, supervisor=0, report=0, use=0, secret="s")
     assert own_settings(config, place).grpc == ("0.0.0.0:40843/publish",)

@@ -11,6 +11,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -166,3 +167,44 @@ async def test_a_worker_that_never_listens_is_killed_and_named(tmp_path: Path, m
     assert end.code > 0
     assert re.match(r"the worker w0[01] did not listen within 1 s and was killed; its log", end.reason or "")
     assert any('sitecustomize.py", line 3 in hang' in text for text in texts_of(tmp_path, "*.err"))
+
+
+async def test_what_the_code_of_an_operator_prints_is_no_report_and_stops_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Real worker processes print more than a pipe takes before they listen. It goes where this process prints."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import os\nif {VARIABLE!r} in os.environ:\n    print('printed ' * 20_000, flush=True)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    command = ["serve", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", *TWO]
+    lock = DirectoryLock(tmp_path)
+    node = supervisor.Supervisor(
+        Config(data_dir=str(tmp_path), listen="127.0.0.1:0", workers=2), lock, command, Notifier({})
+    )
+    with trio.fail_after(PATIENCE_S):
+        end = await node.run(node.stop)
+    node.close()
+    lock.release(clean=True)
+    assert end.code == 0
+    assert capfd.readouterr().out == ("printed " * 20_000 + "\n") * 2
+
+
+async def test_an_empty_datagram_of_another_program_kills_no_worker() -> None:
+    """The name of the socket that gets the reports of a worker is known to every program of the machine."""
+    killed: list[str] = []
+    reloaded = trio.Event()
+    watch = supervisor.WorkerWatch("w00", 60.0, kill=lambda: killed.append("w00"), end_reload=reloaded.set)
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.run)
+            worker = Notifier(dict(watch.environment))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+                while stranger.connect_ex("\0" + watch.environment["NOTIFY_SOCKET"][1:]):
+                    await trio.sleep(0.01)
+                stranger.send(b"")
+            worker.reloading()
+            worker.ready()
+            await reloaded.wait()
+            nursery.cancel_scope.cancel()
+    assert killed == []
