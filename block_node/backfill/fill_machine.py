@@ -363,15 +363,17 @@ class FillMachine:
         # Without the block at the edge, no block after it can be verified.
         first, last = edge, self.holes.last or edge
         if self._downwards:
-            first, last = max((below.last + 1 for below in self.holes.missing(0, edge)), default=0), edge
+            first, last = self.holes.start_of_run(edge), edge
         for chunk in self.chunks:
             if chunk.first <= last and chunk.last >= first:
                 self._drop(chunk, keep=False)
-        # The open blocks are forgotten; the next search for missing blocks finds them again.
-        for low, high in [each for each in self._open if each.last >= first and each.first <= last]:
-            low, high = max(low, first), min(high, last)
-            self._open.discard(low, high)
-            self.holes.discard(low, high)
-        self._attempts.pop(edge, None)
+        # The open blocks are forgotten; the next search for missing blocks finds them again. There can be thousands of
+        # gaps, each of which is given up.
+        self._open.discard(first, last)
+        self.holes.discard(first, last)
+        for number in self.delivered:
+            if first <= number <= last:
+                self.holes.add(number)
+        self._attempts = Counter({number: count for number, count in self._attempts.items() if number in self.holes})
         self._anchors = {number: roots for number, roots in self._anchors.items() if number in self.holes}
         self.given_up.append(GaveUp(first, last, reason))

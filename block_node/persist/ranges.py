@@ -74,6 +74,10 @@ class BlockRanges:
         at = bisect_right(self._firsts, number) - 1
         return self._lasts[at] if at >= 0 and number <= self._lasts[at] else None
 
+    def start_of_run(self, number: int) -> int:
+        """Returns the first number of the range that contains `number`, which is in the set."""
+        return self._firsts[bisect_right(self._firsts, number) - 1]
+
     def next_from(self, number: int) -> int | None:
         at = bisect_left(self._lasts, number)
         return max(number, self._firsts[at]) if at < len(self._firsts) else None

@@ -8,10 +8,12 @@ chain, one before its turn.
 from __future__ import annotations
 
 import random
+import sys
+from types import FrameType
 
 import pytest
 
-from block_node.backfill.chunks import FillLimits
+from block_node.backfill.chunks import Fetch, FillLimits
 from block_node.backfill.plan import Kind
 from block_node.persist.ranges import BlockRanges
 from tests.block_node.backfill.fill_world import BLOCK_BYTES, Broken, FakeSource, FillWorld
@@ -121,6 +123,57 @@ def test_what_still_comes_of_a_request_that_was_too_large_is_not_used(kind: Kind
     machine.failed(fetch.chunk_id, 1.0, "it ended", lied=True)
     assert machine._health.sources["a"].errors == 0
     machine.check()
+
+
+def test_thousands_of_gaps_that_no_source_has_are_given_up_in_little_work() -> None:
+    """Goal: a node with many gaps whose sources are all away answers others meanwhile: the work grows with the number
+    of gaps, not with its square. Method: the calls of Python are counted, not the time."""
+    machine = FillWorld(Kind.HISTORICAL, random.Random(1), [], BlockRanges(), FillLimits()).machine
+    for number in range(1_000):
+        machine.assign(2 * number, 2 * number)
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        assert machine.next_fetch(0.0) is None
+    finally:
+        sys.setprofile(None)
+    assert not machine.busy
+    assert len(machine.given_up) == 1_000
+    assert calls < 100_000
+
+
+def test_a_block_that_is_given_up_has_all_its_attempts_again() -> None:
+    """Claim: the next search begins with as many attempts for each block of a gap as the first one. Method: block 20
+    fails twice, then the gap is given up for the sake of block 10; then block 20 fails until it is given up."""
+    known, everything = BlockRanges([(0, 9)]), BlockRanges([(0, 29)])
+    limits = FillLimits(chunks=2, batch_blocks=10, retries_max=3)
+    source = FakeSource("a", everything.copy(), everything.copy())
+    machine = FillWorld(Kind.LIVE_TAIL, random.Random(1), [source], known, limits).machine
+    machine._health.claimed("a", everything, 0.0)
+    now_s = 0.0
+
+    def fail(number: int) -> None:
+        nonlocal now_s
+        now_s += 1_000.0
+        while (fetch := machine.next_fetch(now_s)) is not None:
+            fetches[fetch.first] = fetch
+        machine.failed(fetches[number].chunk_id, now_s, "it ended")
+
+    fetches: dict[int, Fetch] = {}
+    machine.assign(10, 29)
+    for number in (20, 20, 10, 10, 10, 10):
+        fail(number)
+    assert [gone.first for gone in machine.given_up] == [10]
+    machine.assign(10, 29)
+    for _ in range(3):
+        fail(20)
+    assert machine.busy
+    assert len(machine.given_up) == 1
 
 
 def test_the_world_sees_a_machine_that_hands_on_untied_blocks() -> None:

@@ -37,6 +37,8 @@ def test_ranges_are_a_set_of_numbers(changes: list[tuple[bool, int, int]], low: 
         while end in numbers:
             end += 1
         assert ranges.end_of_run(number) == (end - 1 if end > number else None)
+        if number in numbers:
+            assert ranges.start_of_run(number) == max(each for each in range(number + 1) if each - 1 not in numbers)
     holes = {number for each in ranges.missing(low, high) for number in range(each.first, each.last + 1)}
     assert holes == set(range(low, high + 1)) - numbers
 
