@@ -52,7 +52,7 @@ class PublishService:
     """The publish machine, the sessions, and all other state of publishing that survives a crash of the worker.
 
     - last_block: the highest stored block. first_block: the first block of an empty node.
-    - is_stored: returns whether a block is durable. Called after a crash of the worker, which can lose notifications.
+    - is_stored: returns whether a block is durable. Asked at each tick: notifications can be lost.
     - is_lost, find_roots: see `block_node.publish.mending.Mending`.
     - now_s: a clock that never goes back. A simulation controls it, and `new_id`, the random names of sessions.
     - store_refusal: returns the reason why no block can be stored now.
@@ -101,10 +101,7 @@ class PublishService:
         # Notifications may have been lost with the failed worker, so the state of blocks in flight is unknown.
         self.machine.node_failed(NodeFailure("publishing failed; it was started anew"), self.now_s())
         self.runner.perform()
-        # Nobody announces the blocks that became durable during the crash, so the machine is told of them here.
-        while self._is_stored(number := self.machine.blocks.next_durable):
-            self.machine.persisted(PersistedNotification(number, True, BlockOrigin.HISTORY), self.now_s())
-            self.runner.perform()
+        self._note_stored()
 
     # Sessions.
 
@@ -152,6 +149,7 @@ class PublishService:
             if not session.reachable:
                 session.leave()
         self.mending.tick()
+        self._note_stored()
         self.machine.tick(self.now_s(), is_full=self.facility.full)
         self.runner.perform()
         # An opening message that comes again after the end of its session opens a new session.
@@ -161,6 +159,13 @@ class PublishService:
 
     def statistics(self) -> PublishStatistics:
         return self.machine.statistics()
+
+    def _note_stored(self) -> None:
+        """Tells the machine of the blocks that nobody has announced: they became durable during a crash, or by a commit
+        in doubt. Verification goes on behind them, and would refuse them."""
+        while self._is_stored(number := self.machine.blocks.next_durable):
+            self.machine.persisted(PersistedNotification(number, True, BlockOrigin.HISTORY), self.now_s())
+            self.runner.perform()
 
 
 class PublishWorker(Plugin):

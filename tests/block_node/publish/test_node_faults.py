@@ -15,6 +15,7 @@ import trio.testing
 from block_node.blocks.items import ItemKind, make_item
 from block_node.events import CatchUpStalled, NewestBlockKnownToNetwork, NodeFailure
 from block_node.facility import Plugin
+from block_node.persist.operations import StoreBlock
 from block_node.protocol import (
     Acknowledgement,
     Behind,
@@ -27,6 +28,9 @@ from block_node.protocol import (
 )
 from block_node.publish.limits import PublishLimits
 from ockam.actors.address import local
+from stream_storage.commit import fail_all
+from stream_storage.contract import Operation
+from stream_storage.errors import CommitUnsettled
 from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of, header_of
 
 BLOCKS = chain_of(4)
@@ -213,3 +217,29 @@ async def test_what_comes_of_a_block_earns_it_time_and_a_new_beginning_does_not(
             restless.items([header_of(0), *[make_item(ItemKind.SIGNED_TRANSACTION, b"")] * 3])
             await trio.sleep(0.5)
         assert (await restless.expect(StreamEnded)).status is PublishStatus.TIMEOUT
+
+
+async def test_a_block_that_is_stored_after_all_is_acknowledged(tmp_path: Path) -> None:
+    """Claim: a block whose commit was in doubt counts as durable once the store knows it. Method: the commit of block 1
+    fails as one in doubt, and has stored it; the node fails once more, so that verification goes on behind block 1, and
+    would refuse it each time that a publisher is asked for it."""
+    async with bench(tmp_path) as world:
+        sender = await world.publisher()
+        sender.block(BLOCKS[0])
+        await sender.expect(Acknowledgement)
+        commit = world.runner.commit
+
+        def commit_in_doubt(batch: list[Operation]) -> None:
+            commit(batch)
+            fail_all([each for each in batch if isinstance(each, StoreBlock)], CommitUnsettled("the server is gone"))
+
+        world.runner.commit = commit_in_doubt  # type: ignore[method-assign]
+        sender.block(BLOCKS[1])
+        assert (await sender.expect(StreamEnded)).status is PublishStatus.PERSISTENCE_FAILED
+        world.runner.commit = commit  # type: ignore[method-assign]
+        await world.settle()
+        world.block_node.facility.publish(NodeFailure("as the test wants it"))
+        world.publishing.tick()
+        assert (await sender.open(b"again")).last_block == 1
+        sender.block(BLOCKS[2])
+        await sender.wait_for(Acknowledgement(2))
