@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import cast
 
 from ockam.actors.address import Address, local
-from ockam.actors.forwarders import FORWARDED, NOT_FORWARDED, Forwarder, Forwarders, Registration
+from ockam.actors.forwarders import FORWARDED, NOT_FORWARDED, STATIC_PREFIX, Forwarder, Forwarders, Registration
 from ockam.actors.forwarding_protocol import DELIVERY, FORWARD, ForwardDelivery, Forwarded
 from ockam.actors.message import HERE, Message
 from ockam.actors.node import Node
@@ -60,7 +60,9 @@ def stream_of(registration: Registration) -> str:
 def find_registration(stream_name: str) -> Registration | None:
     """Returns the registration that a stored stream is the memory of, or None if it is another stream."""
     address, _, owner = stream_name.removeprefix(STREAM_PREFIX).partition("/")
-    if not stream_name.startswith(STREAM_PREFIX) or not owner:
+    # Before the service was switched on, everybody could make streams of such names. None of them may take the address
+    # of a service.
+    if not stream_name.startswith(STREAM_PREFIX + STATIC_PREFIX) or not owner:
         return None
     source, _, name = owner.partition(":")
     return Registration(local(address), Identity(cast("Source", source), name), owner, stores=True)

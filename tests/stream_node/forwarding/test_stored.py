@@ -34,7 +34,7 @@ from tests.stream_node.forwarding.forwarding_peers import (
     watchers_of,
     workers_of,
 )
-from tests.support.served import Served, wait_until
+from tests.support.served import Served, served, wait_until
 
 ALICE: Route = (local("forward_to_alice"),)
 STREAM = "forward/forward_to_alice/anonymous"
@@ -258,3 +258,15 @@ def waits(running: Served) -> tuple[int, int]:
     found = running.statistics().services.forwarding
     assert found is not None
     return found.waiting, found.away
+
+
+async def test_a_stream_that_somebody_has_made_earlier_takes_no_address_of_a_service(tmp_path: Path) -> None:
+    """Claim: a node on which the service is switched on starts, whatever names clients gave to streams before. Method:
+    a node without the service, where a client makes a stream with the address of a service in its name."""
+    async with served(tmp_path / "data") as running, connect_client(running.address) as client:
+        await client.create("forward/stream_index/anonymous")
+    async with forwarding_node(tmp_path) as running, connect_client(running.address) as client:
+        found = parts_of(running).services.statistics().forwarding
+        assert found is not None
+        assert found.addresses == 0
+        assert [each.stream_name async for each in client.list_streams()] == ["forward/stream_index/anonymous"]
