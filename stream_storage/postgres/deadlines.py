@@ -6,10 +6,10 @@ though no standby has the transaction."""
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
+from contextlib import suppress
 
 CHECKS = 8
 """How often within the time of a call the thread checks the calls."""
@@ -50,10 +50,12 @@ class Deadlines:
 
 
 def _shut_down(descriptor: int) -> None:
-    # The descriptor itself stays open: its number must not be given to another connection while the call uses it.
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
+    # An OSError says that it is closed already, here or at the other end.
+    with suppress(OSError):
+        connection = socket.socket(fileno=descriptor)
         try:
             connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            # It is closed at the other end already.
-            return
+        finally:
+            # The descriptor stays open: its number must not be given to another connection while the call uses it. A
+            # copy of it would be refused when the process has no more descriptors, and end this thread for good.
+            connection.detach()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -184,9 +185,11 @@ class PostgresSession:
         if self._in_transaction:
             self._in_transaction = False
             self._unsent.clear()
-            self._command(b"ROLLBACK")
-            if self._ownership is None:
-                self._lost_since_s = None
+            lost_since_s = None if self._ownership is None else self._lost_since_s
+            with suppress(DatabaseLost):
+                # The server undoes the transaction of a connection that is gone. The next `begin` notices the loss.
+                self._command(b"ROLLBACK")
+            self._lost_since_s = lost_since_s
 
     def savepoint(self) -> None:
         self._command(b"SAVEPOINT part")
@@ -254,9 +257,6 @@ class PostgresSession:
         self.closed = True
         try:
             self.rollback()
-        except DatabaseLost:
-            # The server undoes the transaction of a connection that is gone.
-            pass
         finally:
             self._connection.close()
 
@@ -358,18 +358,20 @@ class PostgresSession:
                 self._server.connect_and(self._adopt, to_write=self._ownership is not None)
                 logger.info("database_connected_again", database=self._server.name, standby=self._is_on_standby)
                 self._settle_doubt()
-            except (DatabaseLost, UnsafeDatabase) as error:
-                # A server that is not safe must not be used, but it may be mended, or another one take its place.
+            except StorageError as error:
+                if not error.retriable and not isinstance(error, UnsafeDatabase):
+                    # Another node has taken over, or the role was refused. The next `begin` says so.
+                    self._end = error
+                    self._end.fatal = True
+                    break
+                # A server that is not safe must not be used, but it may be mended, or another one take its place. One
+                # without room may get some.
                 pause()
                 if time.monotonic() - lost_since_s > wait_s:
                     logger.error("database_not_reached", database=self._server.name, reason=str(error))
                     self._unreached = error if isinstance(error, DatabaseLost) else DatabaseLost(str(error))
                     self._gave_up_s = time.monotonic()
                     return False
-            except StorageError as error:
-                # Another node has taken over, or the role was refused. The next `begin` says so.
-                self._end = error
-                self._end.fatal = True
         return self._end is None
 
     def _adopt(self, connection: psycopg.Connection[Any]) -> None:
