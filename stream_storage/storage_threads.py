@@ -12,7 +12,7 @@ import structlog
 
 from stream_storage.commit import apply_read, commit_batch, fail_all
 from stream_storage.contract import Append, CommitTimes, Operation, Session
-from stream_storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError
+from stream_storage.errors import CommitInDoubt, DiskFull, StorageBusy, StorageClosed, StorageError
 from stream_storage.failpoint import failpoint
 from stream_storage.histogram import COUNTS, SECONDS, Histogram
 from stream_storage.upkeep import Upkeep
@@ -85,14 +85,20 @@ class WritingThread(threading.Thread):
             self._signal.release()
 
     def commit_here(self) -> list[Operation] | None:
-        """Commits the waiting operations in the trio thread, and returns them; None if the writing thread is at
-        work."""
+        """Commits the waiting operations in the trio thread, and returns them; None if the writing thread is at work,
+        or is to do them: it can wait for another program that holds the database."""
         if not self._at_work.acquire(blocking=False):
             return None
         try:
             batch = self._take()
             if batch:
-                self._write(batch)
+                with self.upkeep.without_waiting():
+                    self._write(batch)
+                if isinstance(batch[0].error, StorageBusy):
+                    for operation in batch:
+                        operation.error = None
+                    self._queue.extendleft(reversed(batch))
+                    return None
                 # The writing thread copies the log, so that no other task waits for the copy.
                 if self.upkeep.is_due(self.commits, tight=self._tight):
                     self.wake_up()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
+from threading import Thread
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -76,7 +77,8 @@ class ThreadRunner:
         times_appends: bool = False,
     ) -> None:
         """Opens the sessions and starts the threads. batches: the node that submits the operations. times_appends:
-        whether to time the commits of appends. Raises StorageError if a connection cannot be opened."""
+        whether to time the commits of appends. Raises StorageError if a connection cannot be opened or a thread cannot
+        be started."""
         assert reading_threads > 0, "a runner needs a thread that reads"
         self._batches: Batches = NoBatches() if batches is None else batches
         self._completions = Completions(self._batches)
@@ -107,8 +109,21 @@ class ThreadRunner:
             ReadingThread(number, session, self._reads, self._post) for number, session in enumerate(sessions[1:], 1)
         ]
         self._arrow: ArrowThread | None = None
-        for thread in (self.writer, *self._readers):
-            thread.start()
+        threads = (self.writer, *self._readers)
+        try:
+            for thread in threads:
+                thread.start()
+        except RuntimeError as error:
+            # Those that run would keep the process from ending.
+            self._stop_reading()
+            self.writer.stop()
+            for thread, session in zip(threads, sessions, strict=True):
+                if thread.ident is not None:
+                    thread.join()
+                session.close()
+            raise StorageError(
+                f"no thread for the storage: {error}; raise the limit on threads, then start again"
+            ) from error
         # System tasks live as long as the trio run, whatever happens to the task that made this runner.
         trio.lowlevel.spawn_system_task(self._end_with_trio)
         trio.lowlevel.spawn_system_task(self._commit_short_ones)
@@ -196,9 +211,9 @@ class ThreadRunner:
             # prevent that.
             self._stop_reading()
             for reader in (*self._readers, *((self._arrow,) if self._arrow else ())):
-                await trio.to_thread.run_sync(reader.join)
+                await _wait_ended(reader)
             self.writer.stop()
-            await trio.to_thread.run_sync(self.writer.join)
+            await _wait_ended(self.writer)
             if self.writer.failure is not None:
                 # After a fatal error the next open must check the file, as after a crash.
                 self._database.distrust()
@@ -316,3 +331,11 @@ class ThreadRunner:
             self._reads.put(None)
         if self._arrow is not None:
             self._arrow.stop()
+
+
+async def _wait_ended(thread: Thread) -> None:
+    try:
+        await trio.to_thread.run_sync(thread.join)
+    except RuntimeError:
+        # There is no room for the thread that waits. Nothing is outstanding, so this one does not wait for long.
+        thread.join()

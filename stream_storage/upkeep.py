@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 from stream_storage.errors import StorageError
@@ -43,6 +44,10 @@ class Upkeep(Protocol):
         whether there was any."""
         ...
 
+    def without_waiting(self) -> AbstractContextManager[None]:
+        """Makes the transactions of the block fail with StorageBusy at once if another program holds the database."""
+        ...
+
     def close(self) -> None: ...
 
     def statistics(self) -> UpkeepStatistics: ...
@@ -65,6 +70,9 @@ class NoUpkeep:
 
     def give_up_ballast(self) -> bool:
         return False
+
+    def without_waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None:
         pass

@@ -6,6 +6,7 @@ thread calls the checkpointer between two commits."""
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 
 import structlog
 
@@ -128,6 +129,9 @@ class Checkpointer:
 
     def give_up_ballast(self) -> bool:
         return self._ballast is not None and self._ballast.give_up()
+
+    def without_waiting(self) -> AbstractContextManager[None]:
+        return self._session.busy_timeout(0)
 
     def statistics(self) -> UpkeepStatistics:
         return UpkeepStatistics(self.checkpoints, self.checkpoint_failures, self.checkpoint_s_last, self.wal_pages)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from stream_storage import failpoint, short_commits
 from stream_storage.contract import Session
@@ -157,6 +159,22 @@ async def test_an_operation_that_fails_in_the_trio_thread_gets_its_error(bench: 
         assert await do(runner, Short(b"next")) == HERE
     data = stored_data(bench.database, bench.ids[0])
     assert data[count:] == [b"next"]
+
+
+async def test_a_program_that_holds_the_database_stops_the_writing_thread_only(bench: Bench) -> None:
+    """Claim: connections are served while a push waits for another program. Method: another connection holds the lock
+    of the file, and gives it back in the trio thread: one that waited for the lock could not do so."""
+    async with ThreadRunner(bench.database) as runner:
+        await settle(runner)
+        with closing(sqlite3.connect(bench.database.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = Short(b"waiting")
+            runner.submit_write(waiting)
+            await trio.testing.wait_all_tasks_blocked()
+            other.execute("ROLLBACK")
+            await runner.wait_idle()
+        assert waiting.error is None
+        assert waiting.thread == WRITER
 
 
 async def test_the_write_ahead_log_is_copied_by_the_writing_thread(bench: Bench) -> None:

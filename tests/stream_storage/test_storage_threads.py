@@ -292,3 +292,35 @@ async def test_a_bulk_read_for_which_there_is_no_thread_fails_alone(
             await runner.wait_idle()
             assert "no thread" not in str(bench.done.pop().error)
     assert storage_threads() == []
+
+
+async def test_storage_for_which_there_is_no_thread_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: a node that cannot start a thread says so and ends. Method: the system refuses the last thread; those
+    that run would keep the process from ending."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "storage-reader-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(StorageError, match="no thread"):
+        ThreadRunner(bench.database)
+    assert not storage_threads()
+
+
+async def test_a_runner_closes_when_there_is_no_thread_to_wait_in(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: a node also stops when the process has no room for one more thread. Method: the system refuses every
+    further one."""
+
+    def refuse(*arguments: object, **named: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with ThreadRunner(bench.database) as runner:
+        runner.submit_write(bench.append(0, b"a"))
+        monkeypatch.setattr(trio.to_thread, "run_sync", refuse)
+    assert bench.errors() == [None]
+    assert not storage_threads()
