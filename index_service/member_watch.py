@@ -52,16 +52,17 @@ class MemberWatch:
             return
         self._members[key] = origin, request.request_id
 
-        def tell(has_ended: bool) -> None:
-            if has_ended and not self.is_stopping and self._members.get(key, (None, 0))[0] is origin:
+        def tell() -> None:
+            if not self.is_stopping and self._members.get(key, (None, 0))[0] is origin:
                 del self._members[key]
                 self._on_end(message, request)
 
-        # The connection may have ended before its request was read.
-        if origin.holdings.has_ended:
-            tell(True)
+        # A killed process closes its side only, as one does that waits for answers. But neither can renew its leases.
+        # It may have done so before its request was read.
+        if origin.holdings.asks_no_more:
+            tell()
         else:
-            origin.holdings.watch(("member", key), tell)
+            origin.holdings.watch_requests(("member", key), tell)
 
     def forget(self, is_gone: Callable[[MemberKey], bool]) -> None:
         for key in list(filter(is_gone, self._members)):

@@ -36,6 +36,7 @@ class Holdings:
 
     forget: frees the memory of the connection's headers. close: ends the connection.
     has_ended: whether the connection has ended or is ending. Afterwards, nothing is counted or answered.
+    asks_no_more: whether the peer has closed its side, or the connection has ended: no more requests will come.
 
     Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`. Each of these numbers is
     included in the attribute of the same name of `PeerMemory`. The usage of the identity also holds `size_bytes`."""
@@ -45,8 +46,10 @@ class Holdings:
         "_forget",
         "_memory",
         "_parked",
+        "_requesters",
         "_usage",
         "_watchers",
+        "asks_no_more",
         "has_ended",
         "header_bytes",
         "parked_bytes",
@@ -61,7 +64,8 @@ class Holdings:
         self._usage = UNLIMITED
         self._parked: dict[Hashable, tuple[int, Callable[[bool], None]]] = {}
         self._watchers: dict[Hashable, Callable[[bool], None]] = {}
-        self.has_ended = False
+        self._requesters: dict[Hashable, Callable[[], None]] = {}
+        self.has_ended = self.asks_no_more = False
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
     def beside(self, forget: Callable[[], None], close: Callable[[], None]) -> Holdings:
@@ -111,8 +115,14 @@ class Holdings:
         `tell(True)` when the connection ends: then call `note_waiting` and `unwatch`."""
         self._watchers[watcher] = tell
 
+    def watch_requests(self, watcher: Hashable, tell: Callable[[], None]) -> None:
+        """Registers a callback for the moment from which no more requests of the peer can come. It comes before the end
+        of the connection, on which the peer may take answers until then."""
+        self._requesters[watcher] = tell
+
     def unwatch(self, watcher: Hashable) -> None:
         self._watchers.pop(watcher, None)
+        self._requesters.pop(watcher, None)
 
     def note_waiting(self, change_bytes: int) -> None:
         """Adds to the memory of the pulls that a worker delays; negative: subtracts. They are not given up."""
@@ -135,7 +145,13 @@ class Holdings:
             for tell in list(self._watchers.values()):
                 tell(False)
 
+    def end_requests(self) -> None:
+        self.asks_no_more = True
+        for tell in list(self._requesters.values()):
+            tell()
+
     def end(self) -> None:
+        self.end_requests()
         self._give_up_parked(answers=False)
         for tell in list(self._watchers.values()):
             tell(True)

@@ -279,6 +279,7 @@ class Connection(Worker):
                     with self._read_scope:
                         reason = await self._receive_loop()
                         machine.reading_ended(reason, trio.current_time())
+                        self.holdings.end_requests()
                         if reason != "broken":
                             await self._linger()
                         # Thousands of connections may end at one moment, and each end takes some time.

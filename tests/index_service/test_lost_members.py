@@ -14,6 +14,7 @@ import trio
 
 from index_service.extensions import LEASE, Lease, LeaseRequest
 from ockam.actors.address import local
+from ockam.transport import connection_machine
 from stream_client import blocking
 from stream_node.fleet.cluster.view import choose_owner, shard_of
 from stream_node.node.process import NodeProcess
@@ -74,6 +75,22 @@ async def test_a_member_whose_connection_ends_gives_its_partitions_back(tmp_path
     async with served(tmp_path, lease_ttl_s=3_600.0) as server:
         second.peer = await server.peer()
         assert await second.renew() == [0, 1, 2, 3]
+
+
+async def test_a_member_that_can_ask_no_more_gives_its_partitions_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a killed process closes its sending side, as a peer does that still takes answers: here for an hour,
+    while its connection is open. It can not renew its leases."""
+    monkeypatch.setattr(connection_machine, "LINGER_QUIET_S", 3_600.0)
+    monkeypatch.setattr(connection_machine, "LINGER_S_MAX", 3_600.0)
+    async with served(tmp_path, lease_ttl_s=3_600.0) as server:
+        await (await server.peer()).create("s")
+        first, second = Member(await server.peer(), "first"), Member(await server.peer(), "second")
+        await first.holds([0, 1, 2, 3])
+        await second.renew()
+        await first.peer.stream.send_eof()
+        await second.holds([0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("at", [(0, 0), (0, 1), (1, 0)])
