@@ -178,7 +178,7 @@ class ClusterMember:
         sent = -1
         for _ in count():
             before, sent = sent, sum(self.router.statistics().sent.values())
-            if sent == before and not self.router.passed_on:
+            if sent == before and not self.router.owes_answers:
                 return
             await trio.sleep(QUIET_S)
 

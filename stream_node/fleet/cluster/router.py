@@ -29,6 +29,7 @@ from stream_node.fleet.cluster.held import Held
 from stream_node.fleet.cluster.link import Link
 from stream_node.fleet.cluster.proofs import Proofs
 from stream_node.fleet.cluster.protocol import CLUSTER, MARK, MEMBER, PROVE, Mark, envelope_hop, read_envelope
+from stream_node.fleet.cluster.unanswered import is_silent
 from stream_node.fleet.cluster.view import SHARDS, UNOWNED, ClusterView, Shard, StoredMember, find_shard, shard_of
 from stream_service.names import stream_address
 
@@ -174,6 +175,11 @@ class Router:
     def served(self) -> list[int]:
         return sorted(self._served)
 
+    @property
+    def owes_answers(self) -> bool:
+        """Whether another member, whose connection is there, waits for the answer to a message that went on."""
+        return any(self._node.is_registered(route[0]) for route in self.passed_on)
+
     def clear(self, shards: Iterable[int]) -> list[int]:
         """Returns the shards of which no message is under way to an earlier owner, so that this member can serve them.
         For the others it begins to clear the route; the member then reads the tables again."""
@@ -315,7 +321,8 @@ class Router:
         route = (MEMBER, hop, *message.onward_route[2:])
         further = Message(route, message.return_route, message.payload, origin)
         # No answer is due to a message for a session, which has ended with the move of its shard.
-        if envelope.shard != self._others_at or find_shard(message.onward_route[2]) is not None:
+        is_of_session = envelope.shard == self._others_at and find_shard(message.onward_route[2]) is None
+        if not is_of_session and not is_silent(message.payload):
             if len(self.passed_on) >= PASSED_ON_MAX:
                 self.passed_on.clear()
             self.passed_on.add(message.return_route)

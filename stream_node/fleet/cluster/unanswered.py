@@ -49,7 +49,7 @@ class UnansweredRequests:
         """Notes a message to the member. opens_session: whether it opens a session."""
         route, payload = message.return_route, message.payload
         # Nobody waits for an answer to these.
-        if not route or message.origin.kind == "local" or _is_silent(payload):
+        if not route or message.origin.kind == "local" or is_silent(payload):
             return
         found = self._open.get(route)
         if found is None:
@@ -94,7 +94,8 @@ class UnansweredRequests:
         return list(ended), answers
 
 
-def _is_silent(payload: bytes) -> bool:
+def is_silent(payload: bytes) -> bool:
+    """Whether nobody answers this message."""
     try:
         if INDEX.is_in(payload):
             return isinstance(INDEX.decode_request(payload), SaveIndex)
