@@ -78,7 +78,7 @@ class DeltaLog(log.TableLog):
         self._root = root
         self._log = f"{root}/_delta_log"
         self._table: DeltaTable | None = None
-        self._known = -1
+        self._known_of, self._known = "", -1
         self._applications: dict[str, tuple[int, int]] = {}
 
     def exists(self) -> bool:
@@ -157,7 +157,7 @@ class DeltaLog(log.TableLog):
 
     def adopt(self, old_id: str, runs: log.OldRuns, positions: model.Positions) -> None:
         table, actions = self._open(), []
-        if RUN in self._load_applications(table.version()):
+        if RUN in self._load_applications(table):
             return
         if self.address == str(self.place):
             # The table is new, and gets the files of a table of plain Parquet.
@@ -245,7 +245,7 @@ class DeltaLog(log.TableLog):
         table = self._open()
         # Tables of earlier versions have no description, but their runs in the log.
         return table.metadata().description == log.DESCRIPTION or any(
-            name.startswith(EARLIER) for name in self._load_applications(table.version())
+            name.startswith(EARLIER) for name in self._load_applications(table)
         )
 
     def owners_rule(self) -> log.OwnersRule:
@@ -313,7 +313,7 @@ class DeltaLog(log.TableLog):
             if reason := next((said for start, said in REFUSED.items() if name.startswith(start)), None):
                 raise TableRefused(f"the table {self.address} has the property {name}: {reason}")
         positions, forgotten = {}, dict[str, dict[str, int]]()
-        applications = self._load_applications(table.version())
+        applications = self._load_applications(table)
         if RUN not in applications and any(name.startswith(EARLIER) for name in applications):
             raise EarlierVersion(self.address)
         for name, (number, time_ms) in applications.items():
@@ -326,12 +326,16 @@ class DeltaLog(log.TableLog):
         run = applications.get(RUN, (0, 0))[0]
         return model.TableState(table.version(), run, positions, forgotten)
 
-    def _load_applications(self, version: int) -> Mapping[str, tuple[int, int]]:
+    def _load_applications(self, table: DeltaTable) -> Mapping[str, tuple[int, int]]:
         """Returns the version and the time (milliseconds) of each application id in the log.
 
         deltalake only looks up one id, which takes 20 ms, and an export can have thousands. A repeated call reads the
         commits since the last one.
         """
+        version, table_id = table.version(), str(table.metadata().id)
+        if table_id != self._known_of:
+            # The folder was removed, and another table made in it.
+            self._known_of, self._known, self._applications = table_id, -1, {}
         with store_errors(self._log):
             infos = self._filesystem.get_file_info(_selector(self._log))
             names = [each.base_name for each in infos]

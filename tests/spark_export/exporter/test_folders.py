@@ -6,6 +6,7 @@ Method: names that are hard for paths, read by each format's own library; links 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.history import history_of
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
+from spark_export.exporter.run import Exporter
 from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.model import NO_NAME, Commit, hive_folder
 from spark_export.tables.parquet_folder import ParquetFolderLog
@@ -177,6 +179,26 @@ def test_a_table_that_was_put_back_goes_on_from_its_own_positions(each_format: W
     (tmp_path / "kept").rename(world.folder)
     assert world.run().rows == 10
     world.assert_whole()
+
+
+def test_a_table_made_anew_is_not_taken_for_the_one_before_it(world: World) -> None:
+    """Goal: a daemon skips no row after its folder was removed, and another exporter has made a table of as many
+    versions there. Method: an exporter of Delta that stays open meanwhile."""
+    pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    world.settings = replace(world.settings, format="delta")
+    other = f"{world.stream}-other"
+    for name in (world.stream, other):
+        world.push(10, stream=name)
+
+    async def main(exporter: Exporter) -> None:
+        for _ in range(2):
+            await exporter.run()
+        shutil.rmtree(world.folder)
+        await asyncio.to_thread(world.run, selection=Selection((other,)))
+        assert (await exporter.run()).rows == 10
+
+    world.with_exporter(main)
+    world.assert_whole((world.stream, other))
 
 
 def test_a_copy_of_an_export_goes_on_by_itself(world: World, tmp_path: Path) -> None:
