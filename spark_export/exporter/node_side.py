@@ -155,9 +155,14 @@ class NodeSide:
         with self._connect() as client:
             for of, position in known:
                 last = position.end - 1
-                page = client.get_stream(of.stream).get_partition(of.partition).pull_page(last, 1)
-                # Delta's log has milliseconds.
-                if page.messages and page.messages[0].time_us // 1000 != position.last_us // 1000:
+                try:
+                    page = client.get_stream(of.stream).get_partition(of.partition).pull_page(last, 1)
+                except StreamNotFound:
+                    # Deleted since the streams were listed, so that nobody can read it either.
+                    continue
+                # A truncation can have removed the message meanwhile. Delta's log has milliseconds.
+                found_us = [each.time_us for each in page.messages if each.index == last]
+                if found_us and found_us[0] // 1000 != position.last_us // 1000:
                     found[of.stream] = (
                         f"{of.stream}/{of.partition} was exported up to {position.end}, and the node has another "
                         f"message at index {last}: it was put back to an earlier state; export into a new table"

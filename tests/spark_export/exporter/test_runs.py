@@ -201,6 +201,33 @@ def test_retention_that_wins_a_race_leaves_the_stream_out_and_publishes_nothing(
     assert (verdict.problems, verdict.rows) == ((), 50)
 
 
+def test_a_message_that_is_gone_is_not_taken_for_another_one(world: World) -> None:
+    """Goal: a truncation during a run is no node that was put back. Method: the node was not told the position, and
+    deletes the last exported message after its streams were listed; then it deletes the stream."""
+    from stream_client.blocking import set_position
+
+    world.push(10, partitions=1)
+    world.run()
+    world.push(5, partitions=1)
+
+    async def main(exporter: Exporter) -> None:
+        listed = exporter._node.list_ends
+        changes = [lambda stream: stream.delete(), lambda stream: stream.truncate(10)]
+
+        def list_then_change(selection: Selection) -> object:
+            ends = listed(selection)
+            with world.client() as client:
+                set_position(client, world.consumer(), world.stream, 0, 3)
+                changes.pop()(client.create(world.stream))
+            return ends
+
+        exporter._node.list_ends = list_then_change  # type: ignore[method-assign, assignment]
+        assert (await exporter.run()).rows == 5
+        assert (await exporter.run()).run_id is None
+
+    world.with_exporter(main)
+
+
 def test_messages_pushed_during_a_run_are_of_the_next_one(world: World) -> None:
     world.push(5_000)
     pushing = threading.Thread(target=world.push, args=(5_000,))
