@@ -128,7 +128,10 @@ class SparkExporter(Exporter):
         empty = [each for each in planned.values() if not each.rows]
         if empty:
             plan = await asyncio.to_thread(self._plan_files, state)
-            steps.append(await self._commit(plan, Written((), empty), time.time_ns() // 1000, time.monotonic()))
+            commit = self._commit(plan, Written((), empty), time.time_ns() // 1000, time.monotonic())
+            steps.append(await self._to_its_end(commit))
+            if on_step is not None:
+                await on_step(steps[-1])
         if len(empty) == len(planned):
             return True
 

@@ -228,6 +228,28 @@ def test_no_java_is_told(world: World, tmp_path: Path) -> None:
     assert world.run().rows == 3, "the run that could not begin took nothing"
 
 
+def test_a_loss_without_rows_is_told_as_a_step(world: World) -> None:
+    """Goal: the metrics of a daemon with Spark count such a loss, too. Method: nothing else is new, so Spark is not
+    started."""
+    world.push(10, partitions=1)
+    world.run()
+    world.push(5, partitions=1)
+    with world.client() as client:
+        client.create(world.stream).truncate(15)
+    told: list[ExportStep] = []
+
+    async def on_step(step: ExportStep) -> None:
+        told.append(step)
+
+    async def main() -> None:
+        settings = replace(world.settings, accept_lost=True)
+        async with open_spark_exporter(settings, SparkChoice(session=object())) as exporter:
+            assert (await exporter.run(on_step=on_step)).lost == 5
+
+    asyncio.run(main())
+    assert [step.lost for step in told] == [5]
+
+
 def test_a_stream_made_anew_after_the_plan_is_noticed(world: World) -> None:
     """Goal: rows of a new stream do not get the era of the old one. Method: the check before a micro-batch is read."""
     world.push(1, partitions=1)
