@@ -59,6 +59,18 @@ def test_a_block_of_any_time_is_decoded(seconds: int, produced: datetime | None)
     assert (found["produced"], found["hapi_version"], found["problem"]) == (produced, "0.1.2", None)
 
 
+def test_a_small_message_of_cbor_has_few_values() -> None:
+    """Goal: references within a message make no billions of values of some kilobytes. Method: arrays that refer to one
+    array (tags 28 and 29), and to one string (tags 256 and 25), again and again."""
+    pytest.importorskip("cbor2", reason="the extra `export` is not installed")
+    count = (300).to_bytes(2, "big")
+    arrays = b"\xa1\x61a\x99" + count + b"\xd8\x1c\x99" + count + b"\1" * 300 + b"\xd8\x1d\0" * 299
+    texts = b"\xd9\1\0\xa1\x61b\x99" + count + b"\x79" + count + b"x" * 300 + b"\xd8\x19\0" * 299
+    made = decoder("cbor", "a ARRAY<ARRAY<INT>>, b ARRAY<STRING>")
+    found = made.arrays(pa.nulls(2, pa.binary()), pa.array([arrays, texts]), None)
+    assert [array.to_pylist() for array in found] == [[None, None], [None, None]]
+
+
 def test_threads_that_share_a_decoder_keep_their_problems_apart() -> None:
     """Goal: a problem is told of its own message, also where the threads of an export share one decoder.
 
