@@ -30,6 +30,8 @@ SCHEMAS_MAX = 1000
 RETRY_DELAY_S = 0.5
 ABSENT_CODES = (40401, 40402, 40403)
 """The codes of a registry's answer 404: no such subject, no such version, and no such schema."""
+ABSENT_S, ABSENT_MAX = 10.0, 1_000
+"""How long such an answer counts, in seconds, since the schema can be registered later; and how many are remembered."""
 HINTS = dict.fromkeys((401, 403), "; schemaRegistryAuth names the credentials")
 NO_REGISTRY = f" without a JSON object of a registry (at most {ANSWER_BYTES_MAX} bytes); is this a schema registry?"
 ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
@@ -56,7 +58,8 @@ class Registry:
         self._options = options
         self._kind = kind
         self._query = query
-        self._known: dict[str, dict[str, Any] | None] = {}
+        self._known: dict[str, dict[str, Any]] = {}
+        self._absent: dict[str, float] = {}
 
     def schemas(self, number: int) -> list[tuple[str, str]]:
         """Returns the schema with this number, and before it all schemas to which it refers, each after its own
@@ -90,9 +93,16 @@ class Registry:
 
     def _schema(self, path: str, what: str) -> dict[str, Any]:
         path += self._query
-        if path not in self._known:
-            self._known[path] = self._fetch(self._options.url + path)
-        found = self._known[path]
+        found = self._known.get(path)
+        if found is None and time.monotonic() >= self._absent.get(path, 0.0):
+            found = self._fetch(self._options.url + path)
+            if found is not None:
+                self._known[path] = found
+            else:
+                if len(self._absent) >= ABSENT_MAX:
+                    # Publishers choose the numbers in their messages.
+                    self._absent.clear()
+                self._absent[path] = time.monotonic() + ABSENT_S
         if found is None:
             raise Malformed(f"the registry has no {what}")
         if found.get("schemaType", "AVRO") != self._kind:

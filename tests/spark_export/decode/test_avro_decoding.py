@@ -146,6 +146,21 @@ def test_floats_of_32_bits_have_the_digits_of_32_bits() -> None:
     assert row["a"] == Decimal("0.1")
 
 
+@pytest.mark.parametrize(("most", "seconds"), [(1_000, 0.0), (1, 600.0)])
+def test_a_schema_that_is_registered_later_is_found(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, most: int, seconds: float
+) -> None:
+    """Goal: an answer that there is no schema does not count for the life of an export. Method: its time is over, or
+    answers about more numbers came than are remembered."""
+    monkeypatch.setattr("spark_export.decode.registry.ABSENT_MAX", most)
+    monkeypatch.setattr("spark_export.decode.registry.ABSENT_S", seconds)
+    made, message = reader(schema(a="long"), schemaRegistry=registry.address), framed(1, b"\x02\x02x")
+    assert rows_of(made, [message, framed(2, b""), framed(2, b"")]) == [{"a": None}] * 3
+    assert len(registry.asked) == (2 if seconds else 3)
+    registry.add(1, json.dumps(PLAIN))
+    assert rows_of(made, [message]) == [{"a": 1}]
+
+
 def test_schemas_that_refer_to_each_other_are_fetched(registry: RegistryServer) -> None:
     """Goal: a name from another subject, and one that two others share. A circle is a problem, and no endless loop."""
     shared, inner = {"name": "d", "subject": "d v", "version": 1}, {"name": "i", "subject": "i", "version": 2}
