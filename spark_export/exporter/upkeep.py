@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from spark_export.tables.errors import TableRefused
 from spark_export.tables.log import TableLog
 from spark_export.tables.model import key_digest
 
@@ -85,6 +86,10 @@ async def forget(
     report: `kept_by` has the owner's properties, and `still_in` the tags and branches with the rows. Raises
     ExportError.
     """
+    # A table of the user's own can lack the columns that say which rows to erase.
+    names = await asyncio.to_thread(log.column_names)
+    if lacking := [each for each in ("timestamp", "key") if names and each not in names]:
+        raise TableRefused(f"the table {log.address} has no column {lacking[0]}; erase its rows with another program")
     until_us = await asyncio.to_thread(_latest_us, log, stream)
     rows = await asyncio.to_thread(log.forget, stream, key, until_us)
     rule = await asyncio.to_thread(log.owners_rule)

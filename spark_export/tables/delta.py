@@ -214,13 +214,20 @@ class DeltaLog(log.TableLog):
         actions = pa.table(table.get_add_actions(flatten=True))
         names = [name for name in actions.column_names if name.startswith("partition.")]
         small = actions.filter(pc.less(actions.column("size_bytes"), log.SMALL_BYTES))
+        filters = None
+        if self.place.scheme == FILE and "partition.stream" in names:
+            # deltalake writes into folders that have the names of the streams, and file systems take no longer ones.
+            streams = pc.unique(actions.column("partition.stream")).to_pylist()
+            if long := [each for each in streams if len(f"stream={quote(each, safe='')}") > model.NAME_BYTES_MAX]:
+                filters = [("stream", "not in", long)]
+                small = small.filter(pc.invert(pc.is_in(small.column("partition.stream"), pa.array(long))))
         counts = small.group_by(names).aggregate([("path", "count")]).column("path_count").to_pylist()
         if max(counts, default=0) < files_min:
             return 0
         failpoint("rewrite_written")
         with _delta_errors(f"the table {self.address} cannot be compacted"):
             started_s = time.time()
-            metrics = table.optimize.compact(commit_properties=_upkeep("compact"))
+            metrics = table.optimize.compact(filters, commit_properties=_upkeep("compact"))
             self._sync(self._root, started_s)
         failpoint("rewritten")
         return int(metrics["numFilesRemoved"])

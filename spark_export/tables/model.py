@@ -21,6 +21,8 @@ UNITS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H
 """The parts of a time by which a table can be partitioned, the longest first, and the texts of their values."""
 NO_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The value that Hive writes in a folder's name for a value that is null or empty."""
+NAME_BYTES_MAX = 255
+"""The longest name of a folder, in bytes, on the file systems that there are."""
 
 
 class Incarnation(NamedTuple):

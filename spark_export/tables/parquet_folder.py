@@ -38,7 +38,6 @@ from spark_export.tables.filesystem import locked, take_lock
 
 TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
 PARTITION_BY = (model.PartitionField("stream", "stream"), model.PartitionField("date", "timestamp", "day"))
-NAME_BYTES_MAX = 255
 
 
 class ParquetFolderLog(log.TableLog):
@@ -94,10 +93,10 @@ class ParquetFolderLog(log.TableLog):
     def refusal_of(self, stream: str) -> str | None:
         instead = "leave it out by --stream or --pattern, or export with --format delta or iceberg"
         size_bytes = len(model.hive_folder({"stream": stream}).encode()) - 1
-        if size_bytes > NAME_BYTES_MAX:
+        if size_bytes > model.NAME_BYTES_MAX:
             return (
                 f"the name of the stream {stream[:40]!r}… makes a folder's name of {size_bytes} bytes, and file "
-                f"systems take {NAME_BYTES_MAX}: {instead}"
+                f"systems take {model.NAME_BYTES_MAX}: {instead}"
             )
         if stream == model.NO_NAME:
             return f"readers of folders take the name of the stream {stream!r} for NULL: {instead}"

@@ -5,6 +5,7 @@ Method: tables of Delta and Iceberg with other columns than an export's, without
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -13,12 +14,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
+pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 import pyarrow as pa
 
+from spark_export.exporter.history import history_of
+from spark_export.exporter.upkeep import forget
 from spark_export.exporter.verify import verify
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
+from spark_export.tables.errors import TableRefused
 from spark_export.tables.files import write_ranges
 from spark_export.tables.log import TableLog
 from spark_export.tables.model import Incarnation, IndexRange
@@ -37,9 +42,9 @@ def messages(wanted: IndexRange) -> Iterator[Any]:
     yield pa.record_batch(columns, ["index", "timestamp", "key", "headers", "data"])
 
 
-def export(log: TableLog, begin: int, end: int) -> None:
+def export(log: TableLog, begin: int, end: int, stream: str = "s") -> None:
     plan = log.files_plan(log.load(), ROWS)
-    log.append(plan, write_ranges([IndexRange(Incarnation("s", 0, 0, 5), begin, end)], messages, plan))
+    log.append(plan, write_ranges([IndexRange(Incarnation(stream, 0, 0, 5), begin, end)], messages, plan))
 
 
 def own_iceberg(folder: Path, columns: Any) -> tuple[TableLog, Any]:
@@ -78,3 +83,36 @@ def test_a_delta_table_without_an_era_is_verified(tmp_path: Path) -> None:
     export(log, 0, 10)
     verdict = verify(log)
     assert (verdict.rows, verdict.removed, verdict.problems) == (10, 0, ())
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_nothing_is_forgotten_in_a_table_without_keys(tmp_path: Path, table_format: str) -> None:
+    """Goal: a refusal in words, before a record is made by which later messages would be left out."""
+    columns = pa.schema([*LEAST, pa.field("data", pa.binary())])
+    if table_format == "delta":
+        deltalake = pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+        deltalake.DeltaTable.create(str(tmp_path / "own"), columns)
+        log = open_table(parse_place(tmp_path / "own"), "delta")
+    else:
+        log, _ = own_iceberg(tmp_path, columns)
+    export(log, 0, 10)
+    before = log.load()
+    for key in (None, b"k"):
+        with pytest.raises(TableRefused, match="has no column timestamp"):
+            asyncio.run(forget(log, history_of(parse_place(tmp_path)), "s", key))
+    assert log.load() == before
+
+
+def test_deltas_upkeep_leaves_out_names_that_are_no_folders(tmp_path: Path) -> None:
+    """Goal: one stream with a long name does not keep all others from being merged. Method: deltalake writes merged
+    rows into a folder of the stream's name, which is longer than a file system takes."""
+    pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    log = open_table(parse_place(tmp_path / "lake"), "delta")
+    log.create(ROWS)
+    names = ["é" * 100, "x" * 248, "x" * 249]
+    for name in names:
+        export(log, 0, 5, name)
+        export(log, 5, 10, name)
+    assert (log.compact(), len(log.list_files()), log.compact()) == (2, 5, 0)
+    rows = [(each["stream"], each["index"]) for batch in log.read(["stream", "index"]) for each in batch.to_pylist()]
+    assert sorted(rows) == sorted((name, index) for name in names for index in range(10))
