@@ -77,8 +77,6 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
     mark = find_mark(headers)
     if mark is None:
         return {"problem": "no header `block/1` that can be read: this is no message of the block node"}
-    if mark.number > INT64_MAX or max(mark.part, mark.parts, mark.items) > INT32_MAX or mark.size_bytes > INT64_MAX:
-        return {"problem": "the numbers of its header `block/1` are too large: this is no message of the block node"}
     row = {
         "block_number": mark.number,
         "part": mark.part,
@@ -106,16 +104,21 @@ def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | Non
 
 
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
-    """Returns the `BlockMark` from the header `block/1`; None if the header is missing or unreadable."""
+    """Returns the `BlockMark` from the header `block/1`; None if the header is missing or unreadable, or if its numbers
+    are too large for the columns, which those of the block node never are."""
     import bare
     from block_node.persist.mark import MARK_HEADER, BlockMark
 
     for header in headers or ():
         if header["key"] == MARK_HEADER:
             try:
-                return bare.decode(bytes(header["value"]), BlockMark)
+                mark = bare.decode(bytes(header["value"]), BlockMark)
             except bare.DecodeError:
                 return None
+            fits = (
+                max(mark.number, mark.size_bytes) <= INT64_MAX and max(mark.part, mark.parts, mark.items) <= INT32_MAX
+            )
+            return mark if fits else None
     return None
 
 

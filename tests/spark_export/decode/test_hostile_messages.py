@@ -59,6 +59,22 @@ def test_a_block_of_any_time_is_decoded(seconds: int, produced: datetime | None)
     assert (found["produced"], found["hapi_version"], found["problem"]) == (produced, "0.1.2", None)
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [BlockMark(2**63, 0, 1, 1, 5, b"r"), BlockMark(1, 0, 2**31, 1, 5, b"r"), BlockMark(1, 0, 1, 1, 2**63, b"r")],
+)
+def test_a_mark_that_no_column_can_have_is_none(mark: BlockMark) -> None:
+    """Goal: such a message is a problem of its own row, and no block of a pipeline, whose columns would be null."""
+    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+    from spark_export.pipeline.silver_blocks import decode_mark
+
+    headers = [{"key": MARK_HEADER, "value": bare.encode(mark)}]
+    assert decode_mark(headers) is None
+    made = decoder("block", "block_number BIGINT, problem STRING")
+    arrays = made.arrays(pa.nulls(1, pa.binary()), pa.array([b"x"]), pa.array([headers], HEADERS))
+    assert [array.is_valid().to_pylist() for array in arrays] == [[False], [True]]
+
+
 def test_a_small_message_of_cbor_has_few_values() -> None:
     """Goal: references within a message make no billions of values of some kilobytes. Method: arrays that refer to one
     array (tags 28 and 29), and to one string (tags 256 and 25), again and again."""
