@@ -231,14 +231,20 @@ class BlockNode:
 
         find_roots(self.store, newest.number, self.verifier.settings, found)
 
-    def _find_stored_roots(self, number: int, on_found: Callable[[tuple[bytes, ...]], None]) -> None:
-        """Passes on the root hashes of which the stored block `number` has one; the newest block can have several."""
+    def _find_stored_roots(self, number: int, on_found: Callable[[tuple[bytes, ...] | None], None]) -> None:
+        """Passes on the root hashes of which the stored block `number` has one; the newest block can have several. None
+        if they cannot be read."""
         chain = self.verifier.chain
         opened = tuple(each.root for each in chain.open) if chain.next_number == number + 1 else ()
 
         def found(operation: Do[BlockPlace | None]) -> None:
-            place = None if operation.error is not None else operation.result
-            on_found(opened or (() if place is None or not place.root else (place.root,)))
+            if opened:
+                on_found(opened)
+            elif operation.error is not None:
+                on_found(None)
+            else:
+                place = operation.result
+                on_found(() if place is None or not place.root else (place.root,))
 
         try:
             self.store.find(number, found)

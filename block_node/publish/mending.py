@@ -26,8 +26,8 @@ from block_node.publish.refusals import status_of
 BYTES_MAX = 128 * 1024 * 1024
 """The largest message of the reference block node. Backfill has a bound of its own."""
 
-FindRoots = Callable[[int, Callable[[tuple[bytes, ...]], None]], None]
-"""Passes on the root hashes of which a stored block must have one. They are empty if any may come."""
+FindRoots = Callable[[int, Callable[[tuple[bytes, ...] | None], None]], None]
+"""Passes on the root hashes of which a stored block must have one: empty if any may come, None if nobody knows now."""
 
 
 class MendingSession(Protocol):
@@ -91,13 +91,20 @@ class Mending:
 
     def finish(self, session: MendingSession) -> None:
         """Has the block verified when the session has sent all of it."""
-        if session is not self._session:
+        # After the end of a block, a second one says nothing.
+        if session is not self._session or not self._items:
             return
         number, items, size_bytes = self._number, self._items, self._size_bytes
         self._items = []
 
-        def verify(roots: tuple[bytes, ...]) -> None:
-            if self._session is session and self._number == number:
+        def verify(roots: tuple[bytes, ...] | None) -> None:
+            if self._session is not session or self._number != number:
+                return
+            if roots is None:
+                # Unchecked, any block could take the place of the damaged one.
+                reason = "the root hash that the block must have cannot be read now"
+                self._end().not_mended(PublishStatus.PERSISTENCE_FAILED, number, reason)
+            else:
                 block = BackfilledBlockNotification(number, items, size_bytes, BlockOrigin.PUBLISHER, roots)
                 self._facility.publish(block)
 

@@ -30,7 +30,7 @@ from block_node.publish.limits import PublishLimits
 from ockam.actors.address import local
 from stream_storage.commit import fail_all
 from stream_storage.contract import Operation
-from stream_storage.errors import CommitUnsettled
+from stream_storage.errors import CommitUnsettled, DatabaseLost
 from tests.block_node.publish.samples import Bench, Publisher, bench, chain_of, header_of
 
 BLOCKS = chain_of(4)
@@ -231,7 +231,7 @@ async def test_a_block_that_is_stored_after_all_is_acknowledged(tmp_path: Path) 
 
         def commit_in_doubt(batch: list[Operation]) -> None:
             commit(batch)
-            fail_all([each for each in batch if isinstance(each, StoreBlock)], CommitUnsettled("the server is gone"))
+            fail_all([each for each in batch if isinstance(each, StoreBlock)], CommitUnsettled(DatabaseLost("the server is gone")))
 
         world.runner.commit = commit_in_doubt  # type: ignore[method-assign]
         sender.block(BLOCKS[1])
