@@ -47,6 +47,7 @@ from index_service.limits import (
     LISTS_WAITING_MAX,
     PAGE_FENCES_MAX,
     PAGE_POSITIONS_MAX,
+    UNDER_WAY_MAX,
     IndexStatistics,
     LeaseLimits,
 )
@@ -69,7 +70,7 @@ from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from ockam.transport.remote_streams import RemoteStreams
 from stream_storage.contract import Do, DoLittle
-from stream_storage.errors import StorageClosed, StorageError
+from stream_storage.errors import DatabaseCorrupt, StorageClosed, StorageError
 from stream_storage.runner import Runner
 
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
@@ -172,6 +173,7 @@ class IndexWorker(Worker):
     def __init__(self, service: IndexService) -> None:
         self._service = service
         self._writing = 0
+        self._under_way = 0
         self._sweeps = False
 
     def started(self) -> None:
@@ -266,30 +268,54 @@ class IndexWorker(Worker):
         elif isinstance(request, FencesRequest):
             self._list_fences(message, request)
         elif isinstance(request, SetRequest):
-            set_done = self.context.guard(lambda result: self._set_done(message, request, result))
+            set_done = self._counted(lambda result: self._set_done(message, request, result))
             service.groups.set_position(request.key, request.index, set_done)
         else:
-            service.groups.lease(request, self.context.guard(lambda result: self._lease_done(message, request, result)))
+            service.groups.lease(request, self._counted(lambda result: self._lease_done(message, request, result)))
         # The request may have brought the first group, whose members must be removed if they do not renew.
         self._arm_sweep()
 
     def _submit_accesses(self, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]) -> None:
         """Submits the collected gets and saves as one storage operation, and empties both lists."""
-        # The worker reads no further messages until the write has ended. So a burst of saves waits in the mailbox,
-        # whose size is limited.
         if accesses:
-            self._writing += 1
-            self.context.pause()
-            these = tuple(asked)
-            done = self.context.guard(lambda operation: self._accesses_done(operation, these))
-            self._service.storage.submit_write(IndexRequests(tuple(accesses), self._service.now_us(), on_done=done))
+            self._write(tuple(asked), tuple(accesses))
             asked.clear()
             accesses.clear()
 
+    def _write(self, asked: Sequence[tuple[Message, Request | FencedSave]], accesses: Sequence[Access]) -> None:
+        # The worker reads no further messages until the write has ended. So a burst of saves waits in the mailbox,
+        # whose size is limited.
+        self._writing += 1
+        self.context.pause()
+        done = self.context.guard(lambda operation: self._accesses_done(operation, asked))
+        self._service.storage.submit_write(IndexRequests(accesses, self._service.now_us(), on_done=done))
+
     def _accesses_done(self, operation: IndexRequests, asked: Sequence[tuple[Message, Request | FencedSave]]) -> None:
         self._writing -= 1
+        if isinstance(operation.error, DatabaseCorrupt) and len(asked) > 1:
+            # The row of one of them is damaged. The others must not fail with it, so each is written alone.
+            for each, access in zip(asked, operation.requests, strict=True):
+                self._write((each,), (access,))
+            return
         self._tell(operation, asked)
-        if not self._writing:
+        self._resume()
+
+    def _counted(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Returns the callback of a request that is no save. While UNDER_WAY_MAX of them are under way, further
+        messages wait in the mailbox."""
+        self._under_way += 1
+        if self._under_way >= UNDER_WAY_MAX:
+            self.context.pause()
+
+        def ended(result: Any) -> None:
+            self._under_way -= 1
+            done(result)
+            self._resume()
+
+        return self.context.guard(ended)
+
+    def _resume(self) -> None:
+        if not self._writing and self._under_way < UNDER_WAY_MAX:
             self.context.resume()
 
     def _tell(self, operation: IndexRequests, asked: Sequence[tuple[Message, Request | FencedSave]]) -> None:
@@ -342,7 +368,7 @@ class IndexWorker(Worker):
             now_us=service.now_us(),
             creates=request.creates,
         )
-        operation = DoLittle(work, self.context.guard(loaded))
+        operation = DoLittle(work, self._counted(loaded))
         (service.storage.submit_write if request.creates else service.storage.submit_read)(operation)
 
     def _list(self, message: Message, request: PositionsRequest) -> None:

@@ -14,9 +14,11 @@ from trio.testing import MockClock
 from index_service.extensions import (
     FENCED_SAVE,
     LEASE,
+    LOAD_POSITIONS,
     POSITIONS,
     SET_POSITION,
     FencedSave,
+    LoadRequest,
     PositionKey,
     PositionsRequest,
     SavedPosition,
@@ -30,9 +32,10 @@ from index_service.limits import (
     LISTS_WAITING_MAX,
     PARTITION_MAX,
     TEXT_BYTES_MAX,
+    UNDER_WAY_MAX,
     LeaseLimits,
 )
-from index_service.protocol import INDEX, GetIndex, SaveIndex
+from index_service.protocol import INDEX, GetIndex, Index, SaveIndex
 from ockam.actors.message import Origin
 from ockam.protocol import ERROR
 from tests.index_service.index_node import IndexNode, index_node
@@ -247,6 +250,37 @@ async def test_only_so_many_lists_wait(tmp_path: Path) -> None:
         running.send(*[request] * (LISTS_WAITING_MAX + 2))
         assert sum(map(ERROR.is_in, await running.idle())) == 2
         assert await listed(running) == []
+
+
+async def test_a_flood_of_requests_waits_in_the_mailbox(tmp_path: Path) -> None:
+    """Claim: a client that asks faster than the disk answers is slowed down, and takes no memory for what the node has
+    not begun. Method: two runs of loads before the storage does any of them; all get their answers."""
+    async with index_node(tmp_path) as running:
+        load = LOAD_POSITIONS.encode_request(LoadRequest(1, "c", "s", [0], False))
+        for _ in range(2):
+            running.send(*[load] * UNDER_WAY_MAX)
+        assert running.runner.statistics().outstanding == UNDER_WAY_MAX
+        assert len(await running.idle()) == 2 * UNDER_WAY_MAX
+
+
+async def test_a_damaged_position_fails_no_request_of_another_consumer(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Claim: only who asks for a damaged row gets an error; a save of another consumer is kept. Method: one run has a
+    save without an answer, a get of a row with a wrong seal, and a get."""
+    async with index_node(tmp_path) as running:
+        await running.ask(INDEX, GetIndex("bad", "s"))
+        await running.execute("UPDATE saved_indexes SET seal = 1")
+        running.send(
+            INDEX.encode_request(SaveIndex("good", "s", 7)),
+            INDEX.encode_request(GetIndex("bad", "s")),
+            INDEX.encode_request(GetIndex("good", "s")),
+        )
+        (answer,) = await running.idle()
+        assert INDEX.decode_response(answer) == Index("good", "s", 7)
+        await trio.sleep(FAILURE_DELAY_S)
+        (refusal,) = await running.idle()
+        assert "'bad'" in ERROR.decode_response(refusal).reason
 
 
 async def test_what_the_disk_refuses_is_an_error_after_a_while_and_silence_where_the_specification_has_none(
