@@ -240,8 +240,14 @@ class Database:
     @mapped()
     def _open_file(self) -> sqlite3.Connection:
         mode = "ro" if self._lock is None else "rwc"
+        try:
+            location = quote(str(self.path.absolute()))
+        except UnicodeEncodeError as error:
+            raise StorageError(
+                f"the name of the data directory {str(self.directory)!a} is not UTF-8; choose another one"
+            ) from error
         return sqlite3.connect(
-            f"file:{quote(str(self.path.absolute()))}?mode={mode}",
+            f"file:{location}?mode={mode}",
             uri=True,
             isolation_level=None,
             check_same_thread=False,

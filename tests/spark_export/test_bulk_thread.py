@@ -16,7 +16,8 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
 
 from bench.works.export import PARTITIONS, fill
-from stream_storage.contract import Operation
+from stream_storage.contract import Append, Operation
+from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns
 from stream_storage.sqlite.bulk.arrow_thread import BUSY_ROWS, ArrowRead, ArrowThread
 from stream_storage.sqlite.database import Database
 
@@ -66,3 +67,25 @@ def test_a_stop_ends_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     written = iter(range(0, 10 * BUSY_ROWS, BUSY_ROWS))
     with reading(tmp_path, lambda: next(written), None) as read:
         assert read().error is None
+
+
+def test_a_message_that_is_stored_while_a_page_is_read_is_not_missing(tmp_path: Path) -> None:
+    """Claim: a read at the end of a stream never takes a message that comes at that moment for a damaged one. Method:
+    a push between the two statements of a page, which reads the rows first and then the bounds of the stream."""
+    with closing(Database.open(tmp_path)) as database, closing(database.session()) as session:
+        session.begin()
+        stream_id = session.log.ensure_stream("s", 0, 1).stream_id
+        session.commit()
+        pushes = [Append(stream_id, 0, 5, [b"a", b"b"])]
+
+        class Pushed(ArrowPages):
+            def _bounds(self, stream_id: int) -> tuple[int, int, int]:
+                session.begin()
+                session.log.append(pushes)
+                session.commit()
+                pushes.clear()
+                return super()._bounds(stream_id)
+
+        with Pushed(str(database.path)) as pages:
+            page = pages.read(stream_id, 0, 100, 1_000, Columns())
+        assert (page.start, page.rows, page.next_index) == (0, 1, 2)

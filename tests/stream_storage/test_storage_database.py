@@ -214,6 +214,13 @@ def test_a_directory_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
         Database.open(tmp_path / "other")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems make no such folder")
+def test_a_directory_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """Claim: it is told, and no error of the program. Method: a name with the byte 0xff, which Linux allows."""
+    with pytest.raises(StorageError, match="not UTF-8"):
+        Database.open(tmp_path / os.fsdecode(b"\xff"))
+
+
 def test_reading_only_needs_no_lock_and_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no database"):
         Database.open(tmp_path, read_only=True)
