@@ -68,7 +68,6 @@ class ReadingLoop(ReadPartitions):
             wait_s = due_s - self._session.shell.now_s()
             if wait_s > 0:
                 self._session.shell.wait(self._merge.arrival(), wait_s)
-            reader = self._merge.next_nowait()
             now_s = self._session.shell.now_s()
             # The wait can have ended for several of these reasons, so each is checked.
             if now_s >= self._save_due_s:
@@ -77,11 +76,11 @@ class ReadingLoop(ReadPartitions):
                 self._check_positions(now_s)
             if self.watch is not None:
                 self.watch.poll()
-            # A partition that changed has a new reader, so `reader` may be one that was dropped.
+            # A partition that changed gets a new reader. A page of another one waits in the queue meanwhile.
             if self._resets or self._added:
                 self._follow_changes()
                 self._ask(stop_at_end)
-            elif reader is None:
+            elif (reader := self._merge.next_nowait()) is None:
                 if now_s >= give_up_s:
                     raise RequestTimeout(f"{self._session.address} has not answered a pull in time")
             elif self._turn_page(self._by_reader[reader], stop_at_end):
@@ -145,8 +144,10 @@ class ReadingLoop(ReadPartitions):
 
     def _follow_changes(self) -> None:
         """Begins to read added partitions, and goes on at the positions that somebody else has set."""
-        added, self._added = self._added, []
-        self.add(added)
+        # They are forgotten only now: if their positions cannot be loaded, the next call begins with them again.
+        added = len(self._added)
+        self.add(self._added[:added])
+        del self._added[:added]
         partitions = sorted(self._resets & self.readings.keys())
         if not partitions:
             return

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
-from stream_client import NEW, SavedIndexes
+from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex
+from ockam.actors.message import Message
+from ockam.protocol import error_payload
+from stream_client import NEW, PartitionedConsumer, SavedIndexes
 from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.errors import ClientClosed, PositionBeyondEnd, RequestRefused, RequestTimeout
 from stream_client.streams import PartitionedStream, Stream
+from stream_service.extensions import LIST, RICH_PULL, ListResponse, StreamInfo
+from stream_service.names import stream_address
 from tests.client.machines.memory_node import MemoryNode
-from tests.client.machines.virtual import Clock, NothingCame, VirtualShell
+from tests.client.machines.virtual import Answers, Clock, NothingCame, VirtualShell
 
 
 def reading(*, rich: bool = True, partitions: int = 1) -> tuple[Clock, MemoryNode, VirtualShell, PartitionedStream]:
@@ -169,3 +175,52 @@ def test_pages_have_at_least_one_message() -> None:
         stream.publisher(window=0)
     with pytest.raises(ValueError, match="not empty"):
         stream.publisher(publisher_id=b"")
+
+
+class GrowingNode(MemoryNode):
+    """A node whose stream gets a second partition. The answer that says so comes together with a message."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.grows = self.refuses = False
+        self.asked: Message | None = None
+        self.tell: Callable[[Message, bytes], None] = lambda asked, payload: None
+
+    def __call__(self, message: Message) -> Answers:
+        if self.grows and LIST.is_in(message.payload):
+            self.asked = message
+            return
+        if self.asked is not None and RICH_PULL.is_in(message.payload):
+            self.fill(0, 1)
+            self.streams[stream_address("s", 1)].append(b"0")
+            infos = [StreamInfo("s", partition, 0, 0, 0, 0, None, None, None) for partition in range(2)]
+            self.tell(self.asked, LIST.encode_response(ListResponse(0, infos, False)))
+            self.asked, self.grows = None, False
+        if self.refuses and INDEX_PARTITIONED.is_in(message.payload):
+            request = INDEX_PARTITIONED.decode_request(message.payload)
+            if isinstance(request, GetPartitionIndex) and request.partition == 1:
+                self.refuses = False
+                yield self.address(0), error_payload("not now")
+                return
+        yield from super().__call__(message)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_partition_that_is_added_takes_no_message_of_another_one_away(refuses: bool) -> None:
+    """Claim: a consumer reads every message, also if it learns of a new partition at the moment when a page of another
+    one comes, and if the new one's position cannot be loaded at first. Method: a node that answers both at once."""
+    clock = Clock()
+    node = GrowingNode(clock)
+    shell = VirtualShell(clock, node, patience_s=20.0)
+    node.tell = shell._far.answer
+    stream = shell.run(shell.client().create_partitioned("s", 1))
+    consumer = PartitionedConsumer(stream.partitions, SavedIndexes(shell.client(), "c"))
+    consumer.watch_partitions(1)
+    messages = consumer.messages()
+    node.fill(0, 1)
+    assert shell.run(messages.__anext__())[0] == 0
+    node.grows, node.refuses = True, refuses
+    if refuses:
+        with pytest.raises(RequestRefused, match="not now"):
+            shell.run(messages.__anext__())
+    assert {shell.run(messages.__anext__())[0] for _ in range(2)} == {0, 1}
