@@ -204,8 +204,14 @@ class LeaseMembership:
 
     def _renew_in(self, delay_s: float) -> None:
         self._cancel_timer()
-        if not self._left:
+        if self._left:
+            return
+        try:
             self._cancel_timer = self._session.shell.call_later(delay_s, self._due)
+        # The client has ended, and the membership with it. Whoever ends the client must not get this error.
+        except ClientError as error:
+            self._error = error
+            self._on_change()
 
     def _due(self) -> None:
         # The reading loop must drop the partitions at once, and not when the node answers.

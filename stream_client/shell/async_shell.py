@@ -162,8 +162,9 @@ class AsyncShell:
             ):
                 self._sent = anyio.Event()
                 await self._sent.wait()
-        self.core.close()
+        # This comes first: a callback that raises an error at the end must not leave the shielded task waiting.
         self._scope.cancel()
+        self.core.close()
 
     async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
         if waiting.done:

@@ -11,7 +11,7 @@ from collections import defaultdict
 import pytest
 
 from stream_client import LeaseMember
-from stream_client.errors import LeaseLost, RequestRefused
+from stream_client.errors import ClientClosed, ClientError, ConnectionLost, LeaseLost, RequestRefused
 from stream_client.share.shared_consumer import SharedConsumer
 from tests.client.machines.memory_node import TTL_S, MemoryNode
 from tests.client.machines.virtual import Clock, NothingCame, VirtualShell
@@ -179,3 +179,20 @@ def test_leaving_gives_everything_back_at_once() -> None:
     late.shell.run(late.consumer.__aexit__(KeyError, KeyError(), None))
     late.shell.exchange()
     assert group.node.leases.members == 0
+
+
+@pytest.mark.parametrize("error", [ClientClosed("closed"), ConnectionLost("lost")])
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_client_ends_with_a_member_that_has_not_left_its_group(error: ClientError, waits: bool) -> None:
+    """Claim: the end of a client raises nothing, and its member learns of it. Method: the member asks for its leases
+    and has no answer (or its next request is due later); the client ends, and the time of every timer passes."""
+    group = Group(0, members=1)
+    (member,) = group.members
+    assert member.take() is not None
+    if waits:
+        member.shell.node = lambda message: []
+        member.member.renew()
+    member.shell.core.close(error)
+    group.clock.advance(TTL_S)
+    with pytest.raises(type(error)):
+        member.take()
