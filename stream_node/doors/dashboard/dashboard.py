@@ -117,7 +117,12 @@ class Dashboard:
             # not keep the node busy.
             await trio.sleep(max(INTERVAL_S, READING_PAUSES * reading_s))
             began_s = trio.current_time()
-            troubles = await self.find_troubles()
+            try:
+                troubles = await self.find_troubles()
+            # Python raises RuntimeError if the system has no room for one more thread.
+            except RuntimeError as error:
+                logger.error("troubles_not_found", reason=str(error))
+                continue
             # The log says `draining` and `stopped` of a node that stops.
             told = (each for same in troubles.by_kind.values() for each in same if each.kind != "stopping")
             before, known = known, {(each.kind, *each.subject): each for each in told}

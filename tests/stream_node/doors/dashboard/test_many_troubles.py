@@ -145,3 +145,22 @@ async def test_one_look_serves_all_and_only_what_is_listed_gets_texts(
         page = listing.find_streams(session, listing.Asked("", "lag", 0, [""], clients))
         assert [row.lag for row in page.rows] == [lag]
         assert len(rows) < 10
+
+
+async def test_a_search_for_troubles_for_which_there_is_no_thread_ends_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: a system without room for one more thread ends no node. Method: a look raises what trio raises then."""
+    monkeypatch.setattr(dashboard, "INTERVAL_S", 0.01)
+
+    def fail(config: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    async with http_node(tmp_path) as node:
+        with structlog.testing.capture_logs() as logs, monkeypatch.context() as patch:
+            patch.setattr(overview, "ENDINGS_EVERY_S", 0.0)
+            patch.setattr(overview, "READ_EVERY_S", 0.0)
+            patch.setattr(overview, "read_endings", fail)
+            await wait_until(lambda: any(line["event"] == "troubles_not_found" for line in logs))
+        async with connect(node.running.address) as client:
+            assert await (await client.create("orders")).push(b"x") == 0
