@@ -22,6 +22,7 @@ from stream_node.doors.http.app import HttpCall
 from stream_node.doors.http.data.places import find_partition, get_partition, partition_at
 from stream_node.doors.http.data.query import INDEX_MAX
 from stream_node.doors.http.data.reading import NODE_WAIT_S_MAX, Form, PageMessages, pieces_of, read_found
+from stream_node.doors.http.identity import identify
 from stream_node.doors.http.paging import gathered
 from stream_node.doors.http.problems import Problem, problem_of
 from stream_service.names import stream_address
@@ -84,6 +85,8 @@ async def _events(call: HttpCall, followed: StreamInfo, found: PageMessages, for
             elif trio.current_time() >= sent_s + HEARTBEAT_S:
                 yield b": waiting\n\n"
                 sent_s = trio.current_time()
+            # Sending the page can have taken long, and the token may have been revoked or replaced meanwhile.
+            await identify(call.request, call.parts.authenticator)
             # A client inside the node is held for one page only, so followers do not keep others out.
             async with call.client() as client:
                 # Sending the page can have taken long. A deleted partition does not answer, and a new one with the same

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import trio
 
 from ockam.actors.address import split_host_port
+from ockam.identity.rules.tokens import create_token, revoke_token
 from stream_client import Stream, connect
 from stream_node.node.process import NodeProcess
 from tests.stream_node.doors.http.http_node import http_node
@@ -32,14 +34,14 @@ MEMORY_BYTES_MAX = 160 * 1024 * 1024
 
 @asynccontextmanager
 async def stalled(
-    address: str, path: str = "/v1/streams/much", accept: str = "text/event-stream"
+    address: str, path: str = "/v1/streams/much", accept: str = "text/event-stream", *headers: str
 ) -> AsyncIterator[trio.SocketStream]:
     """A peer that asks for something, such as to follow a stream from its beginning, and does not read."""
     raw = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await raw.connect(split_host_port(address))
     async with trio.SocketStream(raw) as stream:
-        lines = (f"GET {path} HTTP/1.1", "Host: localhost", f"Accept: {accept}", "", "")
+        lines = (f"GET {path} HTTP/1.1", "Host: localhost", f"Accept: {accept}", *headers, "", "")
         await stream.send_all("\r\n".join(lines).encode())
         yield stream
 
@@ -115,4 +117,30 @@ async def test_a_follower_that_was_behind_is_told_of_the_deletion(tmp_path: Path
             assert ("created again" in problem["detail"]) == is_made_again
             assert seen == list(range(len(seen)))
             assert 0 < len(seen) < 1_000
+            await follower.wait_end()
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+async def test_a_follower_that_was_behind_is_told_that_its_token_has_ended(tmp_path: Path, replaces: bool) -> None:
+    """Claim: an ended token gives no further message. Method: it is revoked, or replaced, while its follower does not
+    read; the follower gets what was already sent, then the problem, and then the end."""
+    file = tmp_path / "data" / "tokens.json"
+    text, _ = create_token(file, "reader", int(time.time()))
+    async with http_node(tmp_path) as node, connect(node.running.address) as client, node.client(token=text) as other:
+        await fill(await client.create("much"), 1_000)
+        header = f"Authorization: Bearer {text}"
+        async with stalled(node.address, "/v1/streams/much", "text/event-stream", header) as slow:
+            await wait_until(lambda: node.statistics().requests == {"200": 1})
+            if replaces:
+                create_token(file, "reader", int(time.time()), replace=True)
+            else:
+                revoke_token(file, "reader", int(time.time()))
+            with trio.fail_after(30):
+                while (await other.get("/v1/streams")).status_code == 200:
+                    await trio.sleep(0.05)
+            follower, seen = Follower(slow), 0
+            while "event" not in (event := (await follower.events(1))[0]):
+                seen += 1
+            assert json.loads(event["data"])["type"] == "urn:stream-node:problem:unauthorized"
+            assert seen < 1_000
             await follower.wait_end()
