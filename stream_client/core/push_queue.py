@@ -17,7 +17,7 @@ from stream_client.core.client_connection import ClientConnection
 from stream_client.core.open_batch import BATCHED_DATA_BYTES_MAX, OpenBatch
 from stream_client.core.payloads import refusal
 from stream_client.core.pushes import PLAIN_BYTES_MAX, KeyedPush, PendingResult, Push
-from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
+from stream_client.core.sequence_machine import NO_REASON, SENT_BEFORE, SequenceMachine, not_saved, refused_by_node
 from stream_client.errors import ClientError, PushUnknown, UnexpectedAnswer
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailure, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, Status
@@ -140,13 +140,16 @@ class PushQueue:
         self._header = self._connection.header(route, self.address)
         for request_id, push in self._sendable():
             self._send(request_id, push)
+        # Some of them may have failed at once, because they are too large for the framing of this connection.
+        self._report_room()
 
     def close(self) -> None:
         # The node may have stored these pushes. If a second copy fails, this does not prove that the first copy failed.
         if self._header:
             self._sent_again_below = self._next_request_id
         self._header = b""
-        self._takes_batches = False
+        # The next connection can lead to another version of the node.
+        self._takes_batches = self._has_rich = False
         self._batch = None
 
     def take(self, payload: bytes) -> None:
@@ -251,7 +254,9 @@ class PushQueue:
             self.fail_all(UnexpectedAnswer(f"{what}: {error}"))
             return
         for request_id in refused:
-            self.pushes[request_id].finish(error)
+            # The node may have stored an earlier copy, and have refused this one by rules that have changed since.
+            is_doubtful = request_id < self._sent_again_below and not error.in_doubt
+            self.pushes[request_id].finish(PushUnknown(f"{SENT_BEFORE}: {error}") if is_doubtful else error)
         self._drop_finished(refused)
         self._report_room()
 

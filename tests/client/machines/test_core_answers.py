@@ -12,9 +12,11 @@ from ockam.transport.wire_legacy import LEGACY
 from stream_client.core.calls import pulled
 from stream_client.core.client_core import SILENT_CHECKS_MAX, ClientCore
 from stream_client.errors import (
+    AccessDenied,
     ClientClosed,
     ConnectionLost,
     PushFailed,
+    PushUnknown,
     RequestRefused,
     StreamNotFound,
     UnexpectedAnswer,
@@ -289,3 +291,53 @@ def test_a_refused_keyed_push_fails_alone() -> None:
     far.confirm_rich(sent[2], 1)
     assert [push.error is None for push in keyed] == [True, False, True]
     assert isinstance(keyed[1].error, RequestRefused)
+
+
+def test_an_error_after_a_reconnect_does_not_say_that_a_push_was_not_stored() -> None:
+    """Claim: a push that was sent before is in doubt if the node refuses it now. Method: the connection ends before the
+    answer, as it does when the rules of the node change, and the next copy is refused by the new rules."""
+    core, far = connected_core()
+    (handle,) = opened(core, far)
+    before = handle.queue.push(b"1")
+    far.sent()
+    core.disconnected()
+    far = FarEnd(core)
+    far.answer_create(far.sent()[0])
+    far.refuse(far.sent()[0], "access denied: write on 's'")
+    with pytest.raises(PushUnknown, match="access denied"):
+        before.result()
+    first = handle.queue.push(b"2")
+    far.refuse(far.sent()[0], "access denied: write on 's'")
+    assert isinstance(first.error, AccessDenied)
+
+
+def test_a_node_that_knows_keys_can_be_followed_by_one_that_does_not() -> None:
+    """Claim: what one node knows is not expected of the next. Method: a push with a key is confirmed; the next
+    connection leads to a node that refuses such pushes, and takes plain ones."""
+    core, far = connected_core()
+    (handle,) = opened(core, far)
+    handle.queue.push_keyed(b"0", b"k", ())
+    far.confirm_rich(far.sent()[0], 0)
+    core.disconnected()
+    plain, keyed = handle.queue.push(b"1"), handle.queue.push_keyed(b"2", b"k", ())
+    far = FarEnd(core)
+    far.answer_create(far.sent()[0])
+    first, second = far.sent()
+    far.refuse(second, "serves no such thing")
+    assert isinstance(keyed.error, RequestRefused)
+    far.confirm(first, 1)
+    assert plain.result() == 1
+
+
+def test_a_push_that_is_too_large_for_the_next_connection_wakes_its_publisher() -> None:
+    """Claim: a publisher that waits for its last push goes on when it fails. Method: the push is made without a
+    connection, and the next one has a framing that cannot carry it."""
+    core = ClientCore()
+    far = FarEnd(core, LEGACY)
+    (handle,) = opened(core, far)
+    core.disconnected()
+    large, room = handle.queue.push(bytes(65_000)), handle.queue.room()
+    far = FarEnd(core, LEGACY)
+    far.answer_create(far.sent()[0])
+    assert isinstance(large.error, RequestRefused)
+    assert room.done
