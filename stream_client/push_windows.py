@@ -16,7 +16,7 @@ from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import InvalidArgument, StreamNotFound
 from stream_client.requests import Requests
 from stream_client.watch import PartitionWatch
-from stream_service.limits import PUBLISHER_ID_BYTES_MAX
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX
 from stream_service.names import partition_of
 
 W = TypeVar("W", bound="PushWindow")
@@ -173,8 +173,8 @@ def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_numbe
             raise InvalidArgument("a publisher id is not empty; leave it out to get a random one")
         if len(publisher_id) > PUBLISHER_ID_BYTES_MAX:
             raise InvalidArgument(f"a publisher id of {len(publisher_id)} bytes; at most {PUBLISHER_ID_BYTES_MAX}")
-        if not isinstance(first_number, int) or first_number < 0:
-            raise InvalidArgument(f"first_number must be an int of 0 or more, not {first_number!r}")
+        if not isinstance(first_number, int) or not 0 <= first_number <= SEQUENCE_MAX:
+            raise InvalidArgument(f"first_number must be an int from 0 to {SEQUENCE_MAX}, not {first_number!r}")
         return SequenceMachine(publisher_id, first_number, None)
     return SequenceMachine(_random_id(), 0, _random_id) if idempotent else None
 

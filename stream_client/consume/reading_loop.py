@@ -100,9 +100,10 @@ class ReadingLoop(ReadPartitions):
         if moved:
             await self._positions.save(self._stream_name, moved)
             for partition, index in moved.items():
-                # While this method waited, somebody may have set the position.
-                if partition not in self._resets:
-                    self.readings[partition].kept_index = index
+                reading = self.readings.get(partition)
+                # While this method waited, somebody may have set the position, or the lease may have been lost.
+                if reading is not None and partition not in self._resets:
+                    reading.kept_index = index
         self._saved(moved)
 
     async def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:

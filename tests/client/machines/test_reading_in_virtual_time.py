@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import pytest
@@ -11,6 +11,7 @@ from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex
 from ockam.actors.message import Message
 from ockam.protocol import error_payload
 from stream_client import NEW, PartitionedConsumer, SavedIndexes
+from stream_client.client import StreamClient
 from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.errors import ClientClosed, PositionBeyondEnd, RequestRefused, RequestTimeout
 from stream_client.streams import PartitionedStream, Stream
@@ -224,3 +225,35 @@ def test_a_partition_that_is_added_takes_no_message_of_another_one_away(refuses:
         with pytest.raises(RequestRefused, match="not now"):
             shell.run(messages.__anext__())
     assert {shell.run(messages.__anext__())[0] for _ in range(2)} == {0, 1}
+
+
+class EndingPositions(SavedIndexes):
+    """Positions whose save is under way when another task ends the consumer."""
+
+    def __init__(self, client: StreamClient) -> None:
+        super().__init__(client, "c")
+        self.end: Callable[[], None] = lambda: None
+
+    async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        await super().save(stream_name, indexes)
+        self.end()
+
+
+def test_a_save_ends_well_if_its_partitions_are_dropped_meanwhile() -> None:
+    """Claim: `save` raises nothing if another task ends the consumer, or a lease is lost, during its wait. Method: the
+    partitions are dropped when the node has answered."""
+    _, node, shell, stream = one()
+    node.fill(0, 1)
+    positions = EndingPositions(shell.client())
+    consumer = stream.consumer(positions)
+    assert shell.run(consumer.messages().__anext__()).index == 0
+    positions.end = consumer._loop.stop
+    shell.run(consumer.save(with_last=True))
+    assert node.indexes[0] == 1
+
+
+def test_a_first_number_that_no_node_stores_is_refused() -> None:
+    """Claim: a publisher begins with a number that can be sent. Method: the first one beyond all numbers."""
+    _, _, _, stream = one()
+    with pytest.raises(ValueError, match="from 0 to"):
+        stream.publisher(publisher_id=b"device", first_number=2**63)
