@@ -38,9 +38,9 @@ class Conversing:
     def _check(self) -> None:
         # A new connection does not reopen a conversation.
         if self._lost is not None:
-            raise self._lost
+            raise self._lost.with_traceback(None)
         if self._was_open and self._core.error is not None:
-            raise self._core.error
+            raise self._core.error.with_traceback(None)
 
     def _note_change(self) -> None:
         if not self._core.is_open and self._was_open:

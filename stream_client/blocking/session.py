@@ -97,6 +97,6 @@ class ClientSession(Requests):
         if not waiting.done:
             self.shell.wait(waiting, timeout_s)
         if waiting.error is not None:
-            raise waiting.error
+            raise waiting.error.with_traceback(None)
         if not waiting.done:
             raise self.silence(timeout_s)

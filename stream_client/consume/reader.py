@@ -121,7 +121,7 @@ class Reader:
         if page is None:
             error, self._error = self._error, None
             assert error is not None, "a page was taken that has not come"
-            raise error
+            raise error.with_traceback(None)
         # The request has failed after some parts of its page. That is reported when they have been taken.
         if self._error is not None:
             self._on_page(self)

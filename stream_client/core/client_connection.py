@@ -138,7 +138,8 @@ class ClientConnection:
 
     def check_open(self) -> None:
         if self.closed is not None:
-            raise self.closed
+            # Each `raise` of one object adds to its traceback, which retains the frames of everybody who got it.
+            raise self.closed.with_traceback(None)
 
     def header(self, route: Route, return_address: Address) -> bytes:
         """Returns the encoded routes of a frame, in the framing of this connection; empty without a connection."""

@@ -278,7 +278,7 @@ class ClientCore:
         """Sends a request to a worker, by its route, or to a partition. `Call` explains `wanted` and `patience`."""
         self.connection.check_open()
         if isinstance(target, PartitionHandle) and target.gone is not None:
-            raise target.gone
+            raise target.gone.with_traceback(None)
         call = Call(target, payload, wanted, self._new_address(), patience)
         self.calls.add(call)
         return call

@@ -108,7 +108,7 @@ class PushQueue:
     def push(self, data: bytes) -> Push:
         """Sends one message, at once or as soon as the route is known. Raises the error that ended the client."""
         if self._connection.closed is not None:
-            raise self._connection.closed
+            raise self._connection.closed.with_traceback(None)
         push = Push(data, self.partition)
         request_id = self._next_request_id
         self._next_request_id = request_id + 1

@@ -103,7 +103,7 @@ class Push(PendingResult):
         """Returns `index`. Raises the push's error, or ValueError if there is no answer yet."""
         if self.error is not None:
             self.taken = True
-            raise self.error
+            raise self.error.with_traceback(None)
         if not self.done:
             raise ValueError("this push has no answer yet: wait for it, or flush its publisher")
         return self.index

@@ -126,7 +126,7 @@ class StreamsInUse:
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None) -> PushQueue:
         """Opens a push queue for one publisher. Raises StreamNotFound if the partition was deleted."""
         if handle.gone is not None:
-            raise handle.gone
+            raise handle.gone.with_traceback(None)
         queue = self._add_queue(handle.name, handle.partition, [], sequences)
         handle.queues.append(queue)
         if handle.route is not None:

@@ -110,7 +110,7 @@ class LeaseMembership:
         """Returns the leased partitions, and those that the node wants back. Raises the error that ended the
         membership."""
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
         if self._machine is None:
             return set(), set()
         now_s = self._session.shell.now_s()

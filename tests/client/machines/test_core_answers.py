@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
+
 import pytest
 
 from ockam.actors.address import local
@@ -14,6 +17,7 @@ from stream_client.core.client_core import SILENT_CHECKS_MAX, ClientCore
 from stream_client.errors import (
     AccessDenied,
     ClientClosed,
+    ClientError,
     ConnectionLost,
     PushFailed,
     PushUnknown,
@@ -341,3 +345,27 @@ def test_a_push_that_is_too_large_for_the_next_connection_wakes_its_publisher() 
     far.answer_create(far.sent()[0])
     assert isinstance(large.error, RequestRefused)
     assert room.done
+
+
+def test_an_error_that_is_raised_again_and_again_does_not_grow() -> None:
+    """Claim: each request to an ended client costs no memory for good. Method: the tracebacks of the same error, which
+    retain the frames of everybody who got it."""
+    core, far = connected_core()
+    (handle,) = opened(core, far)
+    gone, *_ = core.find_handles("gone", [0])
+    core.streams.drop(gone)
+    push = gone.queue.push(b"x")
+    core.close()
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: handle.queue.push(b"x"),
+        lambda: core.pull(handle, 0, 1),
+        push.result,
+        lambda: core.streams.open_queue(gone, None),
+    )
+    for ask in asks:
+        depths = []
+        for _ in range(3):
+            with pytest.raises(ClientError) as caught:
+                ask()
+            depths.append(len(list(traceback.walk_tb(caught.value.__traceback__))))
+        assert depths == depths[:1] * 3
