@@ -144,7 +144,11 @@ class AsyncShell:
             await self._in_doubt.wait()
         # `identify` sends requests of other protocols. It blocks, so it runs in a thread.
         if not self.core.connection.received_bytes and self._tls is None:
-            what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
+            try:
+                what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
+            # Python raises RuntimeError if the system has no room for one more thread.
+            except RuntimeError:
+                what = None
             if what is not None and not self.core.connection.received_bytes:
                 self.core.close(not_a_stream_node(self._address, what))
         # A node sends its first byte even if it does not have the service. Then every request would wait in vain.

@@ -130,8 +130,9 @@ async def _call(line: DialLine[S], address: str, tls: Tls | None, timeout_s: flo
                 await _shake_hands(line, address, layer)
     except TimeoutError as error:
         raise unanswered(address, timeout_s) from error
-    # Trio encodes a name of other letters more strictly than `split_host_port`, which is a UnicodeError.
-    except (OSError, UnicodeError) as error:
+    # Trio encodes a name of other letters more strictly than `split_host_port`, which is a UnicodeError. A name is
+    # looked up in a thread, and Python raises RuntimeError if the system has no room for one more.
+    except (OSError, UnicodeError, RuntimeError) as error:
         raise NodeUnreachable(f"cannot reach a node at {address}: {_reason(error)}") from error
     return layer
 

@@ -10,6 +10,7 @@ import ssl
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -104,6 +105,35 @@ def test_a_slow_node_is_no_stranger(shell: ShellName, node: NodeProcess) -> None
 
     with strangers.answering(strangers.Lazy(node.address)) as address:
         run_in(shell, scenario, address)
+
+
+@pytest.mark.parametrize("shell", ["trio", "asyncio"])
+def test_a_client_for_which_there_is_no_thread_goes_on(
+    shell: ShellName, node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: a system without room for one more thread does not end a program. Method: the look into the server, and
+    the look for its name, raise what Python raises then; the second look for the name succeeds."""
+    real, looks = socket.getaddrinfo, []
+
+    def look(host: Any, *arguments: Any, **named: Any) -> Any:
+        looks.append(host)
+        if len(looks) == 1:
+            raise RuntimeError("can't start new thread")
+        return real(host, *arguments, **named)
+
+    def fail(address: str) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(async_client, "PROBE_AFTER_S", 0.0)
+    monkeypatch.setattr(async_client, "identify", fail)
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect(waits=False) as client:
+            assert await (await client.create(f"threads {shell}")).push(b"x") == 0
+
+    run_in(shell, scenario, f"localhost:{split_host_port(node.address)[1]}")
+    assert len(looks) > 1
 
 
 async def test_a_node_that_was_looked_into_warns_of_nothing(tmp_path: Path) -> None:
