@@ -85,8 +85,10 @@ class StoringForwarder(Forwarder):
         self._waiting_bytes = 0
         self._turn = 0
         self._is_delivering = self._is_cutting = False
-        # Of the page that is under way: the index behind it, the bytes of its data, and the last index to be confirmed.
-        self._page_end = self._page_bytes = 0
+        # Of the page that is under way: the index behind it, the sizes of its data by index, and the last index to be
+        # confirmed.
+        self._page_end = 0
+        self._page_sizes: dict[int, int] = {}
         self._last_sent = -1
 
     def started(self) -> None:
@@ -215,7 +217,7 @@ class StoringForwarder(Forwarder):
     def _deliver(self, page: RichPage) -> None:
         registration, sent = self.registration, []
         self._page_end = page.resume_index
-        self._page_bytes = sum(len(message.data) for message in page.messages)
+        self._page_sizes = {message.index: len(message.data) for message in page.messages}
         for message in page.messages:
             routed = read_routed(message)
             # A repair leaves empty messages. One that the client's framing cannot carry would stop all others.
@@ -269,12 +271,18 @@ class StoringForwarder(Forwarder):
         elif index == self._last_sent:
             self._advance(self._page_end)
         else:
-            self._position = index + 1
+            self._take(index + 1)
             self._truncate()
 
-    def _advance(self, index: int) -> None:
+    def _take(self, index: int) -> None:
+        """Notes that the client has everything before this index."""
         self._position = max(self._position, index)
-        self._waiting_bytes -= self._page_bytes
+        # A page of which only a part was confirmed may never end, since the client can register anew.
+        while self._page_sizes and (first := next(iter(self._page_sizes))) < index:
+            self._waiting_bytes -= self._page_sizes.pop(first)
+
+    def _advance(self, index: int) -> None:
+        self._take(index)
         if self._position >= self._next and not self._link.pending:
             self._waiting_bytes = 0
         self._is_delivering = False

@@ -191,6 +191,23 @@ async def test_what_a_full_disk_refused_does_not_wait(tmp_path: Path, monkeypatc
         assert await sender.forward(ALICE, b"room")
 
 
+async def test_what_a_client_has_confirmed_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: a confirmed message takes nothing of the room, also if its page is never confirmed to the end, because the
+    client always registers anew before that. Method: two messages wait at a time, of the three for which there is
+    room."""
+    monkeypatch.setattr(storing, "WAITING_BYTES_MAX", 1_000)
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running), await connect(running)
+        await client.register_own("alice", confirms=True)
+        assert await sender.forward(ALICE, bytes(300))
+        for number in range(5):
+            assert await sender.forward(ALICE, bytes(300))
+            client = await connect(running)
+            await client.register_own("alice", confirms=True)
+            assert await client.take(1) == [(number, bytes(300))]
+            await wait_until(lambda: waits(running)[0] == 1)
+
+
 async def test_a_repeated_confirm_confirms_nothing_more(tmp_path: Path) -> None:
     """Claim: a second confirm of a message, while the next ones are read, has none of these come twice."""
     async with forwarding_node(tmp_path) as running:
