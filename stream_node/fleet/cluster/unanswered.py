@@ -14,6 +14,7 @@ from index_service.protocol import INDEX, INDEX_PARTITIONED, SaveIndex, SavePart
 from ockam.actors.address import Address, Route
 from ockam.actors.message import Message
 from ockam.protocol import ProtocolError
+from ockam.transport.forwarding import has_more
 from stream_service.extensions import TOLD
 from stream_service.protocol import PULL, PUSH, PullResponse, PushConfirm, Status
 from stream_service.push_codec import BATCH_TAG, BATCH_TAG_BYTES, decode_push
@@ -72,7 +73,8 @@ class UnansweredRequests:
     def answered(self, messages: Sequence[Message]) -> None:
         for message in messages:
             found = self._open.get(message.onward_route)
-            if found is None:
+            # At the end of a stream, a pull stays open while a further part of its page is to come.
+            if found is None or has_more(message.payload):
                 continue
             found.count -= _pushes(message.payload)
             if found.lost:
