@@ -50,11 +50,15 @@ class Followers:
         self._now_us = now_us
         self._role_changed = role_changed
         self._own_address = own_address
-        # When each mirror last asked, by the id of its source. A stream that is made again has another id.
-        self._heard_us: dict[int, dict[AskingMirror, int]] = {}
+        # When each mirror last asked, by its source.
+        self._heard_us: dict[Identity, dict[AskingMirror, int]] = {}
 
-    def add(self, row: FollowerRow) -> None:
-        self._heard_us.setdefault(row.stream_id, {})[AskingMirror(row.address, row.stream_name)] = row.heard_us
+    def add(self, identity: Identity, row: FollowerRow) -> None:
+        self._heard_us.setdefault(identity, {})[AskingMirror(row.address, row.stream_name)] = row.heard_us
+
+    def forget(self, identity: Identity) -> None:
+        """Forgets the mirrors of a stream that was deleted."""
+        self._heard_us.pop(identity, None)
 
     def begin_asking(self, identity: Identity, fences: MirrorRow | None, nursery: trio.Nursery) -> None:
         """Makes a partition refuse pushes until its mirrors were asked whether one of them has taken its place.
@@ -62,7 +66,7 @@ class Followers:
         taken the place of this stream in turn."""
         # Everybody who may be the primary now is asked.
         stream = LocalStream(self._directory, identity)
-        mirrors = list(self._heard_us.get(stream.get_worker().bounds.stream_id, ()))
+        mirrors = list(self._heard_us.get(identity, ()))
         if fences is not None and AskingMirror(fences.source, fences.source_name) not in mirrors:
             mirrors.append(AskingMirror(fences.source, fences.source_name))
         # An earlier version stored every address that a mirror sent.
@@ -85,7 +89,7 @@ class Followers:
         except MirrorError:
             # A stream that a part of the node writes cannot become a mirror, so its mirrors are not asked.
             return
-        known, now_us = self._heard_us.setdefault(stream_id, {}), self._now_us()
+        known, now_us = self._heard_us.setdefault(identity, {}), self._now_us()
         recent_us = now_us - REFRESH_S * 1_000_000
         # A mirror asks all the time; its row is written at most once in REFRESH_S.
         if known.get(mirror, recent_us) > recent_us:
@@ -131,7 +135,7 @@ class Followers:
             logger.warning("mirror_not_forgotten", stream=identity[0], reason=str(error))
             return
         for mirror in mirrors:
-            self._heard_us.get(stream_id, {}).pop(mirror, None)
+            self._heard_us.get(identity, {}).pop(mirror, None)
 
     async def _write(self, identity: Identity, row: FollowerRow) -> None:
         def write(session: Session) -> list[FollowerRow]:
@@ -142,15 +146,15 @@ class Followers:
         try:
             rows = await do(self._directory.storage.submit_write, write)
         except StorageError as error:
-            self._heard_us[row.stream_id].pop(AskingMirror(row.address, row.stream_name), None)
+            self._heard_us.get(identity, {}).pop(AskingMirror(row.address, row.stream_name), None)
             logger.warning("mirror_not_written_down", stream=identity[0], reason=str(error))
             return
         written = {AskingMirror(each.address, each.stream_name) for each in rows}
         # Mirrors that have asked since are being stored themselves.
-        known = self._heard_us[row.stream_id].items()
-        self._heard_us[row.stream_id] = {
-            mirror: heard_us for mirror, heard_us in known if mirror in written or heard_us >= row.heard_us
-        }
+        known = self._heard_us.get(identity, {})
+        for mirror, heard_us in list(known.items()):
+            if mirror not in written and heard_us < row.heard_us:
+                del known[mirror]
 
 
 PATIENCE_S = 3.0

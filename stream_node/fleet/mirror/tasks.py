@@ -87,7 +87,7 @@ class MirrorTasks:
         for each in stored:
             identity = (each.record.name, each.record.partition)
             for follower in each.followers:
-                self._followers.add(follower)
+                self._followers.add(identity, follower)
             if each.mirror is not None and each.mirror.follows:
                 self.note_role(identity, each.mirror)
             elif each.mirror is not None or each.followers:
@@ -151,6 +151,8 @@ class MirrorTasks:
                 self._copy_stream(name, row)
             else:
                 self.begin(identity, partial(self._fence, mirror))
+        elif not self._node.is_registered(stream_address(*identity)):
+            self._followers.forget(identity)
         # The last mirror of the stream is gone, so its copier has nothing to do.
         if not self._following[name]:
             del self._following[name]
@@ -173,7 +175,7 @@ class MirrorTasks:
             self._forget(mirror.stream.identity)
             # The former source is stored as a mirror now.
             if follower is not None:
-                self._followers.add(follower)
+                self._followers.add(mirror.stream.identity, follower)
 
     def _copy_stream(self, name: str, row: MirrorRow) -> None:
         copier = self.copiers.get(name)

@@ -14,6 +14,7 @@ from ockam.actors.address import Route
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.node.process import NodeProcess
 from stream_node.node.services import stored_streams
+from stream_service.extensions import DELETE, DeleteRequest
 from stream_service.follower_rows import FOLLOWERS_MAX, FORGET_S, FollowerRow, note_follower
 from stream_service.mirror_codec import decode_mirror_page
 from stream_service.mirroring import MIRROR, AskingMirror, MirrorPull, Role
@@ -22,6 +23,7 @@ from stream_service.protocol import Status
 from stream_storage.contract import Session
 from tests.stream_node.fleet.mirror.mirrors import add, follows_to, is_in, request, role_of, wait_for
 from tests.support.databases import open_database
+from tests.support.rich import ask
 from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import stream_peer
 
@@ -115,3 +117,17 @@ def test_a_mirror_that_was_not_heard_of_for_long_is_forgotten(tmp_path: Path) ->
     session.commit()
     session.close()
     database.close()
+
+
+async def test_a_deleted_stream_leaves_no_mirrors_in_memory(tmp_path: Path) -> None:
+    """Claim: a node on which streams with mirrors come and go does not grow. Method: the request of a mirror for each
+    stream, which is deleted then."""
+    async with served(tmp_path / "a") as a, stream_peer(a.address) as peer:
+        assert a.server._parts is not None
+        heard_us = a.server._parts.services._mirrors._tasks._followers._heard_us
+        for name in ("s", "t"):
+            route = await peer.create(name)
+            await peer.ask(route, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0, AskingMirror("127.0.0.1:1", name))))
+            assert list(heard_us) == [(name, 0)]
+            await ask(peer, route, DELETE, DeleteRequest(1))
+            assert not heard_us
