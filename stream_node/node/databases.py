@@ -64,7 +64,11 @@ def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
 
 def check_url(url: str) -> None:
     """Raises ConfigError if the URL of a database is of another kind, or contains a password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        # The URL may contain a password, and the text of the error the URL.
+        raise ConfigError("database: its host cannot be read; write postgresql://USER@HOST:PORT/DATABASE") from error
     if parts.scheme not in SCHEMES:
         raise ConfigError(
             "database: the node knows postgresql://USER@HOST:PORT/DATABASE; without this setting, it keeps an SQLite "

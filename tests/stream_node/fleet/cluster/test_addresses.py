@@ -16,6 +16,7 @@ from stream_client import blocking
 from stream_node.fleet.cluster_settings import NAME_CHARS_MAX, check_cluster
 from stream_node.fleet.worker_sockets import listen_alone
 from stream_node.node.config import Config, ConfigError
+from stream_node.node.databases import check_url
 from stream_node.node.process import NodeNotStarted, NodeProcess
 from tests.support.postgres import PostgresServer
 
@@ -108,3 +109,10 @@ def test_ports_that_workers_cannot_have_are_refused(tmp_path: Path, address: str
         node,
     ):
         pass
+
+
+def test_a_url_of_a_database_that_cannot_be_read_is_a_mistake_in_a_setting() -> None:
+    """Claim: it is told in one sentence, which shows no password of the URL."""
+    for url in ("postgresql://someone:secret@[::1/streams", "postgresql://someone:secret@\uff0f/streams"):
+        with pytest.raises(ConfigError, match=r"^database: its host cannot be read; write postgresql://USER@HOST"):
+            check_url(url)
