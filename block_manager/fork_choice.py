@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from block_manager.errors import BlockStoreError
 from block_manager.manager import BlockManager
 from block_manager.tree import Block
 
@@ -32,7 +33,8 @@ class ForkChoice:
     """ForkChoice: the heaviest branch of the blocks that were added. Only one thread may use it.
 
     head: the newest block of the heaviest branch; None before the first block.
-    dropped_count: the orphans that were dropped: there were too many, or their number is not above their parent's.
+    dropped_count: the orphans that were dropped: there were too many, their number is not above their parent's, or
+        another block has their id.
 
     Invariant: `_tips` has the blocks in the manager that have no child that was added here, each with one reference.
     `_orphans` has the blocks whose parent is not in the manager, by the id of the parent.
@@ -78,19 +80,27 @@ class ForkChoice:
         if not self._manager.contains(block.previous_id):
             self._keep_orphan(block)
             return None
-        best = self._put(block)
         # The list grows while the loop runs over it: each orphan that is put may be the parent of others.
-        descendants = [block]
-        for parent in descendants:
-            for child in self._take_orphans(parent.block_id):
-                if child.number <= parent.number:
-                    self.dropped_count += 1
-                    continue
-                descendants.append(child)
-                best = self._heavier(best, self._put(child))
-        if self.head is not None and self._weight(best) <= self._weight(self.head):
-            return None
-        change = self._change_to(best)
+        descendants, taken = [block], list[Block]()
+        try:
+            best = self._put(block)
+            for parent in descendants:
+                children = self._take_orphans(parent.block_id)
+                taken += children
+                for child in children:
+                    if child.number <= parent.number or self._is_taken(child):
+                        self.dropped_count += 1
+                        continue
+                    descendants.append(child)
+                    best = self._heavier(best, self._put(child))
+            if self.head is not None and self._weight(best) <= self._weight(self.head):
+                return None
+            change = self._change_to(best)
+        except BlockStoreError:
+            # The next try must find the same descendants, even those that are put already.
+            for each in taken:
+                self._keep_orphan(each)
+            raise
         self.head = best
         return change
 
@@ -123,6 +133,10 @@ class ForkChoice:
             if self._tips.pop(block.previous_id, None) is not None:
                 self._manager.unref_block(block.previous_id)
         return block
+
+    def _is_taken(self, block: Block) -> bool:
+        (known,) = self._manager.get([block.block_id])
+        return known is not None and known != block
 
     def _heavier(self, block: Block, other: Block) -> Block:
         return other if self._weight(other) > self._weight(block) else block

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from block_manager import NULL_BLOCK_ID, Block, BlockManager, ForkChoice, MemoryStore, NumberNotIncreasing, open_store
+from block_manager import (
+    NULL_BLOCK_ID,
+    Block,
+    BlockManager,
+    BlockStoreError,
+    ForkChoice,
+    MemoryStore,
+    NumberNotIncreasing,
+    open_store,
+)
 
 
 def weight_of(block: Block) -> int:
@@ -103,6 +113,53 @@ def test_orphans_are_bounded_and_the_last_ones_go(tmp_path: Path) -> None:
     choice.add(Block("f", "e", 3))
     assert choice.add(Block("e", "c2", 3)) is not None
     assert (choice.dropped_count, list(choice.orphans())) == (3, [])
+
+
+def test_an_orphan_whose_id_another_block_has_costs_only_itself() -> None:
+    """Claim: an orphan that cannot be put, as another block took its id meanwhile, keeps no other one from the branch.
+    Method: the parent comes after two children, of which the first has the id of the head."""
+    choice = ForkChoice(BlockManager(), lambda block: block.number)
+    choice.add(Block("g", NULL_BLOCK_ID, 0))
+    choice.add(Block("x", "g", 1, b"one"))
+    for orphan in (Block("x", "p", 2, b"another"), Block("y", "p", 3), Block("z", "y", 4)):
+        choice.add(orphan)
+    change = choice.add(Block("p", "g", 1))
+    assert change is not None
+    assert [block.block_id for block in change.apply] == ["p", "y", "z"]
+    assert choice.dropped_count == 1
+
+
+def test_an_add_that_failed_is_repeated_with_its_orphans() -> None:
+    """Claim: after a store that could not be read, the same call leads to the whole branch. Method: the store fails at
+    each of its reads in turn; each time the block is added once more."""
+
+    class Failing(MemoryStore):
+        reads_left = -1
+
+        def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
+            self.reads_left -= 1
+            if self.reads_left == -1:
+                raise BlockStoreError("no answer")
+            return super().get(block_ids)
+
+    failures = 0
+    for reads in range(30):
+        store, manager = Failing([Block("g", NULL_BLOCK_ID, 0)]), BlockManager()
+        manager.add_store("chain", store)
+        choice = ForkChoice(manager, lambda block: block.number, "chain")
+        for orphan in (Block("y", "p", 3), Block("w", "p", 2), Block("z", "y", 4)):
+            choice.add(orphan)
+        store.reads_left = reads
+        try:
+            change = choice.add(Block("p", "g", 1))
+        except BlockStoreError:
+            failures += 1
+            change = choice.add(Block("p", "g", 1))
+        assert change is not None
+        assert [block.block_id for block in change.apply] == ["p", "y", "z"]
+        assert not list(choice.orphans())
+        manager.check_integrity()
+    assert 2 < failures < 30
 
 
 def test_a_store_on_disk_goes_on_where_it_was(tmp_path: Path) -> None:
