@@ -122,7 +122,9 @@ class ChainPublisher:
             yield ReorgSession(channel, self._transport)
             await self._transport.send({channel.topic: channel.complete()})
         except BaseException as error:
-            if channel.state is ChannelState.OPEN:
+            # Consumers ignore what comes after a ReorgComplete, so one that may not be stored is no end.
+            if channel.state is not ChannelState.NEW:
+                channel.state = ChannelState.OPEN
                 await self._give_up(channel, error)
             raise
 
@@ -187,11 +189,17 @@ class ReorgSession:
         """Sends the next blocks of the reorg, in order, each with all its sub batches. Raises `ReorgOrder`, for example
         if a block is not a child of the block before it."""
         records = []
-        for block in blocks:
-            records += self.channel.add_block(block.payload)
-            for id_, contents in block.sub_batches.items():
-                records += self.channel.send_sub_batch(block.payload.hash, id_, contents.deletes, contents.updates)
-        await self._transport.send({self.channel.topic: records})
+        try:
+            for block in blocks:
+                records += self.channel.add_block(block.payload)
+                for id_, contents in block.sub_batches.items():
+                    records += self.channel.send_sub_batch(block.payload.hash, id_, contents.deletes, contents.updates)
+            await self._transport.send({self.channel.topic: records})
+        except BaseException:
+            # It is unknown what was stored, so the normal feed may send these blocks.
+            for block in blocks:
+                self.channel.forget(block.payload.hash)
+            raise
 
 
 @asynccontextmanager

@@ -79,6 +79,10 @@ class ReorgChannel:
         self._open.remove((hash_, id_))
         return records
 
+    def forget(self, hash_: bytes) -> None:
+        """Allows a block to be sent on the normal feed, after the transport failed to send it on this channel."""
+        self._producer.forget(hash_)
+
     def complete(self) -> list[Record]:
         """Returns the ReorgComplete message. Raises `ReorgOrder` if a sub batch was not sent, or if no new block is
         heavier than the heaviest removed block."""

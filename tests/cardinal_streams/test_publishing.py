@@ -12,7 +12,7 @@ from cardinal_streams.errors import TransportError, UnknownSubBatch
 from cardinal_streams.message.types import Record
 from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.transports.file_transport import FileTransport
-from tests.cardinal_streams.chains import EVERYTHING, NEW, OLD, Ledger, hashes
+from tests.cardinal_streams.chains import EVERYTHING, NEW, OLD, Ledger, blocks_of, hashes
 from tests.cardinal_streams.helpers import hash_of, payload
 from tests.cardinal_streams.world import GENESIS
 
@@ -88,3 +88,48 @@ async def test_a_reorg_that_could_not_be_announced_is_given_up(tmp_path: Path) -
     transport.close()
     assert ledger.hashes == hashes(OLD)
     assert ledger.reverts == 1
+
+
+async def test_blocks_that_a_reorg_could_not_send_are_sent_on_the_normal_feed(tmp_path: Path) -> None:
+    """Claim: a block that failed on the channel of a reorg does not count as sent. Method: the transport fails while
+    the channel sends; then the same blocks go to the normal feed, where they are a heavier fork."""
+    transport = FailingTransport(tmp_path / "recording")
+    async with publish(EVERYTHING, transport) as publisher:
+        await publisher.send(OLD[:3])
+
+        async def fail() -> None:
+            async with publisher.reorg(OLD[1].payload.hash, 2, 30) as channel:
+                transport.fails = True
+                try:
+                    await channel.send(NEW)
+                finally:
+                    transport.fails = False
+
+        with pytest.raises(TransportError):
+            await fail()
+        assert await publisher.send(NEW) == len(NEW)
+    ledger = await read_all(transport)
+    transport.close()
+    assert ledger.hashes == hashes(OLD[:2], NEW)
+
+
+async def test_a_reorg_whose_end_could_not_be_sent_is_given_up(tmp_path: Path) -> None:
+    """Claim: consumers do not rest for a reorg whose ReorgComplete was not stored. Method: the transport refuses this
+    message alone; without the ReorgAbandoned, the consumer would stop within the reorg."""
+
+    class Endless(FailingTransport):
+        async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
+            if any(record.key[0] == 6 for records in outgoing.values() for record in records):
+                raise TransportError("no room")
+            await super().send(outgoing)
+
+    transport = Endless(tmp_path / "recording")
+    async with publish(EVERYTHING, transport) as publisher:
+        await publisher.send(OLD)
+        with pytest.raises(TransportError, match="no room"):
+            async with publisher.reorg(OLD[1].payload.hash, 2, 100) as channel:
+                await channel.send(NEW)
+        await publisher.send(more := blocks_of("n", "n11", 12, 1, bonus=5))
+    ledger = await read_all(transport)
+    transport.close()
+    assert ledger.hashes == hashes(OLD[:2], NEW, more)
