@@ -114,6 +114,11 @@ class Consumption(Generic[M, T]):
 
     def checkpoint(self) -> Checkpoint:
         """Returns the checkpoint after the last item that is done. Another consumer can continue with it."""
+        # A topic that is younger than this consumer tells by its messages when it was created.
+        for receiver in self._feeds.receivers():
+            self._created = self._created | {
+                source: at for source, at in receiver.created.items() if split_source(source)[0] in self._topics
+            }
         return msgspec.structs.replace(self.machine.checkpoint(), created=self._created)
 
     async def save(self) -> None:

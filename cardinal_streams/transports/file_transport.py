@@ -191,10 +191,11 @@ class FileTransport:
 
 
 class FileReceiver:
-    """A `Receiver` over a replay of a file. It does not know where partitions end, so `ends` is empty."""
+    """A `Receiver` over a replay of a file. It does not know where partitions end, nor when they were created."""
 
     def __init__(self, deliveries: Generator[Delivery, None, None]) -> None:
         self.ends: Mapping[str, int] = {}
+        self.created: Mapping[str, int] = {}
         self._deliveries = deliveries
 
     async def receive_some(self) -> Sequence[Delivery]:

@@ -208,6 +208,7 @@ class KafkaReceiver:
     ) -> None:
         self.holes = holes
         self.ends: dict[str, int] = {}
+        self.created: dict[str, int] = {}
         self._kafka = kafka
         self._consumer = consumer
         self._stop_at_end = stop_at_end

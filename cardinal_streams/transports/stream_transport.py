@@ -101,10 +101,14 @@ class StreamTransport:
         return found
 
     async def created(self, topics: Collection[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
         for topic in topics:
             for info in await self._infos(topic):
-                self._created[source_of(topic, info.partition)] = info.created_us
-        return dict(self._created)
+                found[source_of(topic, info.partition)] = info.created_us
+        # Partitions that a topic does not have any more are forgotten.
+        others = {source: at for source, at in self._created.items() if split_source(source)[0] not in topics}
+        self._created = others | found
+        return found
 
     @asynccontextmanager
     async def subscribe(
@@ -210,6 +214,7 @@ class StreamReceiver:
         on_hole: OnHole | None = None,
     ) -> None:
         self.ends: dict[str, int] = {}
+        self.created: dict[str, int] = {}
         self.holes = 0
         self._stop_at_end = stop_at_end
         self._page_messages = page_messages
@@ -302,7 +307,7 @@ class StreamReceiver:
         if page.created_us is not None:
             if reader.created_us not in (0, page.created_us):
                 raise StreamRemade(self._streams[reader].name, self._streams[reader].partition, expected)
-            reader.created_us = page.created_us
+            reader.created_us = self.created[source] = page.created_us
         if page.next_index is None:
             raise RequestRefused(f"the node does not answer node/stream_pull/1, without which {source} has no keys")
         self.ends[source] = page.next_index

@@ -57,6 +57,10 @@ class Receiver(Protocol):
     def ends(self) -> Mapping[str, int]:
         """The offset after the last record of each source (`topic:partition`), as far as the receiver knows it."""
 
+    @property
+    def created(self) -> Mapping[str, int]:
+        """When each source (`topic:partition`) was created, as far as the receiver knows it (`Transport.created`)."""
+
     async def receive_some(self) -> Sequence[Delivery]:
         """Waits for messages, and returns them. An empty sequence means that the subscription has ended."""
 

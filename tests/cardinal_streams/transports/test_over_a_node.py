@@ -223,6 +223,43 @@ class TestPositions:
         assert remade, "the new topics are told"
         assert {topic for topic, _ in remade} <= set(EVERYTHING.topics)
 
+    async def test_topics_that_came_after_the_consumer_are_known_when_they_are_made_again(self, tmp_path: Path) -> None:
+        """Claim: a consumer that was there before its topics saves when they were created, so that it notices others
+        with their names. Method: the second topics have as many messages as the first; nothing of them is skipped."""
+        told: list[object] = []
+        async with served_transport(tmp_path) as (running, transport), transport_to(running.address) as other:
+            store = NodeCheckpoints(transport.client, "reader")
+            async with consume(EVERYTHING, transport, store, start=GENESIS.start) as updates:
+                async with publish(EVERYTHING, other) as publisher:
+                    await publisher.send(OLD)
+                left = len(OLD)
+                with trio.fail_after(PATIENCE_S):
+                    while left:
+                        update = await anext(updates)
+                        left -= len(update.added)
+                        update.done()
+            for topic in EVERYTHING.topics:
+                await (await other.client.get_stream(topic)).delete()
+            async with transport_to(running.address) as anew:
+                async with publish(EVERYTHING, anew) as publisher:
+                    await publisher.send(new := blocks_of("n", "g", 1, 10))
+                async with consume(
+                    EVERYTHING, anew, store, start=GENESIS.start, stop_at_end=True, on_event=told.append
+                ) as updates:
+                    found = [batch.hash async for update in updates for batch in update.added]
+        assert found == hashes(new)[1:]
+        assert any(isinstance(each, StreamRemade) for each in told)
+
+    async def test_partitions_that_a_topic_lost_are_not_told(self, tmp_path: Path) -> None:
+        """Claim: `created` tells of the present partitions alone: an old time would pass for another stream as soon as
+        the topic grows again."""
+        async with served_transport(tmp_path) as (_, transport):
+            for partitions in (3, 1):
+                stream = await transport.client.create_partitioned("ta", partitions)
+                assert sorted(await transport.created(["ta"])) == [f"ta:{n}" for n in range(partitions)]
+                await stream.delete()
+            assert await transport.created(["ta"]) == {}
+
     async def test_an_offset_that_is_set_beside_a_running_consumer_is_not_overwritten(self, tmp_path: Path) -> None:
         async with served_transport(tmp_path, partitions=1) as (_, transport):
             async with publish(EVERYTHING, transport) as publisher:
