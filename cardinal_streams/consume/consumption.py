@@ -229,8 +229,10 @@ class Consumption(Generic[M, T]):
 
     def _is_at_end(self) -> bool:
         """Whether all feeds that may be read now were read to their present ends, as far as these are known."""
-        lags = self.lags().values()
-        return self._feeds.all_ended(self._is_allowed) or (bool(lags) and max(lags) <= 0)
+        receivers = self._feeds.receivers(self._is_allowed)
+        ends = [each for receiver in receivers for each in receiver.ends.items()]
+        is_read = bool(ends) and all(self._read.get(source, 0) >= end for source, end in ends)
+        return is_read or self._feeds.all_ended(self._is_allowed)
 
     def _may_end(self) -> bool:
         feeds = self.machine.feeds

@@ -98,8 +98,8 @@ class FeedSet:
     def all_ended(self, is_allowed: Callable[[Feed], bool]) -> bool:
         return all(feed.ended and not feed.has_page for feed in self._feeds.values() if is_allowed(feed))
 
-    def receivers(self) -> list[Receiver]:
-        return [feed.receiver for feed in self._feeds.values() if feed.receiver is not None]
+    def receivers(self, is_allowed: Callable[[Feed], bool] = lambda feed: True) -> list[Receiver]:
+        return [feed.receiver for feed in self._feeds.values() if feed.receiver is not None and is_allowed(feed)]
 
     def wake(self) -> None:
         self._changed.set()

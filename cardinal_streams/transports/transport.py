@@ -55,7 +55,8 @@ class Receiver(Protocol):
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """The offset after the last record of each source (`topic:partition`), as far as the receiver knows it."""
+        """The offset after the last record of each source (`topic:partition`), as far as the receiver knows it.
+        Deleted records do not count."""
 
     @property
     def created(self) -> Mapping[str, int]:

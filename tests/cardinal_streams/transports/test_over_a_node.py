@@ -14,7 +14,7 @@ from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.transports.stream_transport import StreamTransport
-from stream_client import PositionBeyondEnd, PositionReset, SavedIndexes, StreamRemade, set_position
+from stream_client import PositionBeyondEnd, PositionReset, SavedIndexes, StreamNotFound, StreamRemade, set_position
 from tests.cardinal_streams.chains import (
     EVERYTHING,
     OLD,
@@ -92,6 +92,24 @@ class TestChain:
         assert ledger.hashes == hashes(OLD)
         assert len(again.hashes) == 16
 
+    async def test_a_producer_goes_on_after_its_topics_were_deleted(self, tmp_path: Path) -> None:
+        """Claim: the send that meets the deletion raises, and the next one makes the topics again."""
+        async with served_transport(tmp_path) as (_, transport):
+            async with publish(EVERYTHING, transport, redundant=False) as publisher:
+                await publisher.send(OLD[:2])
+                for topic in EVERYTHING.topics:
+                    await (await transport.client.get_stream(topic)).delete()
+                with pytest.raises(StreamNotFound):
+                    await publisher.send(OLD[2:4])
+                assert await publisher.send(OLD[2:4]) == 2
+            ledger = Ledger(OLD[1].payload.hash)
+            async with consume(
+                EVERYTHING, transport, start=Start(ledger.hashes[0], 2, 20), stop_at_end=True
+            ) as updates:
+                async for update in updates:
+                    ledger.apply(update)
+        assert ledger.hashes == [block.payload.hash for block in OLD[1:4]]
+
     async def test_a_key_that_no_node_stores_is_refused_before_anything_is_sent(self, tmp_path: Path) -> None:
         long = payload("a", "g", 1, updates={"a/" + "x" * 5_000: b"1", "a/short": b"2"})
         async with served_transport(tmp_path) as (_, transport):
@@ -113,6 +131,23 @@ class TestChain:
                 assert [delivery.offset for delivery in await receiver.receive_some()] == [4, 5, 6, 7, 8, 9]
                 assert receiver.holes == 4
         assert holes == [("ta:0", 0, 4)]
+
+    async def test_records_that_are_gone_at_the_end_are_not_waited_for(self, tmp_path: Path) -> None:
+        """Claim: a consumer is at the end although the newest records of some partitions were deleted before it read
+        them, as by a retention. Method: ten blocks are deleted; a chain without a start block begins with the next."""
+        (after,) = blocks_of("o", "o10", 11, 1)
+        async with served_transport(tmp_path) as (_, transport):
+            async with publish(EVERYTHING, transport) as publisher:
+                await publisher.send(OLD)
+                for topic in EVERYTHING.topics:
+                    for stream in (await transport.client.get_stream(topic)).partitions:
+                        await stream.truncate((await stream.info()).next_index)
+                await publisher.send([after])
+            async with consume(EVERYTHING, transport) as updates:
+                with trio.fail_after(PATIENCE_S):
+                    update = await anext(updates)
+                assert set(updates.lags().values()) == {0}
+        assert [batch.hash for batch in update.added] == [after.payload.hash]
 
     async def test_a_stream_that_was_made_again_is_told(self, tmp_path: Path) -> None:
         async with served_transport(tmp_path, partitions=1) as (_, transport):
