@@ -25,6 +25,7 @@ from stream_client import (
     RequestRefused,
     Stream,
     StreamClient,
+    StreamNotFound,
     StreamRemade,
 )
 from stream_client.consume.merge import Merge
@@ -74,7 +75,7 @@ class StreamTransport:
         self._on_hole = on_hole
         self._publishers: dict[str, list[Publisher]] = {}
         self._watches: dict[str, PartitionWatch] = {}
-        self._grown: set[str] = set()
+        self._outdated: set[str] = set()
         self._created: dict[str, int] = {}
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
@@ -85,13 +86,18 @@ class StreamTransport:
             if len(key) > KEY_BYTES_MAX:
                 raise PayloadOutOfRange(f"a key of {len(key)} bytes; a stream stores keys of at most {KEY_BYTES_MAX}")
         sent: list[tuple[Publisher, Push]] = []
-        for topic, records in outgoing.items():
-            self._follow_growth(topic)
-            publishers = self._publishers.get(topic) or await self._open_publishers(topic)
-            for key, value in records:
-                publisher = publishers[partition_of(key, len(publishers))]
-                sent.append((publisher, await publisher.push(value, key=key)))
-        await _all_confirmed(sent)
+        try:
+            for topic, records in outgoing.items():
+                self._close_outdated(topic)
+                publishers = self._publishers.get(topic) or await self._open_publishers(topic)
+                for key, value in records:
+                    publisher = publishers[partition_of(key, len(publishers))]
+                    sent.append((publisher, await publisher.push(value, key=key)))
+            await _all_confirmed(sent)
+        except StreamNotFound:
+            # One of these topics was deleted. The next call makes it again, or finds the one that has its name now.
+            self._outdated.update(outgoing.keys() & self._watches.keys())
+            raise
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -150,7 +156,7 @@ class StreamTransport:
         for watch in self._watches.values():
             watch.stop()
         self._watches.clear()
-        self._grown.clear()
+        self._outdated.clear()
         for publishers in self._publishers.values():
             for publisher in publishers:
                 publisher.close()
@@ -176,10 +182,11 @@ class StreamTransport:
         wanted = len(there) or (1 if is_reorg_topic(topic) else self.partitions)
         return (await self.client.create_partitioned(topic, wanted)).partitions
 
-    def _follow_growth(self, topic: str) -> None:
-        """Forgets the publishers of a topic that has more partitions by now: a key belongs to another one then."""
-        if topic in self._grown:
-            self._grown.discard(topic)
+    def _close_outdated(self, topic: str) -> None:
+        """Forgets the publishers of a topic that was deleted, or that has more partitions by now: a key belongs to
+        another one then."""
+        if topic in self._outdated:
+            self._outdated.discard(topic)
             self._watches.pop(topic).stop()
             for publisher in self._publishers.pop(topic, ()):
                 publisher.close()
@@ -192,7 +199,7 @@ class StreamTransport:
         if topic not in self._publishers:
             self._publishers[topic] = [stream.publisher(self._window, keep_failed=True) for stream in streams]
             self._watches[topic] = PartitionWatch(
-                self.client.session, topic, len(streams), lambda partitions: self._grown.add(topic)
+                self.client.session, topic, len(streams), lambda partitions: self._outdated.add(topic)
             )
         return self._publishers[topic]
 
@@ -296,6 +303,9 @@ class StreamReceiver:
         reader.waits = page.at_end and not self._stop_at_end
         if deliveries:
             self._next[reader] = deliveries[-1].offset + 1
+        # Records at the end can be deleted already. Whoever waits for them would never be at the end.
+        if page.at_end:
+            self.ends[source_of(topic, partition)] = self._next[reader]
         if self._stop_at_end and page.at_end:
             reader.stop()
             del self._next[reader]
