@@ -3,9 +3,10 @@ end. Reading and writing run in worker threads, under trio or asyncio."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import AsyncIterator, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ from cardinal_streams.message.types import Record
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.recording import MAGIC, RecordingReader, encode_deliveries
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic, partition_of
-from ockam.files.durable_files import sync_names
+from ockam.files.durable_files import CANNOT_BE_LOCKED, sync_names
 
 READ_BYTES = 256 * 1024
 # The largest number of deliveries that one call to a worker thread returns.
@@ -37,21 +38,29 @@ class RecorderStatistics(msgspec.Struct, frozen=True):
 class Recorder:
     """Appends deliveries to a recording, and creates the file if it does not exist. Use it in a `with` block.
 
-    A torn file is cut after its last complete record. A damaged file raises `RecordingError`, and is not changed. An
-    error of the file system closes the recorder; the record that was written last can then be incomplete."""
+    A torn file is cut after its last complete record. A damaged file raises `RecordingError`, and is not changed; a
+    file that another recorder has open does, too. An error of the file system closes the recorder; the record that was
+    written last can then be incomplete."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.next_offsets: dict[str, int] = {}
         self._recorded = 0
         is_new = not self.path.exists()
-        end = 0 if is_new else _scan(self.path, self.next_offsets)
-        self._file: BinaryIO | None = open(self.path, "x+b" if is_new else "r+b")  # noqa: SIM115
-        self._cut = self._file.seek(0, os.SEEK_END) - end
-        self._file.truncate(end)
-        self._file.seek(end)
-        if end == 0:
-            self._write(MAGIC)
+        file = open(self.path, "x+b" if is_new else "r+b")  # noqa: SIM115
+        self._file: BinaryIO | None = file
+        try:
+            # Two recorders would write their records over each other's.
+            _lock(file)
+            end = 0 if is_new else _scan(self.path, self.next_offsets)
+            self._cut = file.seek(0, os.SEEK_END) - end
+            file.truncate(end)
+            file.seek(end)
+            if end == 0:
+                self._write(MAGIC)
+        except BaseException:
+            self.close()
+            raise
         # The folder is synced even if the file existed: the process that created the file may have been killed before
         # it synced the folder.
         sync_names(self.path)
@@ -65,9 +74,9 @@ class Recorder:
             _note(delivery, self.next_offsets)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def statistics(self) -> RecorderStatistics:
         return RecorderStatistics(self._recorded, self._cut)
@@ -88,7 +97,9 @@ class Recorder:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError:
-            self.close()
+            # What could not be written is tried once more, and is lost either way.
+            with suppress(OSError):
+                self.close()
             raise
 
 
@@ -166,8 +177,11 @@ class FileTransport:
             self._recorder.close()
 
     def _next_offsets(self) -> dict[str, int]:
-        if self._recorder is not None or not self.path.exists():
-            return self._open().next_offsets
+        if self._recorder is not None:
+            return self._recorder.next_offsets
+        # Who only reads does not keep others from writing.
+        if not self.path.exists():
+            Recorder(self.path).close()
         offsets: dict[str, int] = {}
         _scan(self.path, offsets)
         return offsets
@@ -187,7 +201,12 @@ class FileTransport:
             offset = taken.get(source, 0)
             taken[source] = offset + 1
             deliveries.append(Delivery(topic, partition, offset, key, value))
-        recorder.record(deliveries)
+        try:
+            recorder.record(deliveries)
+        except OSError:
+            # The next call opens the file anew, and cuts off an incomplete record.
+            self._recorder = None
+            raise
 
 
 class FileReceiver:
@@ -214,6 +233,16 @@ def _scan(path: Path, next_offsets: dict[str, int]) -> int:
             for delivery in reader.feed(data):
                 _note(delivery, next_offsets)
     return reader.offset
+
+
+def _lock(file: BinaryIO) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RecordingError("another program writes to the recording", 0) from None
+    except OSError as error:
+        if error.errno not in CANNOT_BE_LOCKED:
+            raise
 
 
 def _note(delivery: Delivery, next_offsets: dict[str, int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import struct
 import zlib
 from pathlib import Path
@@ -256,6 +257,39 @@ async def test_many_senders_at_once_share_the_file(tmp_path: Path) -> None:
     found = list(replay(tmp_path / "r"))
     assert [each.offset for each in found] == list(range(20))
     assert sorted(int(each.key) for each in found) == list(range(20))
+
+
+async def test_a_transport_sends_again_after_a_full_disk(tmp_path: Path) -> None:
+    """Claim: a send that found no room may be repeated with the same transport. Method: a limit on the size of files
+    cuts a record off in the middle, and is lifted."""
+    transport = FileTransport(tmp_path / "r")
+    await transport.send({"t": [Record(b"first", b"")]})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "r").stat().st_size + 10, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            await transport.send({"t": [Record(b"second", b"x" * 100)]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    await transport.send({"t": [Record(b"second", b"x" * 100)]})
+    transport.close()
+    assert [(each.offset, each.key) for each in replay(tmp_path / "r")] == [(0, b"first"), (1, b"second")]
+
+
+async def test_two_transports_do_not_write_over_each_others_records(tmp_path: Path) -> None:
+    """Claim: what one writer of a recording confirmed stays. Method: another one, as of a second program, begins
+    meanwhile, and is refused until the first one ends; one that only asks for the ends keeps nobody from writing."""
+    reader, one, two = (FileTransport(tmp_path / "r") for _ in range(3))
+    assert await reader.ends(["t"]) == {}
+    await one.send({"t": [Record(b"one", b"")]})
+    with pytest.raises(RecordingError, match="another program writes"):
+        await two.send({"t": [Record(b"two", b"")]})
+    await one.send({"t": [Record(b"more", b"")]})
+    assert await reader.ends(["t"]) == {"t:0": 2}
+    one.close()
+    await two.send({"t": [Record(b"two", b"")]})
+    two.close()
+    assert [each.key for each in replay(tmp_path / "r")] == [b"one", b"more", b"two"]
 
 
 def test_a_transport_needs_a_partition(tmp_path: Path) -> None:
