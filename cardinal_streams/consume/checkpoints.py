@@ -47,15 +47,17 @@ class NodeCheckpoints:
         self._stream: Stream | None = None
         self._marks: dict[str, KnownPosition] = {}
         self._resets: list[str] = []
-        self._last: bytes | None = None
+        # The texts of this consumer that can be the last one.
+        self._last: tuple[bytes, ...] = ()
 
     async def load(self) -> Checkpoint | None:
         stream = await self._open()
         page = await stream.pull_page(LAST, 1)
         if not page.messages:
             return None
-        self._last = page.messages[-1].data
-        checkpoint = parse_checkpoint(self._last)
+        text = page.messages[-1].data
+        self._last = (text,)
+        checkpoint = parse_checkpoint(text)
         position = dict(checkpoint.position)
         self._resets.clear()
         is_lowered = False
@@ -77,12 +79,14 @@ class NodeCheckpoints:
         stream = await self._open()
         page = await stream.pull_page(LAST, 1)
         # The last text must be ours: two consumers of one name would skip each other's updates.
-        if page.messages and page.messages[-1].data != self._last:
+        before = tuple(message.data for message in page.messages)
+        if before and before[0] not in self._last:
             raise CheckpointTaken(self.client_id)
         text = format_checkpoint(checkpoint)
-        # A text whose answer is lost can be stored, and is then the last one all the same.
-        self._last = text
+        # A text whose push fails can be stored all the same, or not: then the one before stays the last.
+        self._last = (*before, text)
         await stream.push(text)
+        self._last = (text,)
         for topic, offsets in _by_topic(_shown(checkpoint)).items():
             await self._resume(topic, [each for each in offsets if source_of(topic, each) not in self._marks])
             for partition in offsets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,15 @@ from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.transports.stream_transport import StreamTransport
-from stream_client import PositionBeyondEnd, PositionReset, SavedIndexes, StreamNotFound, StreamRemade, set_position
+from stream_client import (
+    PositionBeyondEnd,
+    PositionReset,
+    PushFailed,
+    SavedIndexes,
+    StreamNotFound,
+    StreamRemade,
+    set_position,
+)
 from tests.cardinal_streams.chains import (
     EVERYTHING,
     OLD,
@@ -28,7 +37,8 @@ from tests.cardinal_streams.chains import (
 )
 from tests.cardinal_streams.helpers import payload
 from tests.cardinal_streams.world import GENESIS
-from tests.support.served import PATIENCE_S, wait_until
+from tests.support.limited_disk import limit_disk
+from tests.support.served import PATIENCE_S, served, wait_until
 
 
 class TestChain:
@@ -315,6 +325,37 @@ class TestPositions:
             loaded = await NodeCheckpoints(transport.client, "reader").load()
             assert loaded is not None
             assert loaded.position["ta:0"] == 0
+
+    async def test_a_checkpoint_that_a_full_disk_refused_is_saved_later(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Claim: a save that failed is not taken for one of another consumer. Method: the disk fills up between two
+        saves; with room again, the third one stores where the consumer stands."""
+        disk = limit_disk(monkeypatch)
+        async with (
+            served(tmp_path, error_delay_s=0.0) as running,
+            transport_to(running.address) as transport,
+            publish(EVERYTHING, transport) as publisher,
+        ):
+            await publisher.send(OLD[:1])
+            store = NodeCheckpoints(transport.client, "reader")
+            async with consume(EVERYTHING, transport, store, checkpoint=GENESIS) as updates:
+                (await anext(updates)).done()
+                await updates.save()
+                await publisher.send(OLD[1:2])
+                (await anext(updates)).done()
+                filler = await transport.client.create("filler")
+                for size in (50_000, 100):
+                    with suppress(PushFailed):
+                        while True:
+                            await filler.push(b"x" * size)
+                with pytest.raises(PushFailed):
+                    await updates.save()
+                disk.free()
+                await updates.save()
+            loaded = await NodeCheckpoints(transport.client, "reader").load()
+        assert loaded is not None
+        assert loaded.start == Start(OLD[1].payload.hash, 2, 20)
 
     async def test_few_checkpoints_are_kept(self, tmp_path: Path) -> None:
         """Goal: a consumer that saves for years does not fill the disk. Method: the stream has a retention."""
