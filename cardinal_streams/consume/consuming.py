@@ -45,9 +45,9 @@ from cardinal_streams.machines.reassembly_events import Completed
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
-from cardinal_streams.resumption import split_source
+from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.feeds import FeedSet
-from cardinal_streams.transports.transport import Transport
+from cardinal_streams.transports.transport import Transport, reorg_topic
 from stream_client import StreamRemade
 from stream_client.errors import ClientError
 from stream_client.shell.background import background_tasks
@@ -403,7 +403,16 @@ async def _known(
             if on_event is not None:
                 on_event(StreamRemade(*split_source(source), offset))
         return Checkpoint(start=start, created=created)
-    checkpoint = msgspec.structs.replace(checkpoint, created=created)
+    # The channel of a reorg that was deleted, too, says nothing about one that has its name now.
+    channels = {source_of(reorg_topic(topics[0], reorg.hash), 0): reorg for reorg in checkpoint.open_reorgs}
+    now = await transport.created([split_source(source)[0] for source in channels])
+    open_reorgs = tuple(
+        msgspec.structs.replace(reorg, offset=0)
+        if source in checkpoint.created and checkpoint.created[source] != now.get(source)
+        else reorg
+        for source, reorg in channels.items()
+    )
+    checkpoint = msgspec.structs.replace(checkpoint, created=created | now, open_reorgs=open_reorgs)
     if not checkpoint.read:
         return checkpoint
     # After a backup of the node was restored, its partitions may end before the offsets that were read earlier.

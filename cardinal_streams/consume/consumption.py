@@ -114,11 +114,12 @@ class Consumption(Generic[M, T]):
 
     def checkpoint(self) -> Checkpoint:
         """Returns the checkpoint after the last item that is done. Another consumer can continue with it."""
-        # A topic that is younger than this consumer tells by its messages when it was created.
+        # Reorg channels, and topics that are younger than this consumer, tell by their messages when they were created.
+        created = dict(self._created)
         for receiver in self._feeds.receivers():
-            self._created = self._created | {
-                source: at for source, at in receiver.created.items() if split_source(source)[0] in self._topics
-            }
+            created.update(receiver.created)
+        topics = {*self._topics, *map(self._channel_of, self.machine.channels)}
+        self._created = {source: at for source, at in created.items() if split_source(source)[0] in topics}
         return msgspec.structs.replace(self.machine.checkpoint(), created=self._created)
 
     async def save(self) -> None:

@@ -118,7 +118,8 @@ class ReorgProtocol:
         # The section has not begun, so it begins at this message or later.
         if channel.state is ReorgState.LISTENING:
             channel.offset = offset
-        channel.next_offset = max(channel.next_offset, offset + 1)
+        # A channel that was deleted and made again begins with lower offsets.
+        channel.next_offset = offset + 1
         # Messages of the protocol move the state. A Reorg for another ancestor is a producer's mistake.
         if isinstance(message, ReorgComplete):
             self._step(channel, ChannelInput.END, None, steps)

@@ -9,8 +9,11 @@ import anyio
 import anyio.abc
 
 from cardinal_streams.transports.transport import Delivery, Receiver
+from stream_client import PositionBeyondEnd, StreamNotFound, StreamRemade
 
 NO_DELIVERIES: Sequence[Delivery] = ()
+# The errors of a stream that was deleted, and perhaps made again.
+GONE = (StreamNotFound, StreamRemade, PositionBeyondEnd)
 
 
 class Feed:
@@ -41,24 +44,38 @@ class Feed:
         return delivery
 
     async def pump(
-        self, subscribe: Callable[[], AbstractAsyncContextManager[Receiver]], on_change: Callable[[], None]
+        self,
+        subscribe: Callable[[Mapping[str, int]], AbstractAsyncContextManager[Receiver]],
+        position: Mapping[str, int],
+        on_change: Callable[[], None],
     ) -> None:
         """Reads page after page, each when the one before was taken. An error ends the reading, and is stored in
-        `error`."""
+        `error`. The channel of a reorg that was deleted is read from the beginning of the one that has its name next.
+        """
         with self.scope:
             try:
-                async with subscribe() as receiver:
-                    self.receiver = receiver
-                    while page := await receiver.receive_some():
-                        self._taken = anyio.Event()
-                        self.page, self.at = page, 0
-                        on_change()
-                        await self._taken.wait()
+                while not self.ended:
+                    try:
+                        await self._read(subscribe(position), on_change)
+                        self.ended = True
+                    except GONE:
+                        if self.ancestor is None:
+                            raise
+                        position = {}
             except Exception as error:
                 self.error = error
             self.receiver = None
             self.ended = True
             on_change()
+
+    async def _read(self, subscription: AbstractAsyncContextManager[Receiver], on_change: Callable[[], None]) -> None:
+        async with subscription as receiver:
+            self.receiver = receiver
+            while page := await receiver.receive_some():
+                self._taken = anyio.Event()
+                self.page, self.at = page, 0
+                on_change()
+                await self._taken.wait()
 
 
 class FeedSet:
@@ -76,7 +93,7 @@ class FeedSet:
         """Begins to read a feed at the offsets of `position`, unless it is open."""
         if ancestor not in self._feeds:
             feed = self._feeds[ancestor] = Feed(ancestor)
-            self._tasks.start_soon(feed.pump, lambda: self._subscribe(topics, position), self.wake)
+            self._tasks.start_soon(feed.pump, lambda at: self._subscribe(topics, at), position, self.wake)
 
     def close(self, ancestor: bytes | None) -> None:
         """Ends the reading of a feed, and drops the deliveries that were read but not taken."""

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from cardinal_streams.consume.checkpoints import NodeCheckpoints
-from cardinal_streams.consume.consuming import consume, consume_unordered
+from cardinal_streams.consume.consuming import Updates, consume, consume_unordered
 from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.produce.publishing import publish
 from cardinal_streams.produce.reorg_channel import ReorgChannel
@@ -28,7 +28,7 @@ from tests.cardinal_streams.chains import (
 )
 from tests.cardinal_streams.helpers import hash_of, payload
 from tests.cardinal_streams.world import GENESIS
-from tests.support.served import PATIENCE_S
+from tests.support.served import PATIENCE_S, wait_until
 
 
 class TestReorg:
@@ -91,6 +91,56 @@ class TestReorg:
                     await channel.send(NEW)
             await read_all(transport, ledger, "reader")
         assert ledger.hashes == hashes(OLD[:2], NEW)
+
+    @pytest.mark.parametrize("is_running", [True, False])
+    async def test_a_channel_that_is_deleted_ends_no_consumer(self, tmp_path: Path, is_running: bool) -> None:
+        """Claim: a consumer outlives the channel of a finished reorg, whether it runs at that time or begins later, and
+        takes another reorg that another producer sends on a channel of the same name. Method: the second section has
+        more messages than the first, so that the old offset is one of the new channel, too."""
+        ledger, ancestor = Ledger(), OLD[1].payload.hash
+        other = blocks_of("m", "o2", 3, 20, bonus=7)
+
+        async def read(updates: Updates) -> None:
+            async for update in updates:
+                ledger.apply(update)
+                update.done()
+
+        async with served_transport(tmp_path) as (running, transport), transport_to(running.address) as second:
+            async with publish(EVERYTHING, transport, redundant=False) as publisher:
+                await publisher.send(OLD)
+                async with publisher.reorg(ancestor, 2, 100) as channel:
+                    await channel.send(NEW)
+                # The blocks of the reorg become final, so that no checkpoint needs them any more.
+                await publisher.send(after := blocks_of("n", "n11", 12, 6, bonus=5))
+            topic, store = reorg_topic("default", ancestor), NodeCheckpoints(transport.client, "reader")
+            async with (
+                consume(EVERYTHING, transport, store, start=GENESIS.start) as updates,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(read, updates)
+                await wait_until(lambda: ledger.hashes == hashes(OLD[:2], NEW, after))
+                feed = updates._feeds._feeds[ancestor]
+                before = feed.receiver
+                if is_running:
+                    await (await second.client.get_stream(topic)).delete()
+                    await wait_until(lambda: feed.receiver is not before)
+                    await publisher.send(last := blocks_of("n", "n17", 18, 1, bonus=5))
+                    await wait_until(lambda: ledger.hashes == hashes(OLD[:2], NEW, after, last))
+                nursery.cancel_scope.cancel()
+            if not is_running:
+                await (await second.client.get_stream(topic)).delete()
+            async with (
+                consume(EVERYTHING, second, NodeCheckpoints(second.client, "reader")) as updates,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(read, updates)
+                async with (
+                    publish(EVERYTHING, second, redundant=False) as another,
+                    another.reorg(ancestor, 2, 185) as channel,
+                ):
+                    await channel.send(other)
+                await wait_until(lambda: ledger.hashes == hashes(OLD[:2], other))
+                nursery.cancel_scope.cancel()
 
     async def test_a_consumer_gives_up_what_its_producer_never_ends(self, tmp_path: Path) -> None:
         ledger = Ledger()
