@@ -44,6 +44,8 @@ from cardinal_streams.errors import ChainStoreMismatch, CheckpointError, Checkpo
 from cardinal_streams.limits import HASH_BYTES
 from cardinal_streams.machines.chain_events import ChainUpdate, Revert
 from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.message.avro_reader import text_of
+from cardinal_streams.message.avro_writer import bytes_of
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from stream_storage.errors import OperationFailed, StorageError
@@ -362,10 +364,10 @@ def _hash_of(block_id: str) -> bytes:
 
 
 def _body_of(batch: CompleteBatch) -> bytes:
-    values = {os.fsencode(key): batch.values[key] for key in sorted(batch.values)}
+    values = {bytes_of(key): batch.values[key] for key in sorted(batch.values)}
     weight = batch.weight.to_bytes((batch.weight.bit_length() + 7) // 8, "big")
     return _encode(
-        BlockBody(batch.hash, batch.parent, weight, values, [os.fsencode(key) for key in sorted(batch.deletes)])
+        BlockBody(batch.hash, batch.parent, weight, values, [bytes_of(key) for key in sorted(batch.deletes)])
     )
 
 
@@ -376,8 +378,8 @@ def _batch_of(block: Block) -> CompleteBatch:
         number=block.number,
         parent=body.parent,
         weight=int.from_bytes(body.weight, "big"),
-        values={os.fsdecode(key): value for key, value in body.values.items()},
-        deletes=frozenset(map(os.fsdecode, body.deletes)),
+        values={text_of(key): value for key, value in body.values.items()},
+        deletes=frozenset(map(text_of, body.deletes)),
     )
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
 import shutil
 import sqlite3
+import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from block_manager import NULL_BLOCK_ID, Block, BlockStoreError, Transactions, UnknownBlock, open_store
 from block_manager.transactions import Write
@@ -33,7 +36,7 @@ from stream_storage.errors import DatabaseInUse
 from tests.block_manager.commit_samples import open_transactions
 from tests.cardinal_streams.chain_journal import replayed, stored_chain, text_of, write_of
 from tests.cardinal_streams.chains import EVERYTHING, OLD, blocks_of, served_transport, values_of
-from tests.cardinal_streams.helpers import hash_of
+from tests.cardinal_streams.helpers import hash_of, payload
 from tests.cardinal_streams.world import GENESIS as LETTERS
 
 
@@ -349,3 +352,21 @@ def test_it_runs_under_asyncio(tmp_path: Path) -> None:
 
     asyncio.run(run())
     assert len(stored_chain(tmp_path / "chain" / "streams.sqlite")) == len(OLD)
+
+
+async def test_keys_are_stored_alike_in_any_locale(tmp_path: Path) -> None:
+    """Claim: the locale of the process does not change what a store has. Method: a child process, whose file names are
+    ASCII, stores a block with keys of other characters, and of bytes that are no UTF-8."""
+    keys = {"x/\u043a": b"1", "x/\udcff": b"2"}
+    transport = await recorded(tmp_path / "recording", [ChainBlock(payload("a", "g", 1, updates=keys))])
+    transport.close()
+    program = "import sys, trio, tests.cardinal_streams.test_chain_store as t; trio.run(t.follow_file, *sys.argv[1:])"
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    await trio.run_process([sys.executable, "-c", program, tmp_path / "recording", tmp_path / "chain"], env=environment)
+    (stored,) = stored_chain(tmp_path / "chain" / "streams.sqlite")
+    assert stored.values == keys
+
+
+async def follow_file(recording: str, folder: str) -> None:
+    assert sys.getfilesystemencoding() == "ascii"
+    await follow(FileTransport(recording), Path(folder))
