@@ -231,7 +231,10 @@ async def test_a_block_that_is_stored_after_all_is_acknowledged(tmp_path: Path) 
 
         def commit_in_doubt(batch: list[Operation]) -> None:
             commit(batch)
-            fail_all([each for each in batch if isinstance(each, StoreBlock)], CommitUnsettled(DatabaseLost("the server is gone")))
+            fail_all(
+                [each for each in batch if isinstance(each, StoreBlock)],
+                CommitUnsettled(DatabaseLost("the server is gone")),
+            )
 
         world.runner.commit = commit_in_doubt  # type: ignore[method-assign]
         sender.block(BLOCKS[1])
