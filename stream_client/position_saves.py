@@ -24,7 +24,7 @@ from ockam.protocol import ProtocolError
 from stream_client.arguments import encoded
 from stream_client.core.marks import Marks
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.errors import ClientError, InvalidArgument
+from stream_client.errors import ClientError, InvalidArgument, RequestRefused
 from stream_client.requests import Requests
 
 P = TypeVar("P")
@@ -84,6 +84,16 @@ class PositionSaves:
     def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
         if not isinstance(answer, ClientError):
             self._marks.answered(request, answer)
+        elif knows_no_marks(answer):
+            self._tell(request.stream_name, self._without_marks([request]))
+
+    def _without_marks(self, requests: Sequence[MarkedSave]) -> dict[int, int]:
+        """Returns the indexes of saves that an older node has refused. Their positions have no marks from now on."""
+        for each in requests:
+            mark = self._marks.find(each.stream_name, each.partition)
+            if mark is not None:
+                mark.generation = None
+        return {each.partition: each.index for each in requests}
 
     def _split(self, stream_name: str, indexes: Mapping[int, int]) -> tuple[list[MarkedSave], dict[int, int]]:
         marked, plain = [], {}
@@ -101,6 +111,11 @@ class PositionSaves:
         for partition, index in indexes.items():
             request = SavePartitionIndex(self.client_id, stream_name, partition, index)
             self._session.core.notify(INDEX_SERVICE, encoded(INDEX_PARTITIONED, request))
+
+
+def knows_no_marks(error: ClientError) -> bool:
+    """Whether a node has refused a save because it is an older one, to which the client has connected meanwhile."""
+    return isinstance(error, RequestRefused) and MARKED_SAVE.name in str(error)
 
 
 def check_keeps_positions(positions: P) -> P:

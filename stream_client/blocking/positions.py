@@ -24,6 +24,7 @@ from stream_client.position_saves import (
     check_answer,
     check_keeps_positions,
     check_name,
+    knows_no_marks,
     split_partitions,
 )
 
@@ -108,9 +109,14 @@ class SavedIndexes(PositionSaves):
         indexes. A position that somebody else has changed stays as it is. Raises InvalidArgument for an index that no
         node can save, and NodeFailed if the node does not store it, for example because its disk is full."""
         marked, missing = self._split(stream_name, indexes)
-        answers = self._session.ask_all(INDEX_SERVICE, MARKED_SAVE, marked)
-        for request, answer in zip(marked, answers, strict=True):
-            self._marks.answered(request, answer)
+        try:
+            answers = self._session.ask_all(INDEX_SERVICE, MARKED_SAVE, marked)
+            for request, answer in zip(marked, answers, strict=True):
+                self._marks.answered(request, answer)
+        except RequestRefused as error:
+            if not knows_no_marks(error):
+                raise
+            missing |= self._without_marks(marked)
         # A save without a mark has no answer. Only reading it back shows whether it was lost.
         for _ in range(SAVES_MAX):
             if not missing:

@@ -5,7 +5,8 @@ Method: a core and the node's end of it, byte by byte; consumers ask again and a
 
 from __future__ import annotations
 
-from index_service.extensions import LOAD_POSITIONS, LoadedPosition, LoadRequest, LoadResponse
+from index_service.extensions import LOAD_POSITIONS, MARKED_SAVE, LoadedPosition, LoadRequest, LoadResponse
+from index_service.protocol import INDEX_PARTITIONED, SavePartitionIndex
 from ockam.actors.message import Message
 from stream_client.position_saves import PositionSaves
 from stream_client.requests import Requests
@@ -55,3 +56,17 @@ def test_consumers_of_one_stream_do_not_take_back_each_others_checks() -> None:
         answer = LoadResponse(request.request_id, [LoadedPosition(0, 0, 0, generation=6)])
         far.answer(message, LOAD_POSITIONS.encode_response(answer))
     assert resets == [0, 1]
+
+
+def test_saves_go_on_at_an_older_node() -> None:
+    """Claim: a position is saved also if the next connection leads to a node that does not know marks. Method: such a
+    node refuses the first save, and gets it as it knows it, and all later ones."""
+    saves = consumer_of(1, [])
+    far = FarEnd(saves._session.core)
+    far.sent()
+    saves.save_nowait("s", {0: 7})
+    (marked,) = [each for each in far.sent() if MARKED_SAVE.is_in(each.payload)]
+    far.refuse(marked, f"{MARKED_SAVE.name} is not served here")
+    saves.save_nowait("s", {0: 8})
+    plain = [INDEX_PARTITIONED.decode_request(each.payload) for each in far.sent()]
+    assert plain == [SavePartitionIndex("c", "s", 0, 7), SavePartitionIndex("c", "s", 0, 8)]
