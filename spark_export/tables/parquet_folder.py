@@ -341,8 +341,11 @@ class ParquetFolderLog(log.TableLog):
         return sorted(each for each in (self.folder / GENERATIONS).iterdir() if each.name.isdigit() and each.is_dir())
 
     def _runs(self, generation: Path) -> list[Path]:
+        found = [each for each in generation.glob("run=*") if each.is_dir()]
+        if strange := [each for each in found if not each.name[4:].isdecimal()]:
+            raise TableRefused(f"{strange[0]} is no run of the table, and its readers take its files: take it away")
         # By number: the millionth run has one digit more than those before it.
-        return sorted((each for each in generation.glob("run=*") if each.is_dir()), key=lambda each: int(each.name[4:]))
+        return sorted(found, key=lambda each: int(each.name[4:]))
 
     def _turn(self, number: int) -> None:
         new = self.folder / f".{TABLE}.new"
@@ -356,7 +359,8 @@ class ParquetFolderLog(log.TableLog):
         with self._locked():
             for folder in (self.folder / STAGING).iterdir():
                 held = None
-                with suppress(FileNotFoundError):
+                # Another program's file, such as a file manager's, is no folder and stays.
+                with suppress(FileNotFoundError, NotADirectoryError):
                     try:
                         held = take_lock(folder / "lock", os.O_RDWR)
                     except BlockingIOError:

@@ -28,6 +28,8 @@ from spark_export.exporter.history import history_of
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter
+from spark_export.tables.address import parse_place
+from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.model import NO_NAME, Commit, hive_folder
 from spark_export.tables.parquet_folder import ParquetFolderLog
@@ -179,6 +181,19 @@ def test_a_table_that_was_put_back_goes_on_from_its_own_positions(each_format: W
     (tmp_path / "kept").rename(world.folder)
     assert world.run().rows == 10
     world.assert_whole()
+
+
+def test_what_a_file_manager_leaves_ends_no_daemon(tmp_path: Path) -> None:
+    """Goal: a file of others in `staging` harms nothing, and a copy of a run, whose rows readers find twice, is refused
+    in words. Method: the log without a node."""
+    log = ParquetFolderLog(parse_place(tmp_path / "lake"), {})
+    log.create(ROWS)
+    (tmp_path / "lake" / "staging" / ".DS_Store").touch()
+    log.create(ROWS)
+    assert log.expire(0.0) == 0
+    (tmp_path / "lake" / "messages" / "run=000001 (copy)").mkdir()
+    with pytest.raises(TableRefused, match=r"run=000001 \(copy\) is no run of the table"):
+        log.load()
 
 
 def test_a_table_made_anew_is_not_taken_for_the_one_before_it(world: World) -> None:
