@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from bare.model import UINT_MAX
 from spark_export.errors import OptionError, SourceError, StreamMissing
 from spark_export.source.node import asked, list_streams
 from spark_export.source.option_values import compile_pattern
@@ -36,11 +37,11 @@ class NodeCatalog:
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index of the first message stored at `time_us` or later, else that after the last message."""
+        # Nanoseconds in place of milliseconds are more than a request can have, and later than any message.
+        wanted = FromTime(min(max(0, time_us), UINT_MAX))
         return asked(
             self._options,
-            lambda client: (
-                client.get_stream(end.stream).get_partition(end.partition).find_index(FromTime(max(0, time_us)))
-            ),
+            lambda client: client.get_stream(end.stream).get_partition(end.partition).find_index(wanted),
         )
 
 

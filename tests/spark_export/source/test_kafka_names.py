@@ -4,6 +4,7 @@ the readers that Spark calls, without Spark."""
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -175,6 +176,10 @@ def test_times_bound_each_partition(node: NodeProcess) -> None:
     late = json.dumps({"k_times": {"0": 0, "1": late_ms}})
     with pytest.raises(OptionError, match=r"startingOffsetsByTimestamp: k_times/1 has no message as late as that"):
         batch_ranges(node, subscribe="k_times", startingOffsetsByTimestamp=late)
+    # Nanoseconds are no milliseconds.
+    with pytest.raises(OptionError, match="startingTimestamp: k_times/0 has no message as late as that"):
+        batch_ranges(node, subscribe="k_times", startingTimestamp=str(time.time_ns()))
+    assert batch_ranges(node, subscribe="k_times", endingTimestamp=str(time.time_ns())) == [(0, 100)] * 2
     loose = {"startingOffsetsByTimestamp": late, "startingOffsetsByTimestampStrategy": "latest"}
     assert batch_ranges(node, subscribe="k_times", **loose) == [(0, 100)]
     with pytest.raises(OptionError, match="startingOffsetsByTimestamp has no offset for k_times/1"):
