@@ -6,7 +6,7 @@ partitions. It survives crashes of the index worker, so such a crash loses no le
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -43,12 +43,13 @@ class Refusal(msgspec.Struct, frozen=True):
 class Group(msgspec.Struct):
     """A group of members in memory. Its `machine` is None until its rows have been read; `waiting` has the callbacks of
     the requests that wait for that. `writing` is the number of its database writes that are under way. `moves` is the
-    number of `LeaseMachine.moves` that were reported."""
+    number of `LeaseMachine.moves` that were reported. `entries` is its part of `LeaseGroups._entries`."""
 
     machine: LeaseMachine | None
     waiting: list[Callable[[LeaseMachine | Refusal], None]]
     writing: int = 0
     moves: int = 0
+    entries: int = 0
 
 
 class LeaseGroups:
@@ -88,6 +89,10 @@ class LeaseGroups:
 
     def __len__(self) -> int:
         return len(self._groups)
+
+    @property
+    def keys(self) -> list[GroupKey]:
+        return list(self._groups)
 
     def lease(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None]) -> None:
         """Serves a member's request to join a group, to renew its leases or to leave the group."""
@@ -171,17 +176,17 @@ class LeaseGroups:
         is_old = row.ttl_ms is not None and now_s < self._served_since_s(row.stream_name) + row.ttl_ms / 1000
         return row.holder if is_old else None
 
-    def sweep(self, spared: GroupKey | None = None) -> None:
-        """Removes members that have not renewed their leases in time, and removes groups without members from memory,
-        except `spared`, for which a request is being served."""
-        self._swept_s = now_s = self._monotonic_s()
-        self._entries = 0
-        for key, group in list(self._groups.items()):
-            if group.machine is not None:
+    def sweep(self, keys: Iterable[GroupKey], spared: GroupKey | None = None) -> None:
+        """Removes members of these groups that have not renewed their leases in time, and removes groups without
+        members from memory, except `spared`, for which a request is being served."""
+        now_s = self._monotonic_s()
+        for key in keys:
+            group = self._groups.get(key)
+            if group is not None and group.machine is not None:
                 group.machine.expire(now_s)
                 changes = group.machine.take_changes()
                 self._report_moves(key, group.machine)
-                self._entries += group.machine.size
+                self._count(group, group.machine.size)
                 # A group with rows to write leaves the memory after the write.
                 if changes:
                     self._write(key, group.machine, changes, partial(self._swept, key))
@@ -199,7 +204,7 @@ class LeaseGroups:
         """Removes a group from memory if it has no members and no database write of the group is under way."""
         group = self._groups.get(key)
         if group is not None and group.machine is not None and not group.machine.members and not group.writing:
-            self._entries -= group.machine.size
+            self._count(group, 0)
             del self._groups[key]
 
     def forget(self, is_meant: Callable[[str], bool]) -> None:
@@ -215,8 +220,7 @@ class LeaseGroups:
         # at its first save.
         for key in [key for key in self._groups if is_meant(key[1])]:
             group = self._groups.pop(key)
-            if group.machine is not None:
-                self._entries -= group.machine.size
+            self._count(group, 0)
             # The rows that were read for them may be from before the change. The error says that the same request can
             # succeed.
             for work in group.waiting:
@@ -257,7 +261,7 @@ class LeaseGroups:
                 fence_floor=floor,
                 counters=self._counters,
             )
-            self._entries += found.size
+            self._count(group, found.size)
         else:
             found = Refusal("the leases cannot be read", operation.error)
             del self._groups[key]
@@ -277,8 +281,13 @@ class LeaseGroups:
         entries = 1 + max(0, request.partitions - machine.partitions)
         if not self._has_room(groups=0, entries=entries, spared=(request.client_id, request.stream_name)):
             return Refusal("the members and partitions of all groups are too many; ask again later")
-        self._entries += entries
+        group = self._groups[request.client_id, request.stream_name]
+        self._count(group, group.entries + entries)
         return None
+
+    def _count(self, group: Group, entries: int) -> None:
+        self._entries += entries - group.entries
+        group.entries = entries
 
     def _has_room(self, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
         """Whether the limits allow this many more groups and entries (members or partitions). `sweep` explains
@@ -290,7 +299,8 @@ class LeaseGroups:
                 return True
             if self._monotonic_s() < self._swept_s + SWEEP_S_MIN:
                 return False
-            self.sweep(spared)
+            self._swept_s = self._monotonic_s()
+            self.sweep(self.keys, spared)
         return False
 
     def _give(

@@ -18,6 +18,8 @@ PAGE_BYTES_MAX = 256 * 1024
 PAGE_FENCES_MAX = 200
 LISTS_WAITING_MAX = 256
 """The largest number of pages that are read at the same time: each can take PAGE_BYTES_MAX of memory."""
+SWEEP_GROUPS_MAX = 250
+"""The number of groups from which expired members are removed at once, about ten milliseconds."""
 UNDER_WAY_MAX = 256
 """The number of requests that are no saves, and are under way, at which no further messages are read."""
 FAILURE_DELAY_S = 1.0

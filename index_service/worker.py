@@ -39,7 +39,7 @@ from index_service.extensions import (
     leave_payload,
 )
 from index_service.fences import FENCES, FencesRequest, FencesResponse, StoredFence, list_fences
-from index_service.lease_groups import LeaseGroups, Refusal
+from index_service.lease_groups import GroupKey, LeaseGroups, Refusal
 from index_service.lease_waits import LeaseWaits
 from index_service.limits import (
     FAILURE_DELAY_S,
@@ -47,6 +47,7 @@ from index_service.limits import (
     LISTS_WAITING_MAX,
     PAGE_FENCES_MAX,
     PAGE_POSITIONS_MAX,
+    SWEEP_GROUPS_MAX,
     UNDER_WAY_MAX,
     IndexStatistics,
     LeaseLimits,
@@ -117,8 +118,7 @@ class IndexService:
         part = (PART_ADDRESS,) if self.remote_streams is not None else ()
         node.register([*map(local, addresses), *part], lambda: IndexWorker(self))
 
-    def sweep(self) -> None:
-        self.groups.sweep()
+    def sweep_members(self) -> None:
         known, is_kept_elsewhere = self.groups.has_member, self.is_kept_elsewhere
         self.members.forget(lambda key: not (is_kept_elsewhere(key[1]) or known(key[:2], key[2])))
 
@@ -520,10 +520,15 @@ class IndexWorker(Worker):
     def _arm_sweep(self) -> None:
         if not self._sweeps and len(self._service.groups):
             self._sweeps = True
-            self.context.call_later(self._service.groups.limits.ttl_s, self._sweep)
+            self.context.call_later(self._service.groups.limits.ttl_s, lambda: self._sweep(self._service.groups.keys))
 
-    def _sweep(self) -> None:
+    def _sweep(self, keys: list[GroupKey]) -> None:
+        # Other tasks have their turn between the parts: ten thousand groups take half a second.
+        self._service.groups.sweep(keys[:SWEEP_GROUPS_MAX])
+        if left := keys[SWEEP_GROUPS_MAX:]:
+            self.context.call_later(0, lambda: self._sweep(left))
+            return
         self._sweeps = False
-        self._service.sweep()
+        self._service.sweep_members()
         self._waits.sweep()
         self._arm_sweep()
