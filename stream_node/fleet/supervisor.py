@@ -231,7 +231,8 @@ class Supervisor:
     async def _run_once(self, number: int) -> WorkerEnd:
         try:
             process, report = await self._start(number)
-        except OSError as error:
+        # Python raises RuntimeError if the system has no room for the thread that starts the process.
+        except (OSError, RuntimeError) as error:
             # A machine without memory, processes or files for one more worker may have them again soon, and the other
             # workers must go on meanwhile.
             logger.error("worker_not_started", worker=worker_name(number), reason=str(error))

@@ -190,6 +190,26 @@ async def test_what_the_code_of_an_operator_prints_is_no_report_and_stops_no_wor
     assert capfd.readouterr().out == ("printed " * 20_000 + "\n") * 2
 
 
+async def test_a_worker_for_which_there_is_no_thread_has_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of trio starts the process. Method: trio raises what Python raises then; at the first start, the node
+    ends with a plain reason, as it does without room for a process."""
+
+    async def fail(*arguments: object, **options: object) -> trio.Process:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", fail)
+    lock = DirectoryLock(tmp_path)
+    config = Config(data_dir=str(tmp_path), listen="127.0.0.1:0", workers=2)
+    node = supervisor.Supervisor(config, lock, ["serve"], Notifier({}))
+    end = await node.run(lambda: pytest.fail("no worker listens"))
+    node.close()
+    lock.release(clean=True)
+    assert end.code == 1
+    assert re.fullmatch("the system did not start the worker w0[01]: can't start new thread", end.reason or "")
+
+
 async def test_an_empty_datagram_of_another_program_kills_no_worker() -> None:
     """The name of the socket that gets the reports of a worker is known to every program of the machine."""
     killed: list[str] = []
