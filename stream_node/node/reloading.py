@@ -58,6 +58,10 @@ class Reloading:
             for mistake in error.mistakes:
                 logger.error("settings_not_taken", file=str(file), reason=mistake)
             return
+        except RuntimeError as error:
+            # The system has no room for one more thread.
+            logger.error("settings_not_taken", file=str(file), reason=str(error))
+            return
         self._server.change_settings(wanted, str(file))
 
     def _load(self) -> Config:

@@ -99,6 +99,9 @@ class TlsWatch:
             except TlsFilesError as error:
                 logger.error("tls_files_refused", reason=str(error), stays="the certificates that were read before")
                 self._note(Entry("tls_files_refused", reason=str(error)))
+            except RuntimeError as error:
+                # The system has no room for one more thread.
+                logger.error("tls_files_not_seen", reason=str(error))
             self._end_refused()
 
     def _note(self, entry: Entry) -> None:
