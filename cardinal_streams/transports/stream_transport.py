@@ -138,7 +138,8 @@ class StreamTransport:
         receiver = StreamReceiver(
             self.client.session,
             starts,
-            self._created,
+            # Without an offset there is no earlier stream that it could be of.
+            {source: at for source, at in self._created.items() if source in position},
             stop_at_end=stop_at_end,
             page_messages=self._page_messages,
             on_hole=self._on_hole,

@@ -295,6 +295,23 @@ class TestPositions:
         assert found == hashes(new)[1:]
         assert any(isinstance(each, StreamRemade) for each in told)
 
+    async def test_without_an_offset_the_stream_that_is_there_is_read(self, tmp_path: Path) -> None:
+        """Claim: a subscription from the beginning takes whatever stream has the name now, so that a feed that begins
+        anew after a deletion ends; one with an offset is told that the offset is of another stream."""
+        async with served_transport(tmp_path, partitions=1) as (_, transport):
+            for _ in range(2):
+                stream = await transport.client.create("ta")
+                await stream.push(b"v", key=b"k")
+                if not transport._created:
+                    await transport.created(["ta"])
+                    await stream.delete()
+            async with transport.subscribe(["ta"], {}) as receiver:
+                with trio.fail_after(PATIENCE_S):
+                    assert [each.value for each in await receiver.receive_some()] == [b"v"]
+            async with transport.subscribe(["ta"], {"ta:0": 0}) as receiver:
+                with trio.fail_after(PATIENCE_S), pytest.raises(StreamRemade):
+                    await receiver.receive_some()
+
     async def test_partitions_that_a_topic_lost_are_not_told(self, tmp_path: Path) -> None:
         """Claim: `created` tells of the present partitions alone: an old time would pass for another stream as soon as
         the topic grows again."""
