@@ -9,13 +9,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
 import trio
 import trio.testing
 
+from block_node.backfill.agreement import Opinion
+from block_node.backfill.comparing import ask_opinions
 from block_node.backfill.plan import Kind
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings
@@ -25,6 +27,8 @@ from block_node.backfill.statistics import BackfillStatus
 from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.persist.ranges import BlockRanges, NumberRange
+from stream_storage.contract import Do, Session
+from stream_storage.errors import DatabaseLost
 from tests.block_node.backfill.served_blocks import remove_blocks
 from tests.block_node.publish.samples import Bench, bench, chain_of
 
@@ -296,3 +300,38 @@ async def test_unknown_is_not_zero(tmp_path: Path, autojump_clock: trio.testing.
         source.silence = ""
         await trio.sleep(20)
         assert (statistics().missing, statistics().sources[0].failures) == (0, 0)
+
+
+async def test_a_stored_block_that_cannot_be_read_accuses_no_source(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Claim: sources whose chain cannot be compared with the stored one are not left alone for it. Method: two sources
+    with other ranges, so that another block is compared with each; the database is away for the look-ups."""
+
+    def is_away(session: Session) -> NoReturn:
+        raise DatabaseLost("said the test")
+
+    async with bench(tmp_path) as world, trio.open_nursery() as nursery:
+        publisher = await world.publisher()
+        for block in BLOCKS[:8]:
+            publisher.block(block)
+        await world.settle()
+        sources = {name: ScriptedSource(nursery) for name in ("one:1", "two:2")}
+        state = BackfillState(
+            world.node,
+            world.block_node,
+            world.runner,
+            BackfillSettings(block_node_sources=tuple(sources)),
+            chain="blocks",
+            first_block=0,
+            new_id=iter("abc").__next__,
+            make_source=lambda setting: sources[setting.name],
+        )
+        for name, last in (("one:1", 4), ("two:2", 9)):
+            state.health.claimed(name, BlockRanges([(0, last)]), 0.0)
+        read, found = world.runner.submit_read, list[list[Opinion]]()
+        world.runner.submit_read = lambda operation: read(Do(is_away, operation.on_done))  # type: ignore[method-assign]
+        ask_opinions(state, list(sources), found.append, lambda function: function)
+        await trio.sleep(1)
+        assert found == [[]]
+        nursery.cancel_scope.cancel()
