@@ -92,6 +92,7 @@ class Persistence(Plugin):
             self._backfilled.clear()
             for attempt in list(self._attempts):
                 self._forget(attempt)
+            self._store.forget_failed()
 
     def _opened(self, error: StorageError | None) -> None:
         if error is not None:

@@ -55,7 +55,7 @@ class ChainStore:
     - is_open: whether it is known which blocks are stored. is_closed: whether another node writes the chain now.
     - refusal: the reason why no block can be stored now. None if blocks can be stored.
     - `_refused_from`: the lowest block at the end of the chain that could not be stored. Higher blocks are refused
-      until this block is stored.
+      until this block is stored, or all are given up.
 
     Invariant: `available` is the state after the last finished operation. It is empty until `is_open`.
     """
@@ -212,6 +212,10 @@ class ChainStore:
         except StorageClosed as error:
             self._no_longer_under_way(number)
             on_done(error)
+
+    def forget_failed(self) -> None:
+        """Lets any block be stored again, because all higher ones were given up. An empty chain may begin elsewhere."""
+        self._refused_from = None
 
     def _no_longer_under_way(self, number: int) -> None:
         self._under_way[number] -= 1

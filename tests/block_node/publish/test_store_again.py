@@ -14,10 +14,11 @@ import trio.testing
 from block_node.persist.chain_log import NewBlock
 from block_node.persist.collector import BlockCollector
 from block_node.persist.store import ChainStore
+from block_node.protocol import Acknowledgement, PublishStatus, StreamEnded
 from stream_storage.contract import Operation
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.database import Database
-from tests.block_node.publish.samples import Disk
+from tests.block_node.publish.samples import Disk, bench, chain_of
 
 
 def block(number: int) -> NewBlock:
@@ -49,3 +50,19 @@ async def test_a_failure_that_comes_after_the_next_try_began_does_not_outlast_it
         await runner.aclose()
     database.close()
     assert [(number, error is None) for number, error in results] == [(0, False), (0, True), (1, True)]
+
+
+async def test_an_empty_chain_may_begin_elsewhere_after_a_failure(tmp_path: Path) -> None:
+    """Claim: a first block that could not be stored does not hold back the configured one. Method: a publisher begins
+    with a lower block while the disk is full, and does not come again; another one begins where it should."""
+    blocks = chain_of(11)
+    async with bench(tmp_path, first_block=10) as world:
+        early, other = await world.publisher(), await world.publisher()
+        world.runner.full = True
+        early.block(blocks[5])
+        assert (await early.expect(StreamEnded)).status is PublishStatus.PERSISTENCE_FAILED
+        assert (await other.expect(StreamEnded)).status is PublishStatus.PERSISTENCE_FAILED
+        world.runner.full = False
+        await other.open(b"again")
+        other.block(blocks[10])
+        assert await other.expect(Acknowledgement) == Acknowledgement(10)
