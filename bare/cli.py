@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -145,9 +146,21 @@ def _format(options: argparse.Namespace) -> None:
         raise _at(name, error) from error
     if options.write:
         if formatted != text:
-            pathlib.Path(options.file).write_text(formatted, encoding="utf-8")
+            _replace(pathlib.Path(options.file).resolve(), formatted)
     else:
         sys.stdout.write(formatted)
+
+
+def _replace(file: pathlib.Path, text: str) -> None:
+    # Written beside the file first, so that a full disk does not take the old schema.
+    part = file.with_name(f".{file.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        shutil.copymode(file, part)
+        part.replace(file)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _argument(text: str) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 
@@ -251,3 +252,23 @@ def test_the_command_runs_as_a_module(run: Run) -> None:
 
     assert process("encode", *target, "Status", '"ERROR"', "--raw") == b"\1"
     assert b'"text": "\\u00e9"' in process("decode", *target, "All", MESSAGE)
+
+
+def test_a_full_disk_leaves_the_schema_that_is_to_be_formatted(run: Run) -> None:
+    """Claim: `format --write` replaces a schema as a whole or not at all. Method: a limit on the size of files, which
+    is lower than the schema's."""
+    schema = run.directory / "old.bare"
+    schema.write_text("type   A   u8\n", encoding="utf-8")
+    there = sorted(run.directory.iterdir())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
+    try:
+        code, _, err = run("format", schema, "--write")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1
+    assert "File too large" in err
+    assert schema.read_text(encoding="utf-8") == "type   A   u8\n"
+    assert sorted(run.directory.iterdir()) == there
+    assert run("format", schema, "--write") == (0, "", "")
+    assert schema.read_text(encoding="utf-8") == "type A u8\n"
