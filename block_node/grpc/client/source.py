@@ -39,25 +39,23 @@ class GrpcSource:
         self._channel = channel
         self._status_channel = channel if status is None else status
         self._silence_s_max = silence_s_max
-        # Nodes of earlier versions have no detail.
-        self._has_detail = True
 
-    def ask_status(self, on_done: StatusDone) -> None:
+    def ask_status(self, on_done: StatusDone, path: bytes = DETAIL) -> None:
         def answered(message: bytes | None, status: GrpcStatus, text: str) -> None:
-            if status is GrpcStatus.UNIMPLEMENTED and self._has_detail:
-                self._has_detail = False
-                self.ask_status(on_done)
+            if status is GrpcStatus.UNIMPLEMENTED and path is DETAIL:
+                # Nodes of earlier versions have no detail. A later one may have taken its place by the next question.
+                self.ask_status(on_done, STATUS)
             elif message is None:
                 on_done(None, f"{status.name}: {text}")
             else:
                 try:
-                    ranges = _detail_ranges(message) if self._has_detail else _status_ranges(message)
+                    ranges = _detail_ranges(message) if path is DETAIL else _status_ranges(message)
                 except MessageFormatError as error:
                     on_done(None, str(error))
                 else:
                     on_done(ranges, "")
 
-        path, patience_s = DETAIL if self._has_detail else STATUS, min(ANSWER_S_MAX, self._silence_s_max)
+        patience_s = min(ANSWER_S_MAX, self._silence_s_max)
 
         def ask(connection: AskingConnection) -> None:
             try:

@@ -179,6 +179,19 @@ async def test_a_server_without_detail_is_asked_for_its_status(status: WireMessa
             assert list(found or []) == expected
 
 
+async def test_a_source_of_an_earlier_version_is_asked_for_its_detail_again() -> None:
+    """Claim: a source that was brought up to date says all its gaps, without a restart of this node. Method: a server
+    without detail, whose address then leads to one with it."""
+    ranges = [{"range_start": 2, "range_end": 5}, {"range_start": 8, "range_end": 9}]
+    async with (
+        official(OfficialServer([])) as source,
+        official(OfficialServer([], {"available_ranges": ranges})) as new,
+    ):
+        assert list((await status_of(source))[0] or []) == [(0, 4)]
+        source._status_channel = new._status_channel
+        assert list((await status_of(source))[0] or []) == [(2, 5), (8, 9)]
+
+
 async def test_numbers_that_cannot_be_are_refused() -> None:
     ranges = [{"range_start": 5, "range_end": 2**63 + 1}]
     async with official(OfficialServer([], {"available_ranges": ranges})) as source:
