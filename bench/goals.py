@@ -196,7 +196,7 @@ def _of_group(report: Report) -> Iterator[Goal]:
     yield _of_rounds(
         "seconds from the start of 100 members to a message of each of 1,000 partitions", 2.0, started_s, at_most=True
     )
-    busy = [(sample.server_cpu_s or 0.0) / sample.seconds for sample in report.find(group.RESTED)]
+    busy = [(sample.server_cpu_s or 0.0) / sample.seconds for sample in report.find(group.LEASED)]
     yield _of_rounds(
         "processor seconds of the node in a second for the leases of 100 members", 0.05, busy, at_most=True
     )

@@ -17,6 +17,7 @@ certainly over.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -164,6 +165,7 @@ class LeaseMachine:
         self._ttl_s = ttl_s
         self._fence_floor = fence_floor
         self._old_until_s = old_until_s
+        self._expires_first_s = -math.inf
         self._slots: dict[int, Slot] = {}
         self._members: dict[str, GroupMember] = {}
         self._changes: dict[int, StoredLease] = {}
@@ -265,14 +267,19 @@ class LeaseMachine:
 
     def expire(self, now_s: float) -> None:
         """Removes the members whose time to live is over, and ends OLD leases when they have certainly expired."""
+        # Every request asks this. No member can expire before the first one of those that were seen last.
+        if now_s < self._expires_first_s:
+            return
         expired = [each for each in self._members.values() if now_s >= each.expires_s]
         self.counters.expired += len(expired)
         self._remove(expired)
         if now_s >= self._old_until_s:
-            self._old_until_s = float("inf")
+            self._old_until_s = math.inf
             for partition, slot in self._slots.items():
                 if slot.state is LeaseState.OLD:
                     self._apply(partition, LeaseEvent.LAPSED)
+        expiries = (each.expires_s for each in self._members.values())
+        self._expires_first_s = min(now_s + self._ttl_s, self._old_until_s, *expiries)
 
     def take_changes(self) -> list[StoredLease]:
         """Returns the changed rows since the last call. The caller must write them before the rows of a later call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -18,9 +18,11 @@ from bench.report import OURS, Sample
 from bench.servers.bench_node import BenchNode
 from bench.share_member import READY
 from stream_client import StreamClient, connect
+from stream_client.share.leases import LeaseMember
 
 STARTED: Final = "group: from the start of its members to a message of each partition"
 RESTED: Final = "group: the node, while nothing is pushed"
+LEASED: Final = "group: the node, while its members hold their leases and read nothing"
 KILLED: Final = "group: from a member's kill to the next message of its partitions"
 NAME: Final = "group"
 KILL_PARTITIONS: Final = 4
@@ -55,7 +57,8 @@ async def _make(address: str, partitions: int) -> None:
 
 
 async def start(node: BenchNode, members: int, partitions: int, rest_s: float, round_: int) -> list[Sample]:
-    """Starts members with a connection each, and rests with them. Each partition has one message."""
+    """Starts members with a connection each, and rests with them; then with as many that hold their leases and read
+    nothing. Each partition has one message."""
     await _make(node.address, partitions)
     seen = Seen(partitions)
     cpu_s, started_s = node.cpu_seconds(), time.monotonic()
@@ -64,26 +67,35 @@ async def start(node: BenchNode, members: int, partitions: int, rest_s: float, r
             nursery.start_soon(_take, node.address, "bench", seen)
         await seen.all.wait()
         first_s = time.monotonic() - started_s
-        sample = partial(Sample, system=OURS, round=round_, clients=members, streams=partitions)
+        sample = partial(Sample, system=OURS, round=round_, clients=members, streams=partitions, messages=partitions)
         started = sample(
             work=STARTED,
-            messages=partitions,
             seconds=first_s,
             server_cpu_s=node.cpu_seconds() - cpu_s,
         )
         # The shares become even before the rest is timed.
         await trio.sleep(first_s)
-        cpu_s, rested_s = node.cpu_seconds(), time.monotonic()
-        await trio.sleep(rest_s)
-        rested = sample(
-            work=RESTED,
-            messages=members,
-            seconds=time.monotonic() - rested_s,
-            server_cpu_s=node.cpu_seconds() - cpu_s,
-            server_memory_bytes=node.memory_bytes(),
-        )
+        rested = await _rest(node, rest_s, sample, RESTED)
         nursery.cancel_scope.cancel()
-    return [started, rested]
+    async with trio.open_nursery() as nursery:
+        held, are_even = [0] * members, trio.Event()
+        for number in range(members):
+            nursery.start_soon(_hold, node.address, partitions, held, number, are_even)
+        await are_even.wait()
+        leased = await _rest(node, rest_s, sample, LEASED)
+        nursery.cancel_scope.cancel()
+    return [started, rested, leased]
+
+
+async def _rest(node: BenchNode, rest_s: float, sample: Callable[..., Sample], work: str) -> Sample:
+    cpu_s, rested_s = node.cpu_seconds(), time.monotonic()
+    await trio.sleep(rest_s)
+    return sample(
+        work=work,
+        seconds=time.monotonic() - rested_s,
+        server_cpu_s=node.cpu_seconds() - cpu_s,
+        server_memory_bytes=node.memory_bytes(),
+    )
 
 
 class Seen:
@@ -110,6 +122,24 @@ async def _take(address: str, group: str, seen: Seen) -> None:
         async with stream.shared_consumer(group) as consumer:
             async for partition, _ in consumer:
                 seen.note(partition)
+
+
+async def _hold(address: str, partitions: int, held: list[int], number: int, are_even: trio.Event) -> None:
+    """One member that renews its leases, gives back what others should have, and reads nothing. held: the number of
+    partitions that each member has; `are_even` is set when each has its share."""
+    async with connect(address) as client:
+        member = LeaseMember(client, "leases")
+
+        def changed() -> None:
+            leases, asked_back = member.check()
+            held[number] = len(leases)
+            for partition in asked_back:
+                member.give_back(partition)
+            if min(held) == partitions // len(held):
+                are_even.set()
+
+        member.join(NAME, partitions, changed)
+        await trio.sleep_forever()
 
 
 async def _kill(node: BenchNode, member: subprocess.Popen[bytes], round_: int) -> Sample:
