@@ -100,6 +100,11 @@ class RoutedAnswers:
             for answer in list(self._waiting.values()):
                 answer.finish(error)
             return
+        # The position means nothing in an inbox that was made again.
+        if page.created_us is not None and page.created_us != reader.created_us:
+            if reader.created_us:
+                reader.begin_anew()
+            reader.created_us = page.created_us
         for message in page.messages:
             self._deliver(message.data)
         # An answer that has not come yet will be in a later page.

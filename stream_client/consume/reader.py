@@ -127,6 +127,10 @@ class Reader:
             self._on_page(self)
         return page
 
+    def begin_anew(self) -> None:
+        """Goes on at the beginning of the stream, which is another one than before."""
+        self._start = FromIndex(0)
+
     def stop(self) -> None:
         """Requests no more pages. A page that arrives later is dropped."""
         self._stopped = True

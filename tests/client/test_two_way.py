@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ockam.actors.address import Address, local
-from stream_client import NEW, RequestTimeout, RoutedMessage, UnexpectedAnswer, blocking
+from stream_client import NEW, RequestTimeout, RoutedMessage, StreamNotFound, UnexpectedAnswer, blocking
 from stream_client.blocking import SavedIndexes
 from stream_client.routed_messages import decode_routed, encode_routed
 from tests.client.shells import Tools, World
@@ -97,6 +97,26 @@ def test_a_request_gets_its_answer(world: World) -> None:
             await me.send(me.inbox.name, (local("stranger"),), b"nobody waits")
             assert (await me.request(world.name, (ECHOER,), b"more")).payload == b"MORE"
             assert me.strays == 2
+
+    with echoer(world.address, world.name, 4):
+        world.run(scenario)
+
+
+def test_answers_come_to_an_inbox_that_was_made_again(world: World) -> None:
+    """Claim: a party whose inbox was deleted gets the next answer in the new one. Method: another client deletes it
+    between two requests, and makes it again."""
+
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client, tools.connect() as other:
+            me = await client.correspondent(f"{world.name} in")
+            for payload in (b"one", b"two"):
+                assert (await me.request(world.name, (ECHOER,), payload)).payload == payload.upper()
+            await (await other.get_stream(me.inbox.name)).delete()
+            await other.create(me.inbox.name)
+            # The end of the old inbox may be told to the first of them.
+            with suppress(StreamNotFound):
+                assert (await me.request(world.name, (ECHOER,), b"three")).payload == b"THREE"
+            assert (await me.request(world.name, (ECHOER,), b"four")).payload == b"FOUR"
 
     with echoer(world.address, world.name, 4):
         world.run(scenario)
