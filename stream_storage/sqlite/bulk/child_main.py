@@ -34,6 +34,9 @@ def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO
     """Answers requests until the input ends."""
     from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
 
+    # If the machine has too few cores, the pushes and pulls of the node must get the processor before bulk reads. The
+    # imports are over: on a busy machine they would take longer than the node waits for the first answer.
+    os.nice(NICE)
     pages: ArrowPages | None = None
     while len(request := requests.read(REQUEST.size)) == REQUEST.size:
         stream_id, start, end, bytes_max, flags = REQUEST.unpack(request)
@@ -68,6 +71,4 @@ def _share(page: ArrowPage, memory: SharedMemory) -> int:
 
 
 if __name__ == "__main__":
-    # If the machine has too few cores, the pushes and pulls of the node must get the processor before bulk reads.
-    os.nice(NICE)
     serve(sys.argv[1], SharedMemory(int(sys.argv[2])), sys.stdin.buffer, sys.stdout.buffer)
