@@ -100,6 +100,7 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
     Blocks are stored in the order in which they were verified. After a failure, no higher block is stored until the
     failed one was verified and stored again, so that no gap remains. Storing the same block again succeeds.
+    A block that turns out to be on disk after a crash or a commit in doubt is reported once more, as HISTORY.
     """
 
     block_number: int

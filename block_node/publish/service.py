@@ -101,7 +101,7 @@ class PublishService:
         # Notifications may have been lost with the failed worker, so the state of blocks in flight is unknown.
         self.machine.node_failed(NodeFailure("publishing failed; it was started anew"), self.now_s())
         self.runner.perform()
-        self._note_stored()
+        self._announce_stored()
 
     # Sessions.
 
@@ -149,7 +149,7 @@ class PublishService:
             if not session.reachable:
                 session.leave()
         self.mending.tick()
-        self._note_stored()
+        self._announce_stored()
         self.machine.tick(self.now_s(), is_full=self.facility.full)
         self.runner.perform()
         # An opening message that comes again after the end of its session opens a new session.
@@ -160,12 +160,13 @@ class PublishService:
     def statistics(self) -> PublishStatistics:
         return self.machine.statistics()
 
-    def _note_stored(self) -> None:
-        """Tells the machine of the blocks that nobody has announced: they became durable during a crash, or by a commit
-        in doubt. Verification goes on behind them, and would refuse them."""
-        while self._is_stored(number := self.machine.blocks.next_durable):
-            self.machine.persisted(PersistedNotification(number, True, BlockOrigin.HISTORY), self.now_s())
-            self.runner.perform()
+    def _announce_stored(self) -> None:
+        """Tells all plugins of the blocks that nobody has announced: they became durable during a crash, or by a commit
+        in doubt. Otherwise publishing and verification would not go on with the same block."""
+        number = self.machine.blocks.next_durable
+        while self._is_stored(number):
+            self.facility.publish(PersistedNotification(number, True, BlockOrigin.HISTORY))
+            number += 1
 
 
 class PublishWorker(Plugin):

@@ -219,10 +219,11 @@ async def test_what_comes_of_a_block_earns_it_time_and_a_new_beginning_does_not(
         assert (await restless.expect(StreamEnded)).status is PublishStatus.TIMEOUT
 
 
-async def test_a_block_that_is_stored_after_all_is_acknowledged(tmp_path: Path) -> None:
-    """Claim: a block whose commit was in doubt counts as durable once the store knows it. Method: the commit of block 1
-    fails as one in doubt, and has stored it; the node fails once more, so that verification goes on behind block 1, and
-    would refuse it each time that a publisher is asked for it."""
+@pytest.mark.parametrize("fails_again", [False, True])
+async def test_a_block_that_is_stored_after_all_is_acknowledged(tmp_path: Path, fails_again: bool) -> None:
+    """Claim: a block whose commit was in doubt counts as durable once the store knows it. Publishing and verification
+    go on with block 2. Method: the commit of block 1 fails as one in doubt, and has stored it. Then verification waits
+    for block 1 again; if the node fails once more, it waits for block 2, and would refuse block 1."""
     async with bench(tmp_path) as world:
         sender = await world.publisher()
         sender.block(BLOCKS[0])
@@ -241,7 +242,8 @@ async def test_a_block_that_is_stored_after_all_is_acknowledged(tmp_path: Path) 
         assert (await sender.expect(StreamEnded)).status is PublishStatus.PERSISTENCE_FAILED
         world.runner.commit = commit  # type: ignore[method-assign]
         await world.settle()
-        world.block_node.facility.publish(NodeFailure("as the test wants it"))
+        if fails_again:
+            world.block_node.facility.publish(NodeFailure("as the test wants it"))
         world.publishing.tick()
         assert (await sender.open(b"again")).last_block == 1
         sender.block(BLOCKS[2])
