@@ -83,6 +83,7 @@ class SparkExporter(Exporter):
         """Exports all messages that are on the node at the time of the call; see `Exporter.run`."""
         started_s, steps, left_out = time.monotonic(), list[ExportStep](), dict[str, LeftOutStream]()
         overtaken, done = 0, False
+        self._is_ending = False
         self._stopping.clear()
         while not done:
             state, ranges = await self._plan(None, left_out)
@@ -131,9 +132,12 @@ class SparkExporter(Exporter):
             commit = self._commit(plan, Written((), empty), time.time_ns() // 1000, time.monotonic())
             steps.append(await self._to_its_end(commit))
             if on_step is not None:
-                await on_step(steps[-1])
+                await self._to_its_end(on_step(steps[-1]))
         if len(empty) == len(planned):
             return True
+        # A cancellation during the commit was put off until here. It counts because rows are left to export.
+        if self._is_ending:
+            raise asyncio.CancelledError
 
         def take(rows: Any) -> None:
             step = self._take(rows, planned, loop)

@@ -34,11 +34,12 @@ from spark_export.exporter.application import (
     task_error,
 )
 from spark_export.exporter.errors import StreamsLeftOut
+from spark_export.exporter.node_side import Selection
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import ExportOutcome
 from spark_export.tables.errors import PositionsMoved, TableRefused
 from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE
-from spark_export.tables.model import Incarnation, IndexRange
+from spark_export.tables.model import Commit, FilesPlan, Incarnation, IndexRange, Written
 from stream_client import NodeUnreachable
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import command, wait_until
@@ -245,6 +246,40 @@ def test_a_loss_without_rows_is_told_as_a_step(world: World) -> None:
         settings = replace(world.settings, accept_lost=True)
         async with open_spark_exporter(settings, SparkChoice(session=object())) as exporter:
             assert (await exporter.run(on_step=on_step)).lost == 5
+
+    asyncio.run(main())
+    assert [step.lost for step in told] == [5]
+
+
+def test_a_stop_during_the_commit_of_a_loss_ends_the_run(world: World) -> None:
+    """Goal: a signal that comes during this commit is not forgotten after it. Method: the run is cancelled in the
+    commit, while another stream has rows left; the session of Spark is none, so a query would fail."""
+    world.push(10, partitions=1)
+    world.run()
+    world.push(5, partitions=1)
+    with world.client() as client:
+        client.create(world.stream).truncate(15)
+    other = f"{world.stream}-other"
+    world.push(10, stream=other, partitions=1)
+    told: list[ExportStep] = []
+
+    async def on_step(step: ExportStep) -> None:
+        told.append(step)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        settings = replace(world.settings, accept_lost=True, selection=Selection((world.stream, other)))
+        async with open_spark_exporter(settings, SparkChoice(session=object())) as exporter:
+            run = asyncio.create_task(exporter.run(on_step=on_step))
+            append = exporter._log.append
+
+            def append_and_stop(plan: FilesPlan, written: Written) -> Commit:
+                loop.call_soon_threadsafe(run.cancel)
+                return append(plan, written)
+
+            exporter._log.append = append_and_stop  # type: ignore[method-assign]
+            with pytest.raises(asyncio.CancelledError):
+                await run
 
     asyncio.run(main())
     assert [step.lost for step in told] == [5]
