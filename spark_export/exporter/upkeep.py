@@ -88,7 +88,8 @@ async def forget(
     """
     # A table of the user's own can lack the columns that say which rows to erase.
     names = await asyncio.to_thread(log.column_names)
-    if lacking := [each for each in ("timestamp", "key") if names and each not in names]:
+    needed = ("timestamp",) if key is None else ("timestamp", "key")
+    if lacking := [each for each in needed if names and each not in names]:
         raise TableRefused(f"the table {log.address} has no column {lacking[0]}; erase its rows with another program")
     until_us = await asyncio.to_thread(_latest_us, log, stream)
     rows = await asyncio.to_thread(log.forget, stream, key, until_us)

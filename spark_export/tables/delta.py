@@ -215,10 +215,9 @@ class DeltaLog(log.TableLog):
         names = [name for name in actions.column_names if name.startswith("partition.")]
         small = actions.filter(pc.less(actions.column("size_bytes"), log.SMALL_BYTES))
         filters = None
-        if self.place.scheme == FILE and "partition.stream" in names:
-            # deltalake writes into folders that have the names of the streams, and file systems take no longer ones.
-            streams = pc.unique(actions.column("partition.stream")).to_pylist()
-            if long := [each for each in streams if len(f"stream={quote(each, safe='')}") > model.NAME_BYTES_MAX]:
+        if "partition.stream" in names:
+            streams = pc.unique(actions.column("partition.stream")).drop_null().to_pylist()
+            if long := [each for each in streams if self._is_too_long(each)]:
                 filters = [("stream", "not in", long)]
                 small = small.filter(pc.invert(pc.is_in(small.column("partition.stream"), pa.array(long))))
         counts = small.group_by(names).aggregate([("path", "count")]).column("path_count").to_pylist()
@@ -266,6 +265,12 @@ class DeltaLog(log.TableLog):
         return log.OwnersRule(sum(count * UNITS_S[unit] for count, unit in parts), said=f"{KEPT} = {text}")
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
+        partitions = self._open().metadata().partition_columns
+        if key is not None and "stream" in partitions and self._is_too_long(stream):
+            raise TableRefused(
+                f"the name of the stream {stream[:40]!r}… is too long for a folder, into which deltalake would write "
+                "the rows of other keys; only the whole stream can be forgotten"
+            )
         application = f"{FORGOTTEN}/{quote(stream, safe='')}/{model.key_digest(key)}"
 
         def note() -> None:
@@ -289,6 +294,10 @@ class DeltaLog(log.TableLog):
             self._sync(self._root, started_s)
         failpoint("rewritten")
         return int(metrics["num_deleted_rows"] or 0)
+
+    def _is_too_long(self, stream: str) -> bool:
+        """Returns whether rows of a stream cannot be written again: deltalake writes them into a folder of its name."""
+        return self.place.scheme == FILE and len(f"stream={quote(stream, safe='')}") > model.NAME_BYTES_MAX
 
     def _transact(
         self, table: DeltaTable, actions: list[AddAction], applications: list[Transaction], said: Mapping[str, str]

@@ -399,7 +399,9 @@ def forget(batch: pa.RecordBatch, until_us: Mapping[str, int]) -> pa.RecordBatch
     if not until_us:
         return batch
     whole = until_us.get("", -1)
-    times, keys = batch.column("timestamp").cast(pa.int64()).to_pylist(), batch.column("key").to_pylist()
+    times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    # Of a table without keys, only whole streams are forgotten.
+    keys = batch.column("key").to_pylist() if "key" in batch.schema.names else [None] * batch.num_rows
     kept = [
         time > whole and (key is None or time > until_us.get(hashlib.sha256(key).hexdigest(), -1))
         for time, key in zip(times, keys, strict=True)

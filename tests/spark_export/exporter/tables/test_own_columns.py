@@ -58,6 +58,14 @@ def own_iceberg(folder: Path, columns: Any) -> tuple[TableLog, Any]:
     return log, catalog
 
 
+def own_table(folder: Path, table_format: str, columns: list[pa.Field]) -> TableLog:
+    if table_format == "iceberg":
+        return own_iceberg(folder, pa.schema(columns))[0]
+    deltalake = pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    deltalake.DeltaTable.create(str(folder / "own"), pa.schema(columns))
+    return open_table(parse_place(folder / "own"), "delta")
+
+
 def test_a_compaction_keeps_the_users_own_columns(tmp_path: Path) -> None:
     """Goal: also those with the name of a column of other formats, or with types that no message has."""
     own = [pa.field("timestamp", pa.timestamp("us", "UTC")), pa.field("date", pa.date32())]
@@ -88,19 +96,27 @@ def test_a_delta_table_without_an_era_is_verified(tmp_path: Path) -> None:
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_nothing_is_forgotten_in_a_table_without_keys(tmp_path: Path, table_format: str) -> None:
     """Goal: a refusal in words, before a record is made by which later messages would be left out."""
-    columns = pa.schema([*LEAST, pa.field("data", pa.binary())])
-    if table_format == "delta":
-        deltalake = pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
-        deltalake.DeltaTable.create(str(tmp_path / "own"), columns)
-        log = open_table(parse_place(tmp_path / "own"), "delta")
-    else:
-        log, _ = own_iceberg(tmp_path, columns)
+    log = own_table(tmp_path, table_format, [*LEAST, pa.field("data", pa.binary())])
     export(log, 0, 10)
     before = log.load()
     for key in (None, b"k"):
         with pytest.raises(TableRefused, match="has no column timestamp"):
             asyncio.run(forget(log, history_of(parse_place(tmp_path)), "s", key))
     assert log.load() == before
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_a_stream_is_forgotten_in_a_table_without_keys(tmp_path: Path, table_format: str) -> None:
+    """Goal: only what names the rows to erase must be in the table. Method: a table with times, of which a whole stream
+    is erased; to erase the rows of one key is refused."""
+    log, history = (
+        own_table(tmp_path, table_format, [*LEAST, ROWS.field("timestamp")]),
+        history_of(parse_place(tmp_path)),
+    )
+    export(log, 0, 10)
+    with pytest.raises(TableRefused, match="has no column key"):
+        asyncio.run(forget(log, history, "s", b"k"))
+    assert asyncio.run(forget(log, history, "s", None))["rows"] == 10
 
 
 def test_deltas_upkeep_leaves_out_names_that_are_no_folders(tmp_path: Path) -> None:
@@ -116,3 +132,17 @@ def test_deltas_upkeep_leaves_out_names_that_are_no_folders(tmp_path: Path) -> N
     assert (log.compact(), len(log.list_files()), log.compact()) == (2, 5, 0)
     rows = [(each["stream"], each["index"]) for batch in log.read(["stream", "index"]) for each in batch.to_pylist()]
     assert sorted(rows) == sorted((name, index) for name in names for index in range(10))
+
+
+def test_deltas_rows_of_one_key_are_not_forgotten_in_a_name_that_is_no_folder(tmp_path: Path) -> None:
+    """Goal: a refusal before a record is made, because deltalake could not write the rows of other keys again. Method:
+    a stream with a long name; as a whole it can be forgotten."""
+    pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    log = open_table(parse_place(tmp_path / "lake"), "delta")
+    log.create(ROWS)
+    export(log, 0, 5, "é" * 100)
+    before = log.load()
+    with pytest.raises(TableRefused, match="only the whole stream can be forgotten"):
+        log.forget("é" * 100, b"k", 1 << 60)
+    assert log.load() == before
+    assert log.forget("é" * 100, None, 1 << 60) == 5
