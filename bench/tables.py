@@ -83,6 +83,7 @@ TITLES = {
     "share": "Two consumers that share a stream of four partitions behind a forwarding node",
     "group: from the start of its members to a message of each partition": "A consumer group starts",
     "group: the node, while nothing is pushed": "A consumer group that has nothing to do",
+    "group: the node, while its members hold their leases and read nothing": "A consumer group that reads nothing",
     "group: from a member's kill to the next message of its partitions": "A member of a consumer group is killed",
     "deleting: messages of a stream beside single pushes to another stream": "Messages deleted beside single pushes",
     "deleting: room of deleted messages given back": "Room of deleted messages given back (messages are bytes)",

@@ -102,6 +102,7 @@ def test_the_selection_measures_what_its_goals_need(tmp_path: Path, monkeypatch:
         *("latency", "push by size", "push of large messages", "pull of large messages", "follow", "http"),
         *("group: from the start of its members to a message of each partition",),
         *("group: the node, while nothing is pushed",),
+        *("group: the node, while its members hold their leases and read nothing",),
         *("group: from a member's kill to the next message of its partitions",),
         *(deleting.DELETED, deleting.RETAINED, "flood: pushed beside a flood"),
         *(standing.STARTED, standing.STOPPED, standing.OPENED, standing.COMMAND),
