@@ -55,7 +55,7 @@ class ChainStore:
     - is_open: whether it is known which blocks are stored. is_closed: whether another node writes the chain now.
     - refusal: the reason why no block can be stored now. None if blocks can be stored.
     - `_refused_from`: the lowest block at the end of the chain that could not be stored. Higher blocks are refused
-      until this block is stored, or all are given up.
+      until this block is stored, or the node gives all of them up.
 
     Invariant: `available` is the state after the last finished operation. It is empty until `is_open`.
     """
@@ -214,7 +214,8 @@ class ChainStore:
             on_done(error)
 
     def forget_failed(self) -> None:
-        """Lets any block be stored again, because all higher ones were given up. An empty chain may begin elsewhere."""
+        """Forgets which block could not be stored. Call it when the node has given up all blocks that are not durable:
+        an empty chain may then begin with another block."""
         self._refused_from = None
 
     def _no_longer_under_way(self, number: int) -> None:

@@ -63,13 +63,13 @@ TAGS: Mapping[int, Callable[[Any], Any]] = {
     37: lambda value: UUID(bytes=value),
     100: lambda value: Day(value) if type(value) is int else None,
     1004: lambda value: value if type(value) is str else None,
+    # No column has a type for these tags.
     **dict.fromkeys((30, 35, 36, 260, 261), lambda value: None),
+    # These refer to other values of the message: with them, a few kilobytes could become billions of values.
     **dict.fromkeys((25, 29), lambda value: None),
 }
 """By tag of CBOR, the function that makes a value of what is tagged, or None if it is not what the tag says. cbor2
-itself would refuse the whole message for one wrong value. No column has a type for the tags of the last line but one.
-The last line has the references to other strings and values of a message: a message of some kilobytes could have
-billions of values by them, and end the process."""
+itself would refuse the whole message for one wrong value."""
 
 
 def cbor_reader() -> Callable[[bytes], Mapping[Any, Any]]:

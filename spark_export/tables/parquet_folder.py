@@ -343,7 +343,7 @@ class ParquetFolderLog(log.TableLog):
     def _runs(self, generation: Path) -> list[Path]:
         found = [each for each in generation.glob("run=*") if each.is_dir()]
         if strange := [each for each in found if not each.name[4:].isdecimal()]:
-            raise TableRefused(f"{strange[0]} is no run of the table, and its readers take its files: take it away")
+            raise TableRefused(f"{strange[0]} is no run of the table, but readers read its files, too: move it away")
         # By number: the millionth run has one digit more than those before it.
         return sorted(found, key=lambda each: int(each.name[4:]))
 

@@ -42,14 +42,14 @@ class GrpcSource:
 
     def ask_status(self, on_done: StatusDone, path: bytes = DETAIL) -> None:
         def answered(message: bytes | None, status: GrpcStatus, text: str) -> None:
-            if status is GrpcStatus.UNIMPLEMENTED and path is DETAIL:
-                # Nodes of earlier versions have no detail. A later one may have taken its place by the next question.
+            if status is GrpcStatus.UNIMPLEMENTED and path == DETAIL:
+                # Nodes of earlier versions have no detail. The next question asks for it again, as nodes are updated.
                 self.ask_status(on_done, STATUS)
             elif message is None:
                 on_done(None, f"{status.name}: {text}")
             else:
                 try:
-                    ranges = _detail_ranges(message) if path is DETAIL else _status_ranges(message)
+                    ranges = _detail_ranges(message) if path == DETAIL else _status_ranges(message)
                 except MessageFormatError as error:
                     on_done(None, str(error))
                 else:
