@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import resource
 import socket
 import termios
@@ -70,15 +69,20 @@ async def accept_all(
 def _accept_ready(listener: trio.SocketListener) -> Iterator[trio.SocketStream]:
     """Accepts some of the connections that wait. trio accepts one in each turn of the event loop, and while the node is
     busy a turn is long: thousands of connections that come at one moment would wait for seconds."""
-    with socket.socket(fileno=os.dup(listener.socket.fileno())) as ready:
+    # A copy of the descriptor would be refused when the process has no more of them.
+    ready = socket.socket(fileno=listener.socket.fileno())
+    try:
         for _ in range(ACCEPTS_MAX - 1):
-            # None waits any more, or there is an error, which the next `accept` of trio meets too.
+            # No connection waits any more, or there is an error, which the next `accept` of trio meets too.
             try:
                 accepted, _ = ready.accept()
             except OSError:
                 return
             accepted.setblocking(False)
             yield trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+    finally:
+        # The listener goes on with its descriptor.
+        ready.detach()
 
 
 def connections_that_fit(connections_max: int) -> int:

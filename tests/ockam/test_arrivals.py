@@ -7,8 +7,9 @@ frames, bytes that are no frame, a closed connection, a full mailbox, a limit, a
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from itertools import pairwise
 
@@ -204,3 +205,35 @@ async def test_connections_that_come_together_are_accepted_together() -> None:
         assert await caller.receive_some() == b"from"
         await other.aclose()
         await caller.aclose()
+
+
+async def test_a_listener_whose_process_has_no_more_descriptors_goes_on() -> None:
+    """Claim: no lack of descriptors ends a listener, also in the middle of a turn. Method: one descriptor is free while
+    two connections wait. More become free when the listener asks for room."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    callers = [await trio.open_tcp_stream(*listener.socket.getsockname()) for _ in range(2)]
+    taken: list[trio.SocketStream] = []
+    filling: list[int] = []
+
+    def make_room() -> None:
+        while filling:
+            os.close(filling.pop())
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (callers[-1].socket.fileno() + 8, hard))
+    try:
+        with suppress(OSError):
+            while True:
+                filling.append(os.dup(listener.socket.fileno()))
+        os.close(filling.pop())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(accept_all, listener, taken.append, make_room)
+            with trio.fail_after(10):
+                while len(taken) < len(callers):
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    finally:
+        make_room()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for stream in (*taken, *callers):
+        await stream.aclose()
