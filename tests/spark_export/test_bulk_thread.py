@@ -89,3 +89,16 @@ def test_a_message_that_is_stored_while_a_page_is_read_is_not_missing(tmp_path: 
         with Pushed(str(database.path)) as pages:
             page = pages.read(stream_id, 0, 100, 1_000, Columns())
         assert (page.start, page.rows, page.next_index) == (0, 1, 2)
+
+
+def test_a_page_passes_over_all_deleted_messages_of_its_range(tmp_path: Path) -> None:
+    """Claim: a read that begins before the first message of a stream does not need a page for each deleted one."""
+    with closing(Database.open(tmp_path)) as database, closing(database.session()) as session:
+        session.begin()
+        stream_id = session.log.ensure_stream("s", 0, 1).stream_id
+        session.log.append([Append(stream_id, 0, 5, [b"x"] * 50)])
+        session.log.truncate_before(stream_id, 40)
+        session.commit()
+        with ArrowPages(str(database.path)) as pages:
+            page = pages.read(stream_id, 0, 30, 1_000_000, Columns())
+        assert (page.start, page.rows) == (30, 0)

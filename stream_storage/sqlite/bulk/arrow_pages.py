@@ -135,11 +135,14 @@ class ArrowPages:
             seen_bytes = _size(batch) // batch.num_rows
             self._row_bytes[stream_id] = max(seen_bytes, ROW_OVERHEAD_BYTES, min(row_bytes, bytes_max // rows) // 2)
         bounds = self._bounds(stream_id)
-        if not batch.num_rows and start < min(end, bounds[2]):
-            # The message is missing, or it was stored after the rows were read. A second look tells.
-            rows, again = 1, self._rows(stream_id, start, start + 1, columns)
-            assert again is not None, "a single row may have any size"
-            batch, bounds = again, self._bounds(stream_id)
+        unread = range(max(start, bounds[1]), min(end, start + rows, bounds[2]))
+        if unread and not batch.num_rows:
+            # These messages are missing, or they were stored after the rows were read. The first one is read once more,
+            # since it must be there now.
+            start, rows = unread.start, 1
+            batch = self._rows(stream_id, start, start + 1, columns)
+            assert batch is not None, "a single row may have any size"
+            bounds = self._bounds(stream_id)
         return ArrowPage(*bounds, _checked(batch, start, rows, end, bounds), batch)
 
     def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
