@@ -34,9 +34,6 @@ def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO
     """Answers requests until the input ends."""
     from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
 
-    # If the machine has too few cores, the pushes and pulls of the node must get the processor before bulk reads. The
-    # imports are over: on a busy machine they would take longer than the node waits for the first answer.
-    os.nice(NICE)
     pages: ArrowPages | None = None
     while len(request := requests.read(REQUEST.size)) == REQUEST.size:
         stream_id, start, end, bytes_max, flags = REQUEST.unpack(request)
@@ -44,6 +41,10 @@ def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO
         try:
             if pages is None:
                 pages = ArrowPages(path)
+                # If the machine has too few cores, the pushes and pulls of the node must get the processor before bulk
+                # reads. Not before this line, though: the last imports are over here, and with a low priority they
+                # would take longer on a busy machine than the node waits for the first answer.
+                os.nice(NICE)
             page = pages.read(stream_id, start, end, bytes_max, columns)
             size = _share(page, memory)
         except PagesError as error:
