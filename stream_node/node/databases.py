@@ -66,9 +66,9 @@ def check_url(url: str) -> None:
     """Raises ConfigError if the URL of a database is of another kind, or contains a password."""
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        # The URL may contain a password, and the text of the error the URL.
-        raise ConfigError("database: its host cannot be read; write postgresql://USER@HOST:PORT/DATABASE") from error
+    except ValueError:
+        # The URL may contain a password, and the error the URL, so nobody gets to see the error.
+        raise ConfigError("database: its host cannot be read; write postgresql://USER@HOST:PORT/DATABASE") from None
     if parts.scheme not in SCHEMES:
         raise ConfigError(
             "database: the node knows postgresql://USER@HOST:PORT/DATABASE; without this setting, it keeps an SQLite "

@@ -5,6 +5,7 @@ Method: the real command beside a real PostgreSQL server; the addresses are read
 
 from __future__ import annotations
 
+import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -114,5 +115,8 @@ def test_ports_that_workers_cannot_have_are_refused(tmp_path: Path, address: str
 def test_a_url_of_a_database_that_cannot_be_read_is_a_mistake_in_a_setting() -> None:
     """Claim: it is told in one sentence, which shows no password of the URL."""
     for url in ("postgresql://someone:secret@[::1/streams", "postgresql://someone:secret@\uff0f/streams"):
-        with pytest.raises(ConfigError, match=r"^database: its host cannot be read; write postgresql://USER@HOST"):
+        with pytest.raises(
+            ConfigError, match=r"^database: its host cannot be read; write postgresql://USER@HOST"
+        ) as told:
             check_url(url)
+        assert "secret" not in "".join(traceback.format_exception(told.value))
