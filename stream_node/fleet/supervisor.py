@@ -256,7 +256,7 @@ class Supervisor:
     async def _start(self, number: int) -> tuple[trio.Process, trio.abc.ReceiveStream]:
         """Starts a worker. Returns its process, and the pipe by which it reports that it listens. Raises OSError."""
         # The report has a pipe of its own: what the operator's code prints goes where this process prints.
-        report, told = os.pipe()
+        report, sender = os.pipe()
         try:
             place = WorkerPlace(
                 number=number,
@@ -264,12 +264,12 @@ class Supervisor:
                 public=[group[number].fileno() for group in self._public],
                 private=self._private[number].fileno(),
                 supervisor=self._alive,
-                report=told,
+                report=sender,
                 use=self._use.fileno(),
                 secret=self._secret,
             )
             # The child keeps these descriptors: its sockets, the pipes, shared usage, and the lock.
-            kept = [*place.public, place.private, place.supervisor, told, place.use, self._lock.descriptor]
+            kept = [*place.public, place.private, place.supervisor, sender, place.use, self._lock.descriptor]
             environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode(), "PYTHONFAULTHANDLER": "1"}
             if self._watches:
                 environment |= self._watches[number].environment
@@ -284,7 +284,7 @@ class Supervisor:
             os.close(report)
             raise
         finally:
-            os.close(told)
+            os.close(sender)
         return process, trio.lowlevel.FdStream(report)
 
     async def _end_silent(self, number: int, process: trio.Process) -> str:
@@ -362,12 +362,12 @@ class WorkerWatch:
                 text = b""
                 with trio.move_on_after(self._watchdog_s if is_serving and self._watchdog_s else float("inf")) as scope:
                     text = await reports.recv(4096)
-                if not text and not scope.cancelled_caught:
-                    # Every program of the machine can send here, also nothing.
-                    continue
-                if not text:
+                if scope.cancelled_caught:
                     logger.error("worker_stuck", worker=self._name, within_s=self._watchdog_s)
                     self._kill()
+                elif not text:
+                    # Every program of the machine can send here, also nothing.
+                    continue
                 # A new process of the worker reports from its own start on.
                 is_serving = bool(text) and text != b"STOPPING=1"
                 if is_reloading and text == b"READY=1":

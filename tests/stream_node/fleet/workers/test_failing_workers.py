@@ -187,7 +187,8 @@ async def test_what_the_code_of_an_operator_prints_is_no_report_and_stops_no_wor
     node.close()
     lock.release(clean=True)
     assert end.code == 0
-    assert capfd.readouterr().out == ("printed " * 20_000 + "\n") * 2
+    # What two processes print at the same time can be mixed.
+    assert sorted(capfd.readouterr().out) == sorted(("printed " * 20_000 + "\n") * 2)
 
 
 async def test_a_worker_for_which_there_is_no_thread_has_not_started(
