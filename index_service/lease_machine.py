@@ -267,7 +267,8 @@ class LeaseMachine:
 
     def expire(self, now_s: float) -> None:
         """Removes the members whose time to live is over, and ends OLD leases when they have certainly expired."""
-        # Every request asks this. No member can expire before the first one of those that were seen last.
+        # Every request calls this, so the times of all members are not compared each time. Who has joined or renewed
+        # since the last comparison expires later than it has found.
         if now_s < self._expires_first_s:
             return
         expired = [each for each in self._members.values() if now_s >= each.expires_s]

@@ -19,9 +19,9 @@ PAGE_FENCES_MAX = 200
 LISTS_WAITING_MAX = 256
 """The largest number of pages that are read at the same time: each can take PAGE_BYTES_MAX of memory."""
 SWEEP_GROUPS_MAX = 250
-"""The number of groups from which expired members are removed at once, about ten milliseconds."""
+"""The number of groups from which expired members are removed in one turn, in about ten milliseconds."""
 UNDER_WAY_MAX = 256
-"""The number of requests that are no saves, and are under way, at which no further messages are read."""
+"""While this many loads, sets and leases wait for the storage, the index service reads no further messages."""
 FAILURE_DELAY_S = 1.0
 """The delay before the answer to a request that failed with a storage error, in seconds. Some clients repeat a failed
 request as soon as they have the answer."""

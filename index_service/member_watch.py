@@ -1,4 +1,4 @@
-"""MemberWatch: notices when the connection of a member of a group ends, so that the others get its partitions at once.
+"""MemberWatch: notices when a member of a group can ask no more, so that the others get its partitions at once.
 
 It ends no lease itself. The connection of a member whose request another node has passed on is watched by that node.
 """
@@ -28,7 +28,7 @@ class MemberWatch:
     """
 
     def __init__(self, on_end: Callable[[Message, LeaseRequest], None]) -> None:
-        """on_end: called with the last request of a member whose connection has ended."""
+        """on_end: called with the last request of a member that can ask no more."""
         self._on_end = on_end
         self._members: dict[MemberKey, tuple[Origin, int]] = {}
         self.is_stopping = False
@@ -57,8 +57,8 @@ class MemberWatch:
                 del self._members[key]
                 self._on_end(message, request)
 
-        # A killed process closes its side only, as one does that waits for answers. But neither can renew its leases.
-        # It may have done so before its request was read.
+        # A killed process closes its sending side, as a peer does that still takes answers. Neither can renew its
+        # leases. That side may have been closed before this request was served.
         if origin.holdings.asks_no_more:
             tell()
         else:

@@ -123,7 +123,7 @@ class IndexService:
         self.members.forget(lambda key: not (is_kept_elsewhere(key[1]) or known(key[:2], key[2])))
 
     def end_member(self, message: Message, request: LeaseRequest) -> None:
-        """Ends the leases of a member whose connection has ended. `message`: its last request."""
+        """Ends the leases of a member that can ask no more. `message`: its last request."""
         # The node that keeps the leases of the stream ends them, be it this one or another.
         if self.remote_streams is None or not self.is_kept_elsewhere(request.stream_name):
             # A node that fails closes its storage before its connections.
@@ -301,8 +301,8 @@ class IndexWorker(Worker):
         self._resume()
 
     def _counted(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Returns the callback of a request that is no save. While UNDER_WAY_MAX of them are under way, further
-        messages wait in the mailbox."""
+        """Returns the callback of a load, a set or a lease. While UNDER_WAY_MAX of them are under way, further messages
+        wait in the mailbox."""
         self._under_way += 1
         if self._under_way >= UNDER_WAY_MAX:
             self.context.pause()
