@@ -204,8 +204,9 @@ class Impatient(LeaseMachine):
     ids=["early", "forgetful", "keeps fences", "impatient"],
 )
 def test_a_planted_mistake_is_caught(canary: dict[str, type]) -> None:
+    """The seed is one with which the rarest of them is found at once; with others that took up to two minutes."""
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(type("Canary", (Leases,), canary), settings=hunting(max_examples=4_000))
+        run_state_machine_as_test(seed(7)(type("Canary", (Leases,), canary)), settings=hunting(max_examples=4_000))
 
 
 @pytest.mark.parametrize(
