@@ -17,7 +17,7 @@ from stream_client.core.client_connection import ClientConnection
 from stream_client.core.open_batch import BATCHED_DATA_BYTES_MAX, OpenBatch
 from stream_client.core.payloads import refusal
 from stream_client.core.pushes import PLAIN_BYTES_MAX, KeyedPush, PendingResult, Push
-from stream_client.core.sequence_machine import NO_REASON, SENT_BEFORE, SequenceMachine, not_saved, refused_by_node
+from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
 from stream_client.errors import ClientError, PushUnknown, UnexpectedAnswer
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailure, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, Status
@@ -200,8 +200,9 @@ class PushQueue:
         self._report_room()
 
     def fail_all(self, error: ClientError) -> None:
-        for push in list(self.pushes.values()):
-            push.finish(error)
+        for request_id, push in list(self.pushes.items()):
+            # If the partition is gone, so is the message, whether it was stored or not.
+            push.finish(error if self.gone is not None else self._doubted(request_id, error))
         self._drop_finished(list(self.pushes))
         self._report_room()
 
@@ -254,9 +255,7 @@ class PushQueue:
             self.fail_all(UnexpectedAnswer(f"{what}: {error}"))
             return
         for request_id in refused:
-            # The node may have stored an earlier copy, and have refused this one by rules that have changed since.
-            is_doubtful = request_id < self._sent_again_below and not error.in_doubt
-            self.pushes[request_id].finish(PushUnknown(f"{SENT_BEFORE}: {error}") if is_doubtful else error)
+            self.pushes[request_id].finish(self._doubted(request_id, error))
         self._drop_finished(refused)
         self._report_room()
 
@@ -285,7 +284,7 @@ class PushQueue:
             push.finish()
             del self.pushes[confirm.request_id]
         elif confirm.status is RichStatus.REFUSED:
-            self._fail(confirm.request_id, refused_by_node())
+            self._fail(confirm.request_id, refused_by_node(confirm.request_id < self._sent_again_below))
         else:
             self._fail(confirm.request_id, PushUnknown(NO_REASON))
 
@@ -300,10 +299,16 @@ class PushQueue:
         error = self._connection.put_frame(self._header, push.payload(request_id))
         if error is not None:
             self._unsendable(push)
-            self._fail(request_id, error)
+            self._fail(request_id, self._doubted(request_id, error))
 
     def _unsendable(self, push: Push) -> None:
         """Reacts to a push that is too large to be sent."""
+
+    def _doubted(self, request_id: int, error: ClientError) -> ClientError:
+        """Returns the error of a push that cannot be sent or stored any more: PushUnknown if it was sent before. The
+        node may have stored that copy: its rules, or the framing of the connection, may have been others then."""
+        is_doubtful = request_id < self._sent_again_below and not error.in_doubt
+        return PushUnknown(f"it was sent over an earlier connection before this: {error}") if is_doubtful else error
 
     def _fail(self, request_id: int, error: ClientError | None) -> None:
         self.pushes[request_id].finish(error)

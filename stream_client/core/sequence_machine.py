@@ -136,7 +136,7 @@ class SequenceMachine:
         if confirm.status is RichStatus.ERROR:
             return self._fail(epoch, push, PushUnknown(NO_REASON), unanswered)
         if confirm.status is RichStatus.REFUSED:
-            return self._fail(epoch, push, refused_by_node(), unanswered)
+            return self._fail(epoch, push, refused_by_node(push.sent_again), unanswered)
         # Only OUT_OF_ORDER is left. Behind a failure it says nothing new.
         if epoch.failed:
             return self._fail(epoch, push, _behind_a_failure(push), unanswered)
@@ -153,9 +153,9 @@ class SequenceMachine:
         """Returns every push that a `node/push_failed/1` for this push finishes: none if it is to be sent again."""
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
-        # No copy of the message can be stored, and none would be accepted later.
+        # The node would refuse every later copy, too.
         if failure.outcome is Outcome.REFUSED:
-            return self._fail(epoch, push, refused_by_node(failure.reason), unanswered)
+            return self._fail(epoch, push, refused_by_node(push.sent_again, failure.reason), unanswered)
         # An older copy may still arrive over an old connection. Only the node's answer to the same number decides.
         if failure.outcome is Outcome.UNKNOWN or push.sent_again:
             self._forgive(push)
@@ -221,13 +221,16 @@ def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
     """Returns the error for a push without a sequence number that the node could not store. `sent_again`: whether an
     older copy can still arrive over an old connection, and the message is perhaps stored after all."""
     if failure.outcome is Outcome.REFUSED:
-        return refused_by_node(failure.reason)
+        return refused_by_node(sent_again, failure.reason)
     if failure.outcome is Outcome.UNKNOWN:
         return PushUnknown(failure.reason)
     return PushUnknown(f"{SENT_BEFORE}: {failure.reason}") if sent_again else PushNotStored(failure.reason)
 
 
-def refused_by_node(reason: str = "it is larger than a stream keeps") -> RequestRefused:
+def refused_by_node(sent_again: bool, reason: str = "it is larger than a stream keeps") -> ClientError:
+    # The node may have had other rules when it received the first copy.
+    if sent_again:
+        return PushUnknown(f"{SENT_BEFORE}: {reason}")
     if is_denied(reason):
         return AccessDenied(reason)
     return RequestRefused(f"the node refuses the message, which has not been stored: {reason}")

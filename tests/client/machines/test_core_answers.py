@@ -11,9 +11,11 @@ from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.errors import RemoteProtocolError
 from ockam.protocol import error_payload
+from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client.core.calls import pulled
 from stream_client.core.client_core import SILENT_CHECKS_MAX, ClientCore
+from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import (
     AccessDenied,
     ClientClosed,
@@ -25,7 +27,7 @@ from stream_client.errors import (
     StreamNotFound,
     UnexpectedAnswer,
 )
-from stream_service.extensions import RichStatus
+from stream_service.extensions import Outcome, RichStatus
 from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullResponse, PushConfirm, Status
 from tests.client.machines.far_end import FarEnd, connected_core, is_create, opened, pushes
 
@@ -73,10 +75,12 @@ def test_a_refused_re_create_fails_what_waits_for_the_stream() -> None:
     opened(core, far, "other")
     push, pull = handle.queue.push(b"x"), core.pull(handle, 0, 1)
     core.disconnected()
+    later = handle.queue.push(b"y")
     far = FarEnd(core)
     first, second = far.sent()
     far.refuse(first, "full")
-    assert isinstance(push.error, RequestRefused)
+    assert isinstance(push.error, PushUnknown)
+    assert isinstance(later.error, RequestRefused)
     assert isinstance(pull.error, RequestRefused)
     far.answer_create(second)
     assert handle.route is None
@@ -313,6 +317,28 @@ def test_an_error_after_a_reconnect_does_not_say_that_a_push_was_not_stored() ->
     first = handle.queue.push(b"2")
     far.refuse(far.sent()[0], "access denied: write on 's'")
     assert isinstance(first.error, AccessDenied)
+
+
+@pytest.mark.parametrize("refused", ["push", "keyed", "numbered", "create", "framing"])
+def test_no_refusal_after_a_reconnect_says_that_a_push_was_not_stored(refused: str) -> None:
+    """Claim: a push that was sent before is in doubt, however the next copy is refused. Method: by the node's answer to
+    a push of each kind, by its answer to the request that makes the stream, and by a framing without room for it."""
+    core, far = connected_core()
+    (handle,) = opened(core, far)
+    queue = handle.queue if refused != "numbered" else core.open_queue(handle, SequenceMachine(b"id", 0, None))
+    is_plain = refused not in ("keyed", "numbered")
+    before = queue.push(bytes(65_000)) if is_plain else queue.push_keyed(b"1", b"k", ())
+    far.sent()
+    core.disconnected()
+    far = FarEnd(core, LEGACY if refused == "framing" else HEAD)
+    (create,) = far.sent()
+    if refused == "create":
+        far.refuse(create, "access denied: create on 's'")
+    else:
+        far.answer_create(create)
+    if refused in ("push", "keyed", "numbered"):
+        far.fail(far.sent()[0], "access denied: write on 's'", Outcome.REFUSED)
+    assert isinstance(before.error, PushUnknown)
 
 
 def test_a_node_that_knows_keys_can_be_followed_by_one_that_does_not() -> None:
