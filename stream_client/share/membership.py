@@ -32,7 +32,7 @@ from index_service.extensions import (
 from ockam.protocol import Protocol
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError
-from stream_client.position_saves import PositionSaves
+from stream_client.position_saves import PositionSaves, knows_no_marks
 from stream_client.requests import Requests
 from stream_client.share.lease_machine import LeaseClientMachine
 
@@ -59,7 +59,8 @@ class LeaseMembership:
         self._cancel_call: Callable[[], None] = _nothing
         self._cancel_timer: Callable[[], None] = _nothing
         self._left = False
-        self._knows_waits = True
+        # Whether the node knows requests that wait, and saves with marks. An older node can follow after a reconnect.
+        self._knows_waits = self._knows_marks = True
         self._wait_s = self._asked_s = 0.0
         self._error: ClientError | None = None
         self.client_id = saves.client_id
@@ -170,7 +171,7 @@ class LeaseMembership:
             if fence is None:
                 continue
             marked = self._indexes.request(stream_name, partition, index, fence)
-            if marked is not None:
+            if marked is not None and self._knows_marks:
                 saves.append((cast("Protocol[FencedSave, SaveResponse]", MARKED_SAVE), marked))
             else:
                 # An older node does not know the incarnations of streams.
@@ -180,7 +181,11 @@ class LeaseMembership:
     def _saved(self, request: FencedSave, answer: SaveResponse | ClientError) -> None:
         """Handles the answer to a save. If the node refused the save, another member has the lease, which ends here."""
         if isinstance(answer, ClientError):
-            self._failed(answer)
+            if isinstance(request, MarkedSave) and knows_no_marks(answer):
+                self._knows_marks = False
+                self.save_nowait(request.stream_name, {request.partition: request.index})
+            else:
+                self._failed(answer)
             return
         assert self._machine is not None
         if isinstance(request, MarkedSave) and isinstance(answer, MarkedResponse):

@@ -11,7 +11,8 @@ from stream_client.blocking.session import ClientSession, Connected
 from stream_client.core.calls import answer_of
 from stream_client.core.marks import KnownPosition, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.position_saves import check_keeps_positions, check_name
+from stream_client.errors import RequestRefused
+from stream_client.position_saves import check_keeps_positions, check_name, knows_no_marks
 from stream_client.share.membership import LeaseMembership
 
 
@@ -55,8 +56,14 @@ class LeaseMember(LeaseMembership):
         saves = self._saves(stream_name, indexes)
         # All saves are sent before the first wait, so that they take one round trip together.
         calls = [self._session.call(INDEX_SERVICE, protocol, request) for protocol, request in saves]
-        for (protocol, request), call in zip(saves, calls, strict=True):
-            self._saved(request, answer_of(self._session.answered(call), protocol))
+        try:
+            for (protocol, request), call in zip(saves, calls, strict=True):
+                self._saved(request, answer_of(self._session.answered(call), protocol))
+        except RequestRefused as error:
+            if not knows_no_marks(error):
+                raise
+            self._knows_marks = False
+            self.save(stream_name, indexes)
 
     def leave(self) -> None:
         """Leaves the group: ends all leases and requests no more. Waits for the node's answer. Safe to repeat."""

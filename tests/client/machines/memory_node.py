@@ -9,7 +9,7 @@ from index_service.lease_machine import LeaseMachine
 from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, PartitionIndex
 from ockam.actors.address import Address, local
 from ockam.actors.message import Message
-from ockam.protocol import error_payload
+from ockam.protocol import error_payload, find_name
 from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, RichMessage, RichPage
 from stream_service.protocol import (
     CREATE,
@@ -63,7 +63,7 @@ class MemoryNode:
         elif LEASE.is_in(payload):
             yield address, self._lease(payload)
         else:
-            yield address, error_payload("not served here")
+            yield address, error_payload(f"{find_name(payload)} is not served here")
 
     @staticmethod
     def address(partition: int) -> Address:

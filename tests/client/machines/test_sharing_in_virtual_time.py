@@ -10,6 +10,7 @@ from collections import defaultdict
 
 import pytest
 
+from index_service.extensions import LoadedPosition
 from stream_client import LeaseMember
 from stream_client.errors import ClientClosed, ClientError, ConnectionLost, LeaseLost, RequestRefused
 from stream_client.share.shared_consumer import SharedConsumer
@@ -196,3 +197,21 @@ def test_a_client_ends_with_a_member_that_has_not_left_its_group(error: ClientEr
     group.clock.advance(TTL_S)
     with pytest.raises(type(error)):
         member.take()
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_saves_of_a_member_go_on_at_an_older_node(is_awaited: bool) -> None:
+    """Claim: a member keeps its leases and saves its positions if the next connection leads to a node that does not
+    know marks. Method: the marks are there as another node has told them; the present node refuses saves with them."""
+    group = Group(0, members=1)
+    (member,) = group.members
+    assert member.take() is not None
+    for partition in range(PARTITIONS):
+        member.member._indexes._marks.loaded("s", partition, LoadedPosition(0, 0, 0, 1), lambda partition: None)
+    if is_awaited:
+        member.shell.run(member.consumer.save(with_last=True))
+    else:
+        assert all(member.take() is not None for _ in range(10))
+        member.shell.exchange()
+    assert sum(group.node.indexes.values()) > 0
+    assert member.take() is not None
