@@ -114,12 +114,8 @@ class Consumption(Generic[M, T]):
 
     def checkpoint(self) -> Checkpoint:
         """Returns the checkpoint after the last item that is done. Another consumer can continue with it."""
-        # Reorg channels, and topics that are younger than this consumer, tell by their messages when they were created.
-        created = dict(self._created)
-        for receiver in self._feeds.receivers():
-            created.update(receiver.created)
         topics = {*self._topics, *map(self._channel_of, self.machine.channels)}
-        self._created = {source: at for source, at in created.items() if split_source(source)[0] in topics}
+        self._created = {source: at for source, at in self._created.items() if split_source(source)[0] in topics}
         return msgspec.structs.replace(self.machine.checkpoint(), created=self._created)
 
     async def save(self) -> None:
@@ -187,7 +183,7 @@ class Consumption(Generic[M, T]):
                     for each in page:
                         if each.offset < end:
                             self.handle(self.machine.receive_history(each.key, each.value, source, each.offset))
-        self._created = checkpoint.created
+        self._created = dict(checkpoint.created)
         self._read.update(checkpoint.position)
         for reorg in checkpoint.open_reorgs:
             self._channel_offsets.put(reorg.hash, reorg.offset)
@@ -198,8 +194,10 @@ class Consumption(Generic[M, T]):
     def open_channel(self, ancestor: bytes) -> None:
         """Begins to read the channel (topic) of the reorg with this common ancestor, where reading stopped earlier."""
         topic = self._channel_of(ancestor)
-        offset = self._channel_offsets.find(ancestor) or 0
-        self._feeds.open(ancestor, (topic,), {source_of(topic, 0): offset})
+        source = source_of(topic, 0)
+        # What is before the offset counts as read, also after a restart. Else the channel would never be at its end.
+        offset = self._read[source] = self._channel_offsets.find(ancestor) or 0
+        self._feeds.open(ancestor, (topic,), {source: offset})
 
     def _channel_of(self, ancestor: bytes) -> str:
         return reorg_topic(self._application.default_topic, ancestor)
@@ -207,6 +205,10 @@ class Consumption(Generic[M, T]):
     def _hand_over(self, feed: Feed) -> None:
         receive, receive_reorg = self.machine.receive, self.machine.receive_reorg
         ancestor = feed.ancestor
+        # Reorg channels, and topics that are younger than this consumer, say with their pages when they were created.
+        # It is noted with the first message, as until then the machine's offset can be one of an earlier channel.
+        if feed.receiver is not None:
+            self._created.update(feed.receiver.created)
         while feed.has_page:
             delivery = feed.take()
             where = (delivery.topic, delivery.partition)

@@ -12,6 +12,7 @@ from cardinal_streams.consume.consuming import Updates, consume, consume_unorder
 from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.produce.publishing import publish
 from cardinal_streams.produce.reorg_channel import ReorgChannel
+from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.transport import reorg_topic
 from tests.cardinal_streams.chains import (
     AFTER,
@@ -141,6 +142,59 @@ class TestReorg:
                     await channel.send(other)
                 await wait_until(lambda: ledger.hashes == hashes(OLD[:2], other))
                 nursery.cancel_scope.cancel()
+
+    async def test_a_channel_that_was_read_before_a_restart_is_at_its_end(self, tmp_path: Path) -> None:
+        """Claim: after a restart, nothing is left to read of a channel that was read before. Otherwise the consumer is
+        never at the end, where it reports gaps. Method: the lags of a consumer that waits."""
+        source = source_of(reorg_topic("default", OLD[1].payload.hash), 0)
+        async with served_transport(tmp_path) as (_, transport):
+            async with publish(EVERYTHING, transport, redundant=False) as publisher:
+                await publisher.send(OLD)
+                async with publisher.reorg(OLD[1].payload.hash, 2, 100) as channel:
+                    await channel.send(NEW)
+                # The blocks of the reorg become final, so that the channel is not read again for them.
+                await publisher.send(blocks_of("n", "n11", 12, 6, bonus=5))
+            await read_all(transport, Ledger(), "reader")
+            async with (
+                consume(EVERYTHING, transport, NodeCheckpoints(transport.client, "reader")) as updates,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(updates.__anext__)
+                await wait_until(lambda: source in updates.lags() and set(updates.lags().values()) == {0})
+                nursery.cancel_scope.cancel()
+
+    async def test_a_checkpoint_has_no_offset_in_a_channel_of_which_nothing_was_taken(self, tmp_path: Path) -> None:
+        """Claim: a consumer that saves after a channel was made again, and before it takes a message of the new one,
+        reads that from its beginning after a restart. Method: the consumer stands still while the page arrives."""
+        ledger, ancestor = Ledger(), OLD[1].payload.hash
+        other = blocks_of("m", "o2", 3, 20, bonus=7)
+        async with served_transport(tmp_path) as (running, transport), transport_to(running.address) as second:
+            async with publish(EVERYTHING, transport, redundant=False) as publisher:
+                await publisher.send(OLD)
+                async with publisher.reorg(ancestor, 2, 100) as channel:
+                    await channel.send(NEW)
+                await publisher.send(after := blocks_of("n", "n11", 12, 6, bonus=5))
+            async with consume(EVERYTHING, transport, start=GENESIS.start) as updates:
+                while ledger.hashes != hashes(OLD[:2], NEW, after):
+                    ledger.apply(update := await anext(updates))
+                    update.done()
+                feed = updates._feeds._feeds[ancestor]
+                await wait_until(lambda: feed.receiver is not None and not feed.has_page)
+                before = feed.receiver
+                await (await second.client.get_stream(reorg_topic("default", ancestor))).delete()
+                await wait_until(lambda: feed.receiver is not before)
+                async with (
+                    publish(EVERYTHING, second, redundant=False) as another,
+                    another.reorg(ancestor, 2, 185) as channel,
+                ):
+                    await channel.send(other)
+                await wait_until(lambda: feed.has_page)
+                checkpoint = updates.checkpoint()
+            async with consume(EVERYTHING, second, checkpoint=checkpoint) as updates:
+                with trio.fail_after(PATIENCE_S):
+                    while ledger.hashes != hashes(OLD[:2], other):
+                        ledger.apply(update := await anext(updates))
+                        update.done()
 
     async def test_a_consumer_gives_up_what_its_producer_never_ends(self, tmp_path: Path) -> None:
         ledger = Ledger()
