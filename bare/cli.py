@@ -152,7 +152,7 @@ def _format(options: argparse.Namespace) -> None:
 
 
 def _replace(file: pathlib.Path, text: str) -> None:
-    # Written beside the file first, so that a full disk does not take the old schema.
+    # The text is written beside the file first, so that a full disk does not destroy the old schema.
     part = file.with_name(f".{file.name}.part")
     try:
         part.write_text(text, encoding="utf-8")

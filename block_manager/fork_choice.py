@@ -72,8 +72,8 @@ class ForkChoice:
     def add(self, block: Block) -> Change | None:
         """Adds a block, and the orphans that descend from it. Returns the change, or None if the head stays.
 
-        A block whose parent was not added becomes an orphan. Raises NumberNotIncreasing, BlockConflict and
-        BlockStoreError; then the block is not added.
+        A block whose parent was not added becomes an orphan. Raises NumberNotIncreasing and BlockConflict; then the
+        block is not added. Raises BlockStoreError; then add the block again, since its orphans wait for that.
         """
         # What the last change has made deep enough is persisted only now: the program has applied that change.
         self.persist()

@@ -72,7 +72,7 @@ class Correspondent(RoutedAnswers):
         finally:
             del self._waiting[address]
         if answer.error is not None:
-            raise answer.error
+            raise answer.error.with_traceback(None)
         if answer.routed is None:
             text = f"nobody who reads {to_stream!r} has answered for {wait_s:g} s; the request is stored there"
             raise RequestTimeout(text)

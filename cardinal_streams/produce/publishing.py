@@ -67,7 +67,7 @@ class ChainPublisher:
         transport has stored all messages when `send` returns. After an error no new block counts as sent, and all can
         be sent again."""
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
         first: Outgoing = {}
         batches: Outgoing = {}
         new: list[Payload] = []
@@ -122,7 +122,8 @@ class ChainPublisher:
             yield ReorgSession(channel, self._transport)
             await self._transport.send({channel.topic: channel.complete()})
         except BaseException as error:
-            # Consumers ignore what comes after a ReorgComplete, so one that may not be stored is no end.
+            # If the ReorgComplete was to be sent, it is unknown whether it is stored. If it is, consumers ignore what
+            # follows it.
             if channel.state is not ChannelState.NEW:
                 channel.state = ChannelState.OPEN
                 await self._give_up(channel, error)

@@ -106,7 +106,7 @@ class FeedSet:
         feed."""
         for ancestor, feed in tuple(self._feeds.items()):
             if feed.error is not None:
-                raise feed.error
+                raise feed.error.with_traceback(None)
             if feed.has_page and is_allowed(feed):
                 self._feeds[ancestor] = self._feeds.pop(ancestor)
                 return feed

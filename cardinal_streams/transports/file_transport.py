@@ -58,12 +58,12 @@ class Recorder:
             file.seek(end)
             if end == 0:
                 self._write(MAGIC)
+            # The folder is synced even if the file existed: the process that created the file may have been killed
+            # before it synced the folder.
+            sync_names(self.path)
         except BaseException:
             self.close()
             raise
-        # The folder is synced even if the file existed: the process that created the file may have been killed before
-        # it synced the folder.
-        sync_names(self.path)
 
     def record(self, deliveries: Iterable[Delivery]) -> None:
         """Appends deliveries. They are on disk when `record` returns."""
@@ -97,7 +97,7 @@ class Recorder:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError:
-            # What could not be written is tried once more, and is lost either way.
+            # `close` tries to write the rest once more. If it cannot, the first error is the one that is raised.
             with suppress(OSError):
                 self.close()
             raise
@@ -179,7 +179,7 @@ class FileTransport:
     def _next_offsets(self) -> dict[str, int]:
         if self._recorder is not None:
             return self._recorder.next_offsets
-        # Who only reads does not keep others from writing.
+        # A transport that only reads does not keep the file locked, so that others can write it.
         if not self.path.exists():
             Recorder(self.path).close()
         offsets: dict[str, int] = {}

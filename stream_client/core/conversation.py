@@ -55,7 +55,7 @@ class CoreConversation:
         """Sends a message: the first one to the service, later ones to the worker that sent the latest received
         message. Raises `error` if the conversation is not open, and RequestRefused if the message is too large."""
         if self.error is not None:
-            raise self.error
+            raise self.error.with_traceback(None)
         assert self.address is not None
         refused = self._connection.put_frame(self._connection.header(self._route, self.address), payload)
         if refused is not None:
