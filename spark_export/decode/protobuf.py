@@ -55,16 +55,20 @@ def _type_finder(options: DecodeOptions) -> Callable[[bytes], tuple[Any, bytes]]
     if options.registry is None:
         return lambda message: (given, message)
     _library("message")
-    registry, files = Registry(options.registry, "PROTOBUF", "?format=serialized"), dict[int, Any]()
+    registry = Registry(options.registry, "PROTOBUF", "?format=serialized")
+    files: dict[int, Any] = {} if given is None else {0: given.DESCRIPTOR.file}
     kinds: dict[tuple[int, tuple[int, ...]], Any] = {}
 
     def find(message: bytes) -> tuple[Any, bytes]:
         number, rest = split_header(message)
+        if given is not None:
+            # The file of the descriptor replaces all files of the registry, which is not asked. The numbers are not
+            # kept, because publishers choose them.
+            number = 0
         indexes, rest = split_indexes(rest)
         if (number, indexes) not in kinds:
             if number not in files:
-                # The file of the descriptor replaces the file of the registry, so that the registry is not asked.
-                files[number] = _registered_file(registry, number) if given is None else given.DESCRIPTOR.file
+                files[number] = _registered_file(registry, number)
             kinds[number, indexes] = _type_at(files[number], indexes)
         kind = kinds[number, indexes]
         if options.message not in (None, kind.DESCRIPTOR.full_name):
