@@ -266,12 +266,13 @@ class StreamReceiver:
         while True:
             for watch in self._watches:
                 watch.poll()
-            # Ask for further pages before the present ones are used up, then take all that have arrived.
+            # Take all pages that have arrived, then ask for further ones before these are used up. A reader whose page
+            # had no messages must ask again before the wait below.
+            while (ready := self._pages.next_nowait()) is not None:
+                self._take(ready)
             for reader in self._next:
                 if self._merge.left(reader) < self._page_messages:
                     reader.ask()
-            while (ready := self._pages.next_nowait()) is not None:
-                self._take(ready)
             if deliveries := self._merge.take(self._page_messages):
                 return deliveries
             if not self._next and not self._watches:

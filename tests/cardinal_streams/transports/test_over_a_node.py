@@ -23,6 +23,7 @@ from stream_client import (
     StreamNotFound,
     StreamRemade,
     set_position,
+    watch,
 )
 from tests.cardinal_streams.chains import (
     EVERYTHING,
@@ -158,6 +159,24 @@ class TestChain:
                     update = await anext(updates)
                 assert set(updates.lags().values()) == {0}
         assert [batch.hash for batch in update.added] == [after.payload.hash]
+
+    async def test_a_record_comes_at_once_after_an_empty_page(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Claim: a receiver that got an empty page asks for the next one by itself. Method: one partition, which is
+        empty at first, and no question whether it has more partitions, which would wake the receiver."""
+        monkeypatch.setattr(watch, "WATCH_S", 10 * PATIENCE_S)
+        async with served_transport(tmp_path) as (_, transport):
+            stream = await transport.client.create("ta")
+            async with transport.subscribe(["ta"], {}) as receiver, trio.open_nursery() as nursery:
+
+                async def push() -> None:
+                    await wait_until(lambda: receiver.ends == {"ta:0": 0})
+                    await stream.push(b"v", key=b"k")
+
+                nursery.start_soon(push)
+                with trio.fail_after(PATIENCE_S):
+                    assert [each.value for each in await receiver.receive_some()] == [b"v"]
 
     async def test_a_stream_that_was_made_again_is_told(self, tmp_path: Path) -> None:
         async with served_transport(tmp_path, partitions=1) as (_, transport):
