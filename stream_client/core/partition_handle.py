@@ -50,7 +50,8 @@ class PartitionHandle:
     def open(self, route: Route) -> None:
         self.state = after(self.state, CoreEvent.ROUTE_FOUND)
         self.route = self.last_route = route
-        for queue in self.queues:
+        # The queue of a publisher that has ended leaves the list, if its last push fails now.
+        for queue in list(self.queues):
             queue.open(route)
 
     def close(self) -> None:

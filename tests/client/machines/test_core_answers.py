@@ -373,6 +373,26 @@ def test_a_push_that_is_too_large_for_the_next_connection_wakes_its_publisher() 
     assert room.done
 
 
+def test_the_end_of_one_queue_leaves_no_other_closed() -> None:
+    """Claim: a reconnect opens every queue of a partition. Method: the first of two publishers has ended, and its last
+    push fails at that moment, since the framing has no room for it; so its queue goes away."""
+    core = ClientCore()
+    far = FarEnd(core, LEGACY)
+    (handle,) = opened(core, far)
+    ended, other = (core.streams.open_queue(handle, None) for _ in range(2))
+    core.disconnected()
+    ended.push(bytes(65_000))
+    core.streams.close_queue(handle, ended)
+    waiting = other.push(b"x")
+    far = FarEnd(core, LEGACY)
+    far.answer_create(far.sent()[0])
+    assert ended not in handle.queues
+    (push,) = far.sent()
+    far.confirm(push, 0)
+    assert waiting.result() == 0
+    core.check()
+
+
 def test_an_error_that_is_raised_again_and_again_does_not_grow() -> None:
     """Claim: each request to an ended client costs no memory for good. Method: the tracebacks of the same error, which
     retain the frames of everybody who got it."""
