@@ -77,13 +77,11 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 SOAK_S_MAX = float(os.environ.get("SOAK_S_MAX", "3600"))
 """Of one soak test."""
-SOAK_BUDGET_S = float(os.environ.get("SOAK_BUDGET_S", "inf"))
-"""Soak tests that would begin later than so long after the first one are skipped: CI is bounded so."""
+BEGIN_UNTIL_S = float(os.environ.get("BEGIN_UNTIL_S", "inf"))
+"""Tests that would begin later than at this Unix time are skipped: CI is bounded so, also on a slow machine."""
 
 SPARK_S_MAX = 600.0
 """Of one test of Spark. A test that ends in the middle of a call to the JVM spoils the session for all after it."""
-
-_began_s: list[float] = []
 
 
 @pytest.hookimpl(wrapper=True)
@@ -215,7 +213,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what was skipped, and why; and adds the files with something skipped to the file SKIPPED_FILES."""
+    """Says what was skipped, and why; and adds what was skipped, whole files or tests, to the file SKIPPED_TESTS."""
     # The processes of a parallel run have a summary each, too; that of the first process has all tests.
     if hasattr(terminalreporter.config, "workerinput"):
         return
@@ -229,17 +227,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, counts in sorted(reasons.items(), key=lambda each: -each[1].total()):
         told = (f"{count} {what}{'s' if count > 1 else ''}" for what, count in sorted(counts.items()))
         terminalreporter.line(f"{', '.join(told)}: {reason}")
-    if to := os.environ.get("SKIPPED_FILES"):
-        names = sorted({report.nodeid.partition("::")[0] for report in skipped})
+    if to := os.environ.get("SKIPPED_TESTS"):
+        # With what was missing, a test may have other parameters.
+        names = sorted({report.nodeid.partition("[")[0] for report in skipped})
         with Path(to).open("a", encoding="utf-8") as file:
             file.writelines(f"{name}\n" for name in names)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("soak"):
-        _began_s.append(time.monotonic())
-        if _began_s[-1] - _began_s[0] > SOAK_BUDGET_S:
-            pytest.skip(f"the {SOAK_BUDGET_S:g} s for soak tests (SOAK_BUDGET_S) are used up")
+    if time.time() > BEGIN_UNTIL_S:
+        pytest.skip("the time in which tests begin (BEGIN_UNTIL_S) is over")
 
 
 @pytest.fixture(scope="session")

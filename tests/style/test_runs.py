@@ -24,7 +24,8 @@ FILES = {
     "tests/spark_export/test_spark_a.py": THREE,
     "tests/spark_export/test_spark_b.py": THREE,
     "tests/test_absent.py": "import pytest\npytest.importorskip('absent', reason='no x')\ndef test(): pass",
-    "tests/test_partly.py": "import pytest\ndef test(): pass\n@pytest.mark.skip('no x')\ndef test_2(): 0",
+    "tests/test_partly.py": "import pytest\ndef test(): pass\n@pytest.mark.skip('no x')\n"
+    "@pytest.mark.parametrize('n', [1, 2])\ndef test_2(n): 0",
     "tests/test_other.py": "import pytest\ndef test(): pytest.skip('no y')",
     "pyproject.toml": "[tool.pytest.ini_options]\naddopts = ['--import-mode=importlib']\nmarkers = ['slow', 'soak']",
 }
@@ -39,7 +40,7 @@ def test_a_run_in_parallel(tmp_path: Path) -> None:
     done = subprocess.run(
         [*(sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-n", "2", "--dist", "loadfile", "tests")],
         cwd=plant(tmp_path, FILES),
-        env={**kept, "PYTHONPATH": str(ROOT), "NOTES": str(notes), "SKIPPED_FILES": str(skipped)},
+        env={**kept, "PYTHONPATH": str(ROOT), "NOTES": str(notes), "SKIPPED_TESTS": str(skipped)},
         capture_output=True,
         text=True,
         check=False,
@@ -52,8 +53,10 @@ def test_a_run_in_parallel(tmp_path: Path) -> None:
     ]
     assert len({*ran["test_plain.py"]}) == 1
     assert len({*ran["test_spark_a.py"], *ran["test_spark_b.py"]}) == 1
-    assert {"1 test, 1 whole file: no x", "1 test: no y"} <= {*done.stdout.splitlines()}
-    assert skipped.read_text().split() == ["tests/test_absent.py", "tests/test_other.py", "tests/test_partly.py"]
+    assert {"2 tests, 1 whole file: no x", "1 test: no y"} <= {*done.stdout.splitlines()}
+    assert skipped.read_text().split() == [
+        *("tests/test_absent.py", "tests/test_other.py::test", "tests/test_partly.py::test_2"),
+    ]
 
 
 def test_the_files_that_begin_first_are_there() -> None:
@@ -65,3 +68,17 @@ def test_the_processes_of_a_parallel_run_of_all_tests_are_forked(request: pytest
     if not hasattr(request.config, "workerinput") or not forks_processes(request.config):
         pytest.skip("this is no parallel run of all tests")
     assert b"tests.support.forked_workers" in Path("/proc/self/cmdline").read_bytes().split(b"\0")
+
+
+def test_tests_that_begin_too_late_are_skipped_and_counted(tmp_path: Path) -> None:
+    """Method: the time is over before the run."""
+    done = subprocess.run(
+        [*(sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "tests/test_partly.py")],
+        cwd=plant(tmp_path, FILES),
+        env=os.environ | {"PYTHONPATH": str(ROOT), "BEGIN_UNTIL_S": "1000"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert "1 test: the time in which tests begin (BEGIN_UNTIL_S) is over" in done.stdout.splitlines()
