@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from contextlib import suppress
 from typing import Self
 
 import trio
 
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.items import read_header
 from block_node.client.errors import BlockTooLarge, DamagedAnswer, SubscriptionRefused
 from block_node.grpc.client.answer import SubscribeAnswer
 from block_node.grpc.client.asking import GrpcPeer
@@ -101,6 +104,13 @@ class GrpcSubscription(SubscribeAnswer):
             self._fail(error)
         elif self._refused is not None:
             self._fail(SubscriptionRefused(self._refused, text))
+
+    def _add(self, items: list[bytes]) -> None:
+        super()._add(items)
+        # The header of the first block names it, so that it comes again if the connection ends in the middle of it.
+        if self._next is None and self._items:
+            with suppress(BlockFormatError):
+                self._next = read_header(self._items[0]).number
 
     def _end_block(self, number: int) -> None:
         if not self._items or number != (number if self._next is None else self._next):

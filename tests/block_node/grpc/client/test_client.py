@@ -329,6 +329,15 @@ async def test_a_subscription_without_bounds_asks_for_all_that_comes() -> None:
     assert script.asked == [(NO_BLOCK, NO_BLOCK)]
 
 
+async def test_a_subscription_from_now_on_has_its_first_block_also_over_a_lost_connection() -> None:
+    """Claim: what has begun with no number asked for comes again, whole. Method: the node ends within the first block,
+    and then sends that block to whoever asks for it."""
+    script = Script([], [[*parts_of(2)[:1], {"status": 1}], [*parts_of(2), {"status": 1}]])
+    async with scripted(script) as client:
+        assert await anext(client.subscribe()) == (2, list(chain_of(3)[2].items))
+    assert script.asked == [(NO_BLOCK, NO_BLOCK), (2, NO_BLOCK)]
+
+
 async def test_a_node_that_lacks_the_blocks_refuses_the_subscription() -> None:
     async with scripted(Script([], [[*parts_of(0), {"status": 6}]])) as client:
         blocks = client.subscribe(0, 3)
