@@ -195,7 +195,7 @@ class Fetching(Worker):
             if ERROR.is_in(message.payload):
                 if self._packs and not self._way and self._listener is not None:
                     # The node may be of an earlier version that cannot pack items: repeat the request without packing.
-                    self._packs = self._packing.known = False
+                    self._packs = False
                     self._begin()
                     return
                 self._end(f"refused: {ERROR.decode_response(message.payload).reason}")
@@ -204,6 +204,8 @@ class Fetching(Worker):
             # The subscription has an address of its own, to which confirmations go.
             if isinstance(response, Subscribed):
                 self._way = message.return_route
+                # A node that takes the request only without packing is of an earlier version. Any other error can pass.
+                self._packing.known = self._packs
             elif self._listener is None:
                 # All blocks have arrived, and this message ends the subscription.
                 self._node.unregister(self.context.address)
