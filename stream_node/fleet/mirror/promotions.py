@@ -184,6 +184,10 @@ class Promotions:
         if begun.takes and not self.mirrors(name, {StreamRole.PROMOTING}):
             # The last step has raised an error, and was done all the same.
             return
+        if not self.mirrors(name):
+            # A request has made all partitions primaries while the source could not be reached.
+            begun.failure = MirrorError(f"another request has ended the promotion of {name!r}")
+            return
         own_address = self._tasks.get_own_address()
         promotion = self._promotion(name)
         try:

@@ -210,6 +210,21 @@ async def test_a_source_that_is_lost_in_the_middle_gets_its_role_back_when_it_re
             assert await takers(b.address, a.address) == [(True, True), (False, False)]
 
 
+async def test_a_promotion_that_waits_for_its_source_ends_when_nothing_is_left_to_promote(tmp_path: Path) -> None:
+    """Claim: a promotion that goes on after a start does not do so for ever. Method: its source is away, and another
+    request makes the partitions primaries. Who promotes the stream then is told so, and not to wait."""
+    failing = {ENVIRONMENT_VARIABLE: "promotion_source_demoted:2"}
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b", environment=failing) as b:
+        await die_promoting(a, b, 0)
+    async with served(tmp_path / "b") as running:
+        await wait_for(running.address, lambda found: found and all(each.reason for each in found))
+        async with stream_peer(running.address) as peer:
+            for route in ROUTES:
+                await ask(peer, route, ROLE, RoleRequest(1, BePrimary(False), True))
+        with pytest.raises(MirrorRefused, match=r"has ended the promotion|is no mirror on this node"):
+            await request(running.address, MirrorAction.PROMOTE, "s")
+
+
 async def test_two_mirrors_of_each_other_are_told_and_a_promotion_mends_them(tmp_path: Path) -> None:
     async with served(tmp_path / "a", error_delay_s=0.0) as a, served(tmp_path / "b", error_delay_s=0.0) as b:
         async with stream_peer(a.address) as peer:
