@@ -25,6 +25,7 @@ _FULL_CLASSES = ("53100",)
 _DAMAGED_CLASSES = ("XX001", "XX002")
 _DISK_CLASSES = ("58",)
 _REFUSED_CLASSES = ("42501", "28")
+_CANCELLED_STATE = "57014"
 _LIMIT_CLASSES = ("53",)
 REPLACED_STATE = "22012"
 """Division by zero. One statement divides, the check that this node is still the one that writes
@@ -52,6 +53,8 @@ def server_error(state: str, reason: str, *, broken: bool = False) -> StorageErr
         return NodeReplaced()
     if state.startswith(_BUSY_CLASSES):
         return StorageBusy(f"the database is held by another program: {told}; end that program, then repeat")
+    if state == _CANCELLED_STATE:
+        return StorageBusy(f"the database server has cancelled the operation: {told}; repeat it")
     if state.startswith(_FULL_CLASSES):
         return DiskFull(f"{NO_ROOM}: the database server says: {told}; free space on its disk, then repeat")
     if state.startswith(_DAMAGED_CLASSES):

@@ -9,11 +9,14 @@ import resource
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
 
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Append, Session
@@ -77,12 +80,35 @@ def test_a_server_without_room_at_a_new_connection_is_used_again_when_it_has_roo
     failed = Append(stream_id, 0, 7, [b"a"])
     assert commit_batch(session, [failed]) is None
     assert failed.error is not None
-    assert failed.error.retriable
+    # The node may find out at its commit that the connection is gone, and cannot ask then what became of it.
+    assert failed.error.retriable or failed.error.in_doubt
     server.ask("DROP TRIGGER full_disk ON log_writer")
     # What follows sooner counts as one that has waited in vain, too.
     time.sleep(2 * QUEUED_S)
     append = Append(stream_id, 0, 7, [b"b"])
     assert commit_batch(session, [append]) is None
+    assert append.error is None
+
+
+def test_a_statement_that_is_cancelled_while_the_node_connects_again_ends_nothing(
+    server: PostgresServer, session: PostgresSession, stream_id: int
+) -> None:
+    """Claim: an administrator who cancels what a node waits for does not end its writing. Method: another transaction
+    holds the row of the writer, so that the connection that is made again waits for it; that statement is cancelled."""
+    append = Append(stream_id, 0, 7, [b"a"])
+    with psycopg.connect(server.url) as other, ThreadPoolExecutor() as pool:
+        other.execute("SELECT * FROM log_writer FOR UPDATE")
+        end_connections(server)
+        committing = pool.submit(commit_batch, session, [append])
+        while not server.ask("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+            assert not committing.done()
+        other.rollback()
+        assert committing.result() is None
+    if append.error is not None:
+        # What follows sooner counts as one that has waited in vain, too.
+        time.sleep(2 * QUEUED_S)
+        append = Append(stream_id, 0, 7, [b"a"])
+        assert commit_batch(session, [append]) is None
     assert append.error is None
 
 
