@@ -6,7 +6,7 @@ It ends no lease itself. The connection of a member whose request another node h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from index_service.extensions import LeaseRequest
 from ockam.actors.message import Message, Origin
@@ -19,41 +19,54 @@ MEMBERS_MAX = 10_000
 MemberKey: TypeAlias = tuple[str, str, str]
 
 
+class WatchedMember(NamedTuple):
+    """origin: the connection. number: of the last request, which came at `asked_s`."""
+
+    origin: Origin
+    number: int
+    asked_s: float
+
+
 class MemberWatch:
     """The connections by which the members of groups have asked for leases last.
 
     is_stopping: whether the node stops. It closes all connections then, and its members go on at its next start.
 
-    Invariant: each member in `_members` is watched at exactly that connection.
+    Invariant: each member in `_members` is watched at exactly that connection. They are in the order of `asked_s`.
     """
 
-    def __init__(self, on_end: Callable[[Message, LeaseRequest], None]) -> None:
+    def __init__(
+        self, on_end: Callable[[Message, LeaseRequest], None], ttl_s: float, monotonic_s: Callable[[], float]
+    ) -> None:
         """on_end: called with the last request of a member that can ask no more."""
         self._on_end = on_end
-        self._members: dict[MemberKey, tuple[Origin, int]] = {}
+        self._ttl_s = ttl_s
+        self._monotonic_s = monotonic_s
+        self._members: dict[MemberKey, WatchedMember] = {}
         self.is_stopping = False
 
     def watch(self, message: Message, request: LeaseRequest) -> None:
         """Watches the connection by which a request has come, and no longer that of the member's request before."""
         key = request.client_id, request.stream_name, request.member_id
-        origin = message.origin
-        before, number = self._members.get(key, (None, 0))
-        # A request that was overtaken changes nothing, see `LeaseRequest.request_id`.
-        if request.request_id < number:
-            return
+        origin, now_s = message.origin, self._monotonic_s()
+        self._forget_silent(now_s)
+        before = self._members.get(key)
         if before is not None:
+            # A request that was overtaken changes nothing, see `LeaseRequest.request_id`.
+            if request.request_id < before.number:
+                return
             del self._members[key]
-            if before is not origin:
-                before.holdings.unwatch(("member", key))
+            if before.origin is not origin:
+                before.origin.holdings.unwatch(("member", key))
         is_direct = origin.kind == "tcp" and len(message.return_route) <= DIRECT_HOPS
         # Only a client's own connection says that the client has ended. That of a node on the route says nothing.
         if request.leave or not is_direct or len(self._members) >= MEMBERS_MAX:
             origin.holdings.unwatch(("member", key))
             return
-        self._members[key] = origin, request.request_id
+        watched = self._members[key] = WatchedMember(origin, request.request_id, now_s)
 
         def tell() -> None:
-            if not self.is_stopping and self._members.get(key, (None, 0))[0] is origin:
+            if not self.is_stopping and self._members.get(key) is watched:
                 del self._members[key]
                 self._on_end(message, request)
 
@@ -64,6 +77,12 @@ class MemberWatch:
         else:
             origin.holdings.watch_requests(("member", key), tell)
 
-    def forget(self, is_gone: Callable[[MemberKey], bool]) -> None:
-        for key in list(filter(is_gone, self._members)):
-            self._members.pop(key)[0].holdings.unwatch(("member", key))
+    def _forget_silent(self, now_s: float) -> None:
+        """Forgets the members whose leases have run out. Else those that end without a word, on a connection that goes
+        on, would take the places of all others."""
+        while self._members:
+            key, watched = next(iter(self._members.items()))
+            if watched.asked_s + self._ttl_s >= now_s:
+                return
+            del self._members[key]
+            watched.origin.holdings.unwatch(("member", key))

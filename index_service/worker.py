@@ -109,7 +109,7 @@ class IndexService:
         self.gets = self.saves = self.ignored = self.failed = 0
         self.refused = self.fenced = self.lists = self.sets = 0
         self.lists_waiting = 0
-        self.members = MemberWatch(self.end_member)
+        self.members = MemberWatch(self.end_member, lease_limits.ttl_s, monotonic_s)
         self.write_failure: str | None = None
         self.lines = LogRate()
 
@@ -117,10 +117,6 @@ class IndexService:
         self.node = node
         part = (PART_ADDRESS,) if self.remote_streams is not None else ()
         node.register([*map(local, addresses), *part], lambda: IndexWorker(self))
-
-    def sweep_members(self) -> None:
-        known, is_kept_elsewhere = self.groups.has_member, self.is_kept_elsewhere
-        self.members.forget(lambda key: not (is_kept_elsewhere(key[1]) or known(key[:2], key[2])))
 
     def end_member(self, message: Message, request: LeaseRequest) -> None:
         """Ends the leases of a member that can ask no more. `message`: its last request."""
@@ -529,6 +525,5 @@ class IndexWorker(Worker):
             self.context.call_later(0, lambda: self._sweep(left))
             return
         self._sweeps = False
-        self._service.sweep_members()
         self._waits.sweep()
         self._arm_sweep()

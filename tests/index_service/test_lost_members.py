@@ -11,15 +11,23 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
+from trio.testing import MockClock
 
 from index_service.extensions import LEASE, Lease, LeaseRequest
+from index_service.limits import LEASE_LIMITS
+from index_service.member_watch import MEMBERS_MAX
 from ockam.actors.address import local
+from ockam.actors.message import Origin
+from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.transport import connection_machine
 from stream_client import blocking
 from stream_node.fleet.cluster.view import choose_owner, shard_of
 from stream_node.node.process import NodeProcess
 from stream_service.names import stream_address
 from tests.client.members import processed, start_member, wait_for
+from tests.index_service.index_node import index_node
+from tests.index_service.test_waiting_leases import OtherNode
 from tests.stream_node.doors.dashboard.test_cluster import two_workers
 from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import StreamPeer, stream_peer
@@ -118,6 +126,33 @@ async def test_a_member_at_another_worker_gives_its_partitions_back(tmp_path: Pa
         assert sorted([*kept, *await second.renew()]) == [0, 1, 2, 3]
         first.peer.stream.socket.close()
         await second.holds([0, 1, 2, 3])
+
+
+async def test_members_that_end_without_a_word_on_one_connection_leave_room_for_others(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Claim: a node that passes lease requests on watches also members that come after as many as it watches at most
+    have fallen silent on a connection that goes on. Method: a real service in virtual time; the node that keeps the
+    leases is played."""
+    other = OtherNode()
+    other.is_owner = True
+    memory = PeerMemory()
+    long, own = (Origin("tcp", holdings=Holdings(memory, lambda: None, lambda: None)) for _ in range(2))
+    async with index_node(tmp_path, remote_streams=other) as running:
+
+        def ask(origin: Origin, *names: str) -> None:
+            requests = [LeaseRequest(1, "c", "s", name, 4, [], leave=False) for name in names]
+            running.send(*map(LEASE.encode_request, requests), origin=origin)
+
+        ask(long, *map(str, range(MEMBERS_MAX)))
+        await trio.sleep(2 * LEASE_LIMITS.ttl_s)
+        ask(own, "late")
+        await trio.testing.wait_all_tasks_blocked()
+        other.sent.clear()
+        for each in (own, long):
+            each.holdings.end()
+        assert [LEASE.decode_request(payload).member_id for payload in other.sent] == ["late"]
+        assert LEASE.decode_request(other.sent[0]).leave
 
 
 @pytest.mark.parametrize("workers", [1, 2])
