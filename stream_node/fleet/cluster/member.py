@@ -127,10 +127,11 @@ class ClusterMember:
             self._wake = trio.Event()
 
     async def leave(self, deadline_s: float) -> None:
+        """Leaves the cluster, by `deadline_s` on trio's clock."""
         self._leaves = True
         self.router.passed_on.clear()
         # Give the shards away until none is left, as long as another member can take them.
-        with trio.move_on_at(deadline_s):
+        with trio.move_on_at(deadline_s - self._beat_s):
             await self._retried(partial(set_leaving, name=self.router.name, leaves=True))
             while self.router.served and self._has_successor():
                 self.refresh()
@@ -140,9 +141,9 @@ class ClusterMember:
                 await self._all_seen()
                 await self._quiet()
         self._left.set()
-        # The row in the table goes even if the time is over: the others then need not wait for this member to fall
-        # silent.
-        with trio.move_on_at(deadline_s + self._beat_s):
+        # The row in the table goes even if that has taken too long: the others then need not wait for this member to
+        # fall silent.
+        with trio.move_on_at(deadline_s):
             await self._retried(partial(leave, name=self.router.name, token=self._token))
             logger.info("cluster_left", member=self.router.name)
 

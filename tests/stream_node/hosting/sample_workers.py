@@ -133,6 +133,17 @@ class Stubborn(AsyncWorker):
             await trio.sleep_forever()
 
 
+class Finishing(AsyncWorker):
+    """Does something more when it is cancelled."""
+
+    async def run(self) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.01)
+
+
 class WrongRight(Echo):
     right = "fly"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from ockam import local
 from ockam.actors.async_worker import RUN_MESSAGES_MAX
@@ -20,6 +21,7 @@ from stream_client import ClientError, blocking, connect
 from stream_node.hosting.status import OWN_WORKERS, OwnWorker, OwnWorkersRequest
 from stream_node.node.process import NodeProcess
 from tests.style.tree import ROOT
+from tests.support.postgres import PostgresServer
 from tests.support.served import PATIENCE_S, Served, neighbour, served, wait_until
 
 SAMPLES = "tests.stream_node.hosting.sample_workers"
@@ -130,3 +132,17 @@ def test_a_worker_that_does_not_end_does_not_hold_the_node(tmp_path: Path) -> No
         node.start()
         with blocking.connect(node.address) as client:
             assert [message.data for message in client.create("orders").pull()] == [b"one"]
+
+
+async def test_a_database_that_is_away_leaves_the_workers_of_a_member_their_time_to_end(tmp_path: Path) -> None:
+    """Method: a member of a cluster stops while its database is frozen, so that it cannot leave the cluster."""
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    settings = {"cluster": "a", "database_call_s": 0.5, "database_wait_s": 0.5, "drain_timeout_s": 2.0}
+    with PostgresServer() as server, capture_logs() as lines:
+        worker = (f"{SAMPLES}:Finishing@well",)
+        async with served(tmp_path, worker=worker, database=server.url, **settings) as node:
+            await wait_until(lambda: "own_worker_started" in [each["event"] for each in lines])
+            server.freeze()
+            node.server.stop()
+    events = [each["event"] for each in lines]
+    assert ("cluster_left" in events, "own_workers_hang" in events) == (False, False)
