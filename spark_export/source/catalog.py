@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from bare.model import UINT_MAX
 from spark_export.errors import OptionError, SourceError, StreamMissing
-from spark_export.source.node import asked, list_streams
+from spark_export.source.node import asked, list_partitions, list_streams
 from spark_export.source.option_values import compile_pattern
 from spark_export.source.options import ReadOptions
 from spark_export.source.plan import Place, StreamEnds, by_place, for_each, resolve
@@ -23,6 +23,7 @@ from stream_client import FromTime
 
 FILE_NAME = "streams.sqlite"
 BUSY_TIMEOUT_S = 5.0
+_ENDS = "SELECT name, partition, first_index, next_index, size_bytes, created_us FROM streams"
 
 
 class NodeCatalog:
@@ -31,9 +32,13 @@ class NodeCatalog:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
-    def list_streams(self, prefix: str = "") -> list[StreamEnds]:
-        """Returns the partitions of all streams whose name begins with `prefix`."""
-        return asked(self._options, lambda client: list(list_streams(client, prefix)))
+    def list_streams(self) -> list[StreamEnds]:
+        """Returns the partitions of all streams."""
+        return asked(self._options, lambda client: list(list_streams(client)))
+
+    def list_partitions(self, stream: str) -> list[StreamEnds]:
+        """Returns the partitions of one stream."""
+        return asked(self._options, lambda client: list_partitions(client, stream))
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index of the first message stored at `time_us` or later, else that after the last message."""
@@ -51,12 +56,11 @@ class FileCatalog:
     def __init__(self, path: str) -> None:
         self._path = database_path(path)
 
-    def list_streams(self, prefix: str = "") -> list[StreamEnds]:
-        rows = self._rows(
-            "SELECT name, partition, first_index, next_index, size_bytes, created_us FROM streams "
-            "WHERE substr(name, 1, ?) = ? ORDER BY name, partition",
-            (len(prefix), prefix),
-        )
+    def list_streams(self) -> list[StreamEnds]:
+        return [StreamEnds(*row) for row in self._rows(f"{_ENDS} ORDER BY name, partition", ())]
+
+    def list_partitions(self, stream: str) -> list[StreamEnds]:
+        rows = self._rows(f"{_ENDS} WHERE name = ? ORDER BY partition", (stream,))
         return [StreamEnds(*row) for row in rows]
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
@@ -101,7 +105,7 @@ def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True)
         return by_place(each for each in catalog.list_streams() if pattern.fullmatch(each.stream))
     found: list[StreamEnds] = []
     for stream in options.subscribe or options.assign or ():
-        partitions = [each for each in catalog.list_streams(stream) if each.stream == stream]
+        partitions = catalog.list_partitions(stream)
         if must_exist and not partitions:
             raise StreamMissing(f"the node has no stream {stream!r}; create it, or subscribe to another")
         if options.assign is not None:
