@@ -14,7 +14,7 @@ import typer
 
 from stream_node.cli.options import NodeOptions
 from stream_node.cli.output import tell
-from stream_node.cli.request_options import CONTACT_TIMEOUT_S, RequestOptions, reaching, request_options
+from stream_node.cli.request_options import RequestOptions, reaching, request_options
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -36,10 +36,9 @@ def with_client(
     node: NodeOptions,
     *,
     waits: bool = False,
-    contact_s: float = CONTACT_TIMEOUT_S,
 ) -> None:
     """Runs an async function with a client of the chosen node. Raises ContextError, InvalidAddress, ClientError.
-    waits: the command runs until it is stopped, and reports lost connections. contact_s: as in `open_client`."""
+    waits: the command runs until it is stopped, and reports lost connections."""
     from stream_client import NotSupported
 
     target = node.target()
@@ -47,7 +46,7 @@ def with_client(
     async def main() -> None:
         on_link = partial(_report_link, (target.address, *target.via)[-1]) if waits else None
         for believes_note in (True, False):
-            async with open_client(target, on_link, believes_note=believes_note, contact_s=contact_s) as client:
+            async with open_client(target, on_link, believes_note=believes_note) as client:
                 try:
                     return await run(client)
                 except NotSupported:
@@ -65,14 +64,12 @@ async def open_client(
     *,
     is_given: bool = True,
     believes_note: bool = True,
-    contact_s: float = CONTACT_TIMEOUT_S,
 ) -> AsyncIterator[StreamClient]:
     """Opens a client of this node, and notes for later commands whether the service has none of our own protocols.
 
     on_link: as in `stream_client.connect`. is_given: False for a second node, such as the target of a copy: the options
     --service, --index-service, --framing, --token-file and those of TLS apply only to the first one. believes_note:
-    whether a note of an earlier command counts (`stream_node.cli.client`). contact_s: the longest wait for the
-    first answer, unless --timeout is given.
+    whether a note of an earlier command counts (`stream_node.cli.client`).
     """
     from ockam.actors.address import tcp
     from stream_client import connect
@@ -90,7 +87,7 @@ async def open_client(
         index_service=services.index_service or (None if services.service else target.index_service),
         framing=services.framing or target.framing,
         answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
-        contact_timeout_s=given.contact_timeout_s(contact_s),
+        contact_timeout_s=given.contact_timeout_s,
         on_link=on_link,
         tls=given.tls or target.tls,
         token=given.token or target.token,
@@ -137,7 +134,7 @@ async def check_contact(target: Target) -> None:
     from stream_client import NodeUnreachable, TlsFailed, connect
 
     route = tuple(tcp(hop) for hop in target.via)
-    patience_s = request_options().contact_timeout_s()
+    patience_s = request_options().contact_timeout_s
     is_there = False
     try:
         async with connect(target.address, via=route, contact_timeout_s=patience_s, **reaching(target)) as client:

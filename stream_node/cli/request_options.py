@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from stream_client import SecureChannel
     from stream_node.cli.contexts import Target
 
-CONTACT_TIMEOUT_S = 2.0
-"""The longest wait for the first answer of a node, unless --timeout is given. Running nodes answer in milliseconds."""
-STANDING_TIMEOUT_S = 5.0
-"""The same for commands that ask for the state of a node.
-A node whose database is silent reports that after `stream_node.care.write_trials.TRIAL_S_MAX`."""
+CONTACT_TIMEOUT_S = 5.0
+"""The longest wait for the first answer of a node, unless --timeout is given. Running nodes answer in milliseconds, and
+one whose database is silent reports that after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 SYSTEM = "system"
 """The value of --tls-ca that stands for the authorities that the system trusts."""
@@ -236,7 +234,7 @@ class RequestOptions(NamedTuple):
         typer.Option(
             min=0.001,
             metavar="SECONDS",
-            help="The longest wait for an answer. Without it: 2 s for the first answer of the node, 30 s for later "
+            help="The longest wait for an answer. Without it: 5 s for the first answer of the node, 30 s for later "
             "answers.",
         ),
     ] = None
@@ -253,8 +251,9 @@ class RequestOptions(NamedTuple):
     def token(self) -> Token | None:
         return make_token(self.token_file)
 
-    def contact_timeout_s(self, usual_s: float = CONTACT_TIMEOUT_S) -> float:
-        return usual_s if self.timeout is None else self.timeout
+    @property
+    def contact_timeout_s(self) -> float:
+        return CONTACT_TIMEOUT_S if self.timeout is None else self.timeout
 
 
 _given: ContextVar[RequestOptions] = ContextVar("request_options", default=RequestOptions())  # noqa: B039  (frozen)

@@ -178,10 +178,13 @@ def test_a_connection_that_dies_in_the_middle_of_a_frame_is_made_again(node: Nod
     stop = threading.Event()
 
     def serve(cuts: list[int]) -> None:
-        for cut in cuts:
+        while cuts:
             connection, _ = listening.accept()
             with connection, socket.create_connection(split_host_port(node.address)) as inner:
-                passed = 0
+                # On a slow machine the client also asks whether HTTP or TLS is spoken here (`identify`).
+                if connection.recv(1, socket.MSG_PEEK) in b"G\x16":
+                    continue
+                cut, passed = cuts.pop(0), 0
                 for each in (connection, inner):
                     each.settimeout(0.02)
                 while passed < cut and not stop.is_set():

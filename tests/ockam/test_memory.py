@@ -259,7 +259,7 @@ async def test_unread_answers_share_one_bound_and_the_worst_is_closed(monkeypatc
 
 async def test_parked_pulls_share_the_bound_and_the_peer_that_parks_least_waits_on(tmp_path: Path) -> None:
     """One peer leaves thousands of long polls and gets empty pages early; another leaves one and gets its message."""
-    poll = RICH_PULL.encode_request(RichPull(1, FromIndex(0), 10, 5_000))
+    poll = RICH_PULL.encode_request(RichPull(1, FromIndex(0), 10, 60_000))
     async with served(tmp_path, peer_memory_bytes_max=1024 * KIB) as server:
         modest, greedy, pusher = [await server.peer() for _ in range(3)]
         route = await modest.create("quiet")
@@ -281,7 +281,7 @@ async def test_parked_pulls_share_the_bound_and_the_peer_that_parks_least_waits_
 
 
 async def test_a_peer_that_leaves_takes_its_parked_pulls_along(tmp_path: Path) -> None:
-    poll = RICH_PULL.encode_request(RichPull(1, FromIndex(0), 10, 5_000))
+    poll = RICH_PULL.encode_request(RichPull(1, FromIndex(0), 10, 60_000))
     async with served(tmp_path) as server:
         stays, leaves = await server.peer(), await server.peer()
         route = await stays.create("quiet")

@@ -12,7 +12,6 @@ from typer.core import TyperCommand
 from stream_node.cli.client import ask_newer, with_client
 from stream_node.cli.options import ANY_NODE, NodeOptions
 from stream_node.cli.output import columns, say, say_text, tell_error
-from stream_node.cli.request_options import STANDING_TIMEOUT_S
 from stream_node.cli.values import CommandFailed, UsageError, parse_duration, parse_size, time_text
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def status(
         workers = [] if checks else await _own_workers(client)
         say(_report(view, found, workers), [*_lines(view, found), *_worker_lines(workers)])
 
-    with_client(run, node, contact_s=STANDING_TIMEOUT_S)
+    with_client(run, node)
     if any(levels):
         raise typer.Exit(max(levels, key=RANKS.__getitem__))
 

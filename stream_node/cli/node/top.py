@@ -10,7 +10,6 @@ import typer
 from stream_node.cli.client import open_client, run_to_signal
 from stream_node.cli.options import ANY_NODE, NodeOptions
 from stream_node.cli.output import AS_JSON, say_json
-from stream_node.cli.request_options import STANDING_TIMEOUT_S
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def top(
         from stream_node.top.reading import NodeReader
 
         # The client connects again by itself, and a view says that the node is gone.
-        async with open_client(target, lambda _: None, contact_s=STANDING_TIMEOUT_S) as client:
+        async with open_client(target, lambda _: None) as client:
             reader = NodeReader(client, prefix)
             if once or AS_JSON.get():
                 await _print(reader, address, sort, interval, once)
