@@ -84,7 +84,7 @@ class StoringForwarder(Forwarder):
         self._position = self._next = self._cut = 0
         self._waiting_bytes = 0
         self._turn = 0
-        self._is_delivering = self._is_cutting = False
+        self._is_delivering = self._is_cutting = self._is_counting = False
         # Of the page that is under way: the index behind it, the sizes of its data by index, and the last index to be
         # confirmed.
         self._page_end = 0
@@ -129,6 +129,8 @@ class StoringForwarder(Forwarder):
         refusal = self.refusal_of_size(rest, message.return_route, payload) if self.is_connected else None
         if self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
             refusal = f"too much waits for {self.registration.address} already; its client must take it first"
+            # Retention may have deleted some of it. This message comes too early to profit from the answer.
+            self._is_counting = self._is_counting or self._link.ask("count", INFO.encode_request(InfoRequest(0)))
         if refusal is not None:
             self.refuse(message, refusal)
             return
@@ -162,6 +164,12 @@ class StoringForwarder(Forwarder):
             self._link.ask("info", INFO.encode_request(InfoRequest(0)))
         elif what == "info":
             self._opened(INFO.decode_response(payload).info)
+        elif what == "count":
+            self._is_counting, info = False, INFO.decode_response(payload).info
+            # A page that is under way to a client is counted by its confirms.
+            if not (self._is_delivering and self.is_connected):
+                self._position = max(self._position, info.first_index)
+                self._waiting_bytes = info.size_bytes + self._link.pending_bytes
         elif what == "pull":
             page = RICH_PULL.decode_response(payload)
             if page.request_id == self._turn:
@@ -175,6 +183,9 @@ class StoringForwarder(Forwarder):
         if what == "pull":
             turn = self._turn
             self.context.call_later(RETRY_S, lambda: self._retry(turn))
+            return
+        if what == "count":
+            self._is_counting = False
             return
         if what == "cut":
             # A page that is under way goes on meanwhile.

@@ -165,6 +165,36 @@ async def test_the_retention_of_the_stream_bounds_what_waits(tmp_path: Path) -> 
         assert [payload for _, payload in await client.take(3)] == [b"7", b"8", b"9"]
 
 
+@pytest.mark.parametrize("bound", ["WAITING_MESSAGES_MAX", "WAITING_BYTES_MAX"])
+async def test_what_retention_has_deleted_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """Claim: while a client is away, deleted messages take nothing of the room for those that wait. The client has gone
+    with a page that it has not confirmed."""
+    monkeypatch.setattr(storing, bound, {"WAITING_MESSAGES_MAX": 10, "WAITING_BYTES_MAX": 3_000}[bound])
+    async with forwarding_node(tmp_path, retention_interval_s=0.05) as running:
+        client, sender = await connect(running), await connect(running)
+        await client.register_own("alice", confirms=True)
+        assert await sender.forward(ALICE, bytes(250))
+        await client.take(1, confirms=False)
+        client.stream.socket.close()
+        await wait_until(lambda: waits(running)[1])
+        for _ in range(9):
+            assert await sender.forward(ALICE, bytes(250))
+        async with connect_client(running.address) as operator:
+            stream = await operator.create(STREAM)
+            await stream.set_retention(Retention(messages=3))
+            while (await stream.info()).count > 3:
+                await trio.sleep(0.01)
+        assert "too much waits" in await sender.refused(ALICE, b"the first one is refused")
+        await wait_until(lambda: waits(running)[0] == 3)
+        assert await sender.forward(ALICE, b"room")
+        client = await connect(running)
+        await client.register_own("alice", confirms=True)
+        while (await client.take(1))[0][1] != b"room":
+            pass
+
+
 async def test_the_operator_ends_an_address_with_its_stream(tmp_path: Path) -> None:
     """Claim: who deletes the stream ends the address; the next sender is told, and the client may register anew."""
     async with forwarding_node(tmp_path) as running:
