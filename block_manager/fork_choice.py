@@ -50,9 +50,8 @@ class ForkChoice:
         orphans_max: int = ORPHANS_MAX,
     ) -> None:
         """weight: returns the weight of the branch that ends at a block. Of equal branches, the first one stays.
-        store_name: a store of the manager. The head then begins as the newest block of the store, with the reference
-            that `add_store` added, and blocks that `keep_blocks` blocks follow are persisted. None: all blocks stay in
-            memory.
+        store_name: a store of the manager; None: all blocks stay in memory. The head begins as the newest block of the
+            store and takes over its reference from `add_store`. Blocks that `keep_blocks` blocks follow are persisted.
         keep_blocks: how many blocks of the branch, at its end, may change without a write. Forks that end before them
             are released. A fork that begins before them can still win; the store follows when that fork is long enough.
         orphans_max: how many blocks without a parent are kept. Beyond, the one with the highest number is dropped; it

@@ -36,7 +36,7 @@ class TopicMap:
                 raise PrefixError(f"the prefix {rule.pattern!r} matches the empty text")
 
     def find(self, key: str) -> tuple[str, str] | None:
-        """Returns the prefix that matches the beginning of `key`, and its topic; None if no pattern matches."""
+        """Returns the beginning of `key` that a pattern matches, and its topic; None if no pattern matches."""
         for rule, topic in self._rules:
             match = rule.match(key)
             if match is not None and match.end() > 0:

@@ -77,7 +77,7 @@ class IndexRequests(Operation):
         raised: dict[Key, int] = {}
         for place, access in enumerate(requests):
             key, index = access.key, access.save
-            # Another member has the partition by now.
+            # With another fence, another member has the partition by now.
             fenced = access.fence is not None and fences[key] != access.fence
             if fenced:
                 self.fenced.add(place)

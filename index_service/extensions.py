@@ -66,7 +66,7 @@ class MarkedSave(FencedSave, frozen=True):
 
     created_us: when the stream was created that the consumer reads, in microseconds since 1970; 0: unknown. If the
         stored position is of another incarnation, this save replaces it, also by a lower index.
-    generation: the generation of the position, as the consumer has loaded it or as the last save was answered.
+    generation: the generation of the position that the consumer has loaded, or that the last answer to a save named.
     """
 
     created_us: bare.U64

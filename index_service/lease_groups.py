@@ -78,8 +78,8 @@ class LeaseGroups:
         self._monotonic_s = monotonic_s
         started_s = monotonic_s()
         self._served_since_s = (lambda stream_name: started_s) if served_since_s is None else served_since_s
-        # Another node can have taken the stream over without a word. Only a write shows that this one is still the
-        # owner, so that the new owner has waited for all leases that were renewed here.
+        # Another node can take the stream over unnoticed, and waits only for leases that were renewed before. So each
+        # renewal is written: the write fails if this node is not the owner any more.
         self._writes_renewals = served_since_s is not None
         self._counters = LeaseCounters()
         self._groups: dict[GroupKey, Group] = {}

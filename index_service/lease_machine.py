@@ -250,7 +250,7 @@ class LeaseMachine:
         if member is None or request.leave:
             return Terms([], [], len(self._members))
         held = [Lease(each, self._slots[each].fence) for each in sorted(member.leases) if self._is_held(each)]
-        # Only the answer to the latest request has new leases. That to an earlier one has only leases that it named.
+        # Only the answer to the latest request has new leases. An earlier request gets only the leases that it named.
         if request != member.latest:
             named = set(request.holding)
             held = [lease for lease in held if lease in named]

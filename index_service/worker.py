@@ -491,7 +491,7 @@ class IndexWorker(Worker):
             self._not_served(message, ProtocolError(refusal.reason))
 
     def _not_served(self, message: Message, error: ProtocolError) -> None:
-        """Counts and logs a request that is not valid or not allowed."""
+        """Refuses or ignores a request that is not valid or not allowed, and counts and logs it."""
         # A request of our own protocols, and every request beyond a limit, is answered. The senders of other
         # requests expect no `error`.
         if isinstance(error, BeyondLimit) or is_extension(message.payload):

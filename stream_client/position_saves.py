@@ -54,7 +54,7 @@ class PositionSaves:
 
         marked = [each for each in partitions if self._marks.find(stream_name, each) is not None]
         for asked in split_partitions(marked):
-            # A later question makes an unanswered one useless. Else they would pile up while the node is away.
+            # A later question replaces an unanswered one. Else questions would pile up while the node is away.
             # Another consumer's question about other partitions must stay.
             key = stream_name, asked[0]
             self._checks.pop(key, _nothing)()

@@ -103,7 +103,7 @@ def _payload(tag: bytes, pieces: list[bytes]) -> bytes:
 
 
 def _encode_messages(pieces: list[bytes], records: list[Record], timed: bool) -> None:
-    """Appends the encoded messages to `pieces`. timed: whether they have times, keys and headers."""
+    """Appends the encoded messages to `pieces`. timed: as those of a rich page, all without a key and headers."""
     # Of 128 indexes in sequence, only the first byte differs.
     block, later_bytes = -1, b""
     last_time_us, middle = -1, b""

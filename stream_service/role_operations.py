@@ -52,7 +52,7 @@ def store_role(
     ensure_history(session, stream_id)
     if to is None:
         return None
-    # Whatever the stream becomes, nobody promotes it any more.
+    # Every change of the role ends a promotion that was under way.
     forget_addresses(session, stream_id)
     if isinstance(to, BeMirror):
         return _follow(session, stream_id, row, to, sets_aside=force, gives_up_fence=gives_up_fence)

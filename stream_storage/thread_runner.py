@@ -114,7 +114,7 @@ class ThreadRunner:
             for thread in threads:
                 thread.start()
         except RuntimeError as error:
-            # Those that run would keep the process from ending.
+            # Threads that run would keep the process from ending.
             self._stop_reading()
             self.writer.stop()
             for thread, session in zip(threads, sessions, strict=True):

@@ -24,7 +24,7 @@ def check(document: ast.Document, known: Mapping[str, ast.Definition], *, older:
 
 
 class _Checker:
-    """The check of one schema. `names`, `endless` and `type` rely on each other in this order."""
+    """The check of one schema. Call `names`, `endless` and `type` in this order: each relies on those before it."""
 
     def __init__(
         self,

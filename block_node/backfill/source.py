@@ -51,5 +51,5 @@ class BlockSource(Protocol):
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch: ...
 
     def close(self) -> None:
-        """Ends the connections that it has made for itself. Nothing is asked any more."""
+        """Ends the connections that this source has opened for itself. It gets no further request."""
         ...

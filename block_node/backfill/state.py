@@ -200,7 +200,7 @@ class BackfillState:
             source.other_chain, source.is_excluded = text, bool(text) and decides
 
     def note_progress(self, filling: bool) -> None:
-        """Records whether missing blocks are being fetched. A run lasts from the first to the last of them."""
+        """Records whether missing blocks are being fetched: a run begins or ends when this changes."""
         if filling and self._run is None:
             self.counters.runs += 1
             self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)

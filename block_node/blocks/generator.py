@@ -49,8 +49,11 @@ KINDS = (
 
 
 class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The size and form of generated blocks. `item_count` includes header, record file, footer and proof, `item_bytes`
-    not."""
+    """The size and form of generated blocks.
+
+    item_count: the number of items, with header, record file, footer and proof.
+    item_bytes: the size of the content of each other item. record_bytes: that of the record file.
+    """
 
     item_count: int = 10
     item_bytes: int = 100
@@ -103,7 +106,7 @@ class ChainGenerator:
             yield self.next_block()
 
     def next_items(self) -> Iterator[Item]:
-        """Yields the items of the next block, generated one by one. `chain` advances after the last one was taken."""
+        """Yields the items of the next block, generated one by one. `chain` advances when the iterator ends."""
         chain = self.chain
         assert chain.next_number is not None
         assert chain.previous_root is not None

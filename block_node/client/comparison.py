@@ -67,7 +67,7 @@ class Comparison:
     than at first.
 
     on_done: called once for each block with its number, and with None if the two blocks are the same; else with
-    AnotherBlock, BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.
+    AnotherBlock, BlockNotCompared, a BlockError, or the ClientError of the request.
 
     Invariant: every block is in `_unread`, in `_asked` (with the function that gives the question up), or done.
     """

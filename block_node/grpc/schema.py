@@ -163,7 +163,7 @@ class ProtoFile:
             parts.append(number_field(5, ENUM_TYPE if kind.what == "enum" else MESSAGE_TYPE))
             parts.append(_text(6, f".{self.package}.{kind.path}"))
         if field.oneof is not None:
-            # The first group has the index 0, which is written all the same: its presence means something.
+            # The index of the first group is 0. It is written too, because its presence puts the field into the group.
             parts.append(b"\x48" + bytes((groups.index(field.oneof),)))
         # Tools print a message as JSON by these names, which protoc writes, too.
         first, *others = field.name.split("_")

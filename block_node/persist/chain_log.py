@@ -292,7 +292,7 @@ class ChainLog:
                 blocks += 1
                 size_bytes += place.size_bytes
         sql.grow_chain(session, self.chain, row, stream.next_index, blocks, size_bytes)
-        # A corrected root hash stands with the next block. It is applied last, when its block is in the index.
+        # The next block has the corrected root hash. It is set last, when all blocks are in the index.
         for number, root in corrected:
             sql.set_root(session, self.chain, number, root)
 

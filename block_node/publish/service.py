@@ -126,8 +126,8 @@ class PublishService:
         return self._opened
 
     def open(self, message: Message, request: OpenSession | OpenRootSession) -> StreamEnded | None:
-        """Opens a session. If the same message opened one before, that one answers again. Returns the last answer if
-        the publisher may not come now."""
+        """Opens a session. If the same message opened a session before, that session answers again. Returns the closing
+        answer if the publisher is not admitted now."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None

@@ -205,8 +205,8 @@ class Consumption(Generic[M, T]):
     def _hand_over(self, feed: Feed) -> None:
         receive, receive_reorg = self.machine.receive, self.machine.receive_reorg
         ancestor = feed.ancestor
-        # Reorg channels, and topics that are younger than this consumer, say with their pages when they were created.
-        # It is noted with the first message, as until then the machine's offset can be one of an earlier channel.
+        # The receiver learns from pages when reorg channels, and topics younger than this consumer, were created. The
+        # times are noted with the first message: until then the machine's offset can be that of an earlier channel.
         if feed.receiver is not None:
             self._created.update(feed.receiver.created)
         while feed.has_page:

@@ -115,8 +115,8 @@ class ChainOrder:
         return events
 
     def can_revert(self, hash_: bytes, number: int, *, is_whole: bool = True) -> bool:
-        """Whether `revert` can go back to this block: it is on the chain or a fork of it, or the chain is empty, or the
-        number is below a chain that `is_whole`: it has all blocks that it must hold."""
+        """Whether `revert` can go back to this block: it is on the chain or a fork of it, or the chain is empty, or its
+        number is below the chain and `is_whole`. is_whole: the chain has all blocks that it must hold."""
         state = self._state
         node = state.tree.find(hash_)
         if node is not None and state.is_connected(node):

@@ -76,10 +76,11 @@ class ChainConsumer:
         self._normal = Reassembler(tracked, limits.reassembly, keeps_oldest=checkpoint.start is not None)
         self._normal.resume_given_up(checkpoint.given_up, checkpoint.read)
         self._reread = Reread(checkpoint.read, checkpoint.needed)
-        # The lowest number above the head of a complete block that was put off, infinite for forks alone; the head when
-        # reading again began; and the blocks that waited each time at the end of the log, with this chain.
+        # The lowest number of the blocks that were put off. A block of a fork below the head counts as infinity.
         self._put_off_from: float | None = None
+        # The head when reading again began.
         self._head_before: Start | None = None
+        # The chain at the end of the log, and the sets of blocks that have waited there with this chain.
         self._states_seen: tuple[frozenset[bytes], set[frozenset[bytes]]] = (frozenset(), set())
         # By source, the offset up to which it must be read again until the chain has all blocks that it had.
         self._to_reread = {

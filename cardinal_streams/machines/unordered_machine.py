@@ -153,7 +153,7 @@ class UnorderedConsumer:
         seen = self._machine.high_water()
         before = self._before.position | self._before.history
         position = before | {source: offset + 1 for source, offset in seen.items()} | needed
-        # 3. The offsets of channels are apart: open ones go on, closed ones are history as far as they are needed.
+        # 3. Offsets of reorg channels are listed apart: in `open_reorgs`, or in `history` if closed and still needed.
         channels = dict(self._channel_sources.items())
         by_ancestor = {ancestor: position.get(source, 0) for source, ancestor in channels.items()}
         offsets = {reorg.hash: reorg.offset for reorg in self._before.open_reorgs} | by_ancestor

@@ -50,8 +50,7 @@ class Feed:
         on_change: Callable[[], None],
     ) -> None:
         """Reads page after page, each when the one before was taken. An error ends the reading, and is stored in
-        `error`. The channel of a reorg that was deleted is read from the beginning of the one that has its name next.
-        """
+        `error`. If a reorg channel was deleted, the next channel of that name is read from its beginning."""
         with self.scope:
             try:
                 while not self.ended:

@@ -25,9 +25,9 @@ class PartitionCursor:
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
-        # When each was stored, in microseconds since 1970.
+        # When each delivery was stored, in microseconds since 1970.
         self.times_us: list[int] = []
-        # The position of the first one that was not taken yet.
+        # The position of the first delivery that was not taken yet.
         self.at = 0
         # Whether the partition had no more when it was last read, so that the merge does not wait for it.
         self.at_end = False

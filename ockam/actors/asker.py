@@ -95,7 +95,7 @@ class Asker(Worker):
         self._is_watching = False
         if self._on_done is None:
             return
-        # A lost connection is noticed long before the time is over. Of several answers, the others come by other ways.
+        # A lost connection ends a request before its deadline. Several answers come over several connections.
         if self._wanted == 1 and is_closed(self._node, self._return_route):
             self._end(Unanswered.CLOSED)
         elif trio.current_time() >= self._deadline_s:

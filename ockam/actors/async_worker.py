@@ -84,7 +84,7 @@ class AsyncWorker(Worker):
         return None if ERROR.is_in(message.payload) else failed_payload(reason)
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Takes a list of messages for the task. The node calls it, and no other one before all are handled."""
+        """Takes messages for the task. The node calls it again only when all of them are handled."""
         self.context.pause()
         self._unread = list(reversed(run))
         if self._task is not None:

@@ -312,7 +312,7 @@ class Forwarders:
 
 class ForwardingService(AnsweringWorker):
     """The service at which clients register. A real Ockam peer sends any payload, such as `register`, and gets it back
-    from its new address; at `static_forwarding_service` the payload is a name. Ours send a `RegisterRequest`."""
+    from its new address; at `static_forwarding_service` the payload is a name. Our client sends a `RegisterRequest`."""
 
     def __init__(self, forwarders: Forwarders) -> None:
         self._forwarders = forwarders

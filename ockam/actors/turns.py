@@ -158,8 +158,8 @@ class Turns:
                 self._light_at_s = now_s
 
     def pause_s(self) -> float:
-        """Returns how long work inside the node that never ends pauses in each turn of the loop, so that light
-        connections do not wait for it: PAUSE_S, or 0 if there was none lately."""
+        """Returns how long endless work inside the node pauses in each turn of the loop, so that light connections do
+        not wait for it: PAUSE_S, or 0 if there was no light connection lately."""
         return PAUSE_S if trio.current_time() < self._light_at_s + LIGHT_ABOUT_S else 0.0
 
     def _recent_s(self, now_s: float) -> float:

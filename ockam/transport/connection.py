@@ -486,7 +486,8 @@ class Connection(Worker):
         return Routed(messages, [mailbox for mailbox in fed if mailbox.full], failure)
 
     async def _settle(self, routed: Routed, began_s: float) -> bool:
-        """Waits for room for more messages and more answers, after those of `routed`, which came at `began_s`."""
+        """Waits until more messages may be read after those of `routed`, which came at `began_s`. Returns False if the
+        peer is refused. Raises the error of a bad frame."""
         if routed.is_refused:
             return False
         # A bad frame ends the connection, but the messages before it are delivered.
@@ -494,7 +495,7 @@ class Connection(Worker):
             raise routed.failure
         await self._wait_rooms(routed.full, routed.messages)
         await self._usage.wait_room()
-        # A link is read whatever waits for the node at its other end, which may read only while we do.
+        # A link is read even if many bytes wait to be sent: the node at its other end may read only while we do.
         while self.open_requests is None and self._machine.must_hold_back():
             self._wake_reader = trio.Event()
             await self._wake_reader.wait()

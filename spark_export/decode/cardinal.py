@@ -62,7 +62,7 @@ class CardinalDecoder(MessageDecoder):
 
 
 def cardinal_row(message: Any) -> dict[str, Any]:
-    """Returns the values of one row by column name. Columns that will be null are absent."""
+    """Returns the values of one row by column name. Absent columns are null."""
     kind = KINDS[type(message).__name__]
     row: dict[str, Any] = {"kind": kind, "block_hash": getattr(message, "hash", None)}
     if kind in ("batch", "reorg", "reorg_complete", "reorg_abandoned"):

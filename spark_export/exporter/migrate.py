@@ -42,7 +42,7 @@ OLD_CATALOG = "stream_node"
 
 @dataclass(frozen=True)
 class OldExport:
-    """What an earlier version's ledger says. runs: the ranges of each run that is in the table, by its number.
+    """The contents of an earlier version's ledger. runs: the ranges of each run, also of one that is not in the table.
     files: the data files of the current generation, by the number of their run. losses: rows that a repair gave up."""
 
     table_id: str

@@ -41,9 +41,10 @@ class Kept:
 
 
 class TableUpkeep:
-    """Keeps one table. files_min: see COMPACT_FILES; 0 for never. keep_s: how long replaced files are kept, at least.
+    """The upkeep of one table. If both arguments are None and another program made the table, nothing is done.
 
-    None stands for what this module says, and for nothing at all if both are None and another program made the table.
+    files_min: see COMPACT_FILES, the default; 0: nothing is merged. keep_s: the least time for which replaced files are
+        retained; None: KEEP_S.
     """
 
     def __init__(

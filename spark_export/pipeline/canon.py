@@ -124,7 +124,7 @@ def mark_descendants(
 
 
 def find_settled(blocks: Iterable[BlockLink], marks: Mapping[bytes, CanonState]) -> BlockLink | None:
-    """Returns the settled block of a chain with these states, if it is long enough, and no block waits."""
+    """Returns the newest settled block; None if the chain is too short, or if a block waits."""
     chain = [block for block in blocks if marks.get(block.hash) == ON_CHAIN]
     if not chain or any(mark == ON_WAIT for mark in marks.values()):
         return None

@@ -49,7 +49,7 @@ class Projection:
     """A conversion of record batches to the requested schema; `options` leave out unrequested data and headers."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Checks that the options provide the requested columns, with their types and null. Raises OptionError."""
+        """Raises OptionError if the options do not provide the requested columns with their types and nullability."""
         all_columns = _message_columns(replace(options, include_headers=True, include_data=True))
         whole = {field.name: field for field in all_columns}
         own = _own_columns(options)

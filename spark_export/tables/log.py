@@ -238,7 +238,7 @@ class TableLog(ABC):
         return True
 
     def owners_rule(self) -> OwnersRule:
-        """Returns how long the owner of the table has old versions kept."""
+        """Returns how long old versions are retained by the wish of the table's owner."""
         return OwnersRule()
 
     def versions_with(self, stream: str, key: bytes | None) -> list[str]:

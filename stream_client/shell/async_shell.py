@@ -178,7 +178,7 @@ class AsyncShell:
         holds = gathers and self.gathers()
         if not holds:
             self._send_at_once()
-            # What the socket has not taken yet is wanted now, so it is not held for the publishers that wait.
+            # The sending task must send the rest now, and not hold it for the publishers that wait.
             if not gathers and (self._encrypted or self.core.connection.outgoing_bytes):
                 self._hurries = True
                 self._outgoing.set()

@@ -1,5 +1,4 @@
-"""Checks the settings of a member of a cluster, and finds the address at which other nodes reach this one. A node in no
-cluster loads nothing else of clusters."""
+"""Checks the settings of a member of a cluster, and finds the address at which other nodes reach this one."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ logger = structlog.get_logger(__name__)
 
 # type SubscribeRequest struct { stream_name: str  subscription_id: str }
 class SubscribeRequest(msgspec.Struct, frozen=True):
-    """A request to send the messages of a stream on. subscription_id: the client id of the saved index. No answer."""
+    """A request to send each message of a stream along its route. It has no answer.
+    subscription_id: the client id of the saved index."""
 
     stream_name: str
     subscription_id: str

@@ -105,7 +105,7 @@ class ConnectionsResponse(msgspec.Struct, frozen=True):
 # type CloseRequest struct { request_id: uint  who: str  keep: str }
 class CloseRequest(msgspec.Struct, frozen=True):
     """who: the `host:port` of one connection; or an identity or a `party`, all of whose connections are closed. The
-    connection by which the request comes stays open. keep: the `host:port` of another one that does."""
+    connection by which the request comes stays open. keep: the `host:port` of another one that stays open."""
 
     request_id: bare.UInt
     who: str

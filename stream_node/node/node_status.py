@@ -41,7 +41,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     now_us, started_us: the node's clock, and when the node started.
     connections: the number of open connections.
     partitions: the number of partitions that are served.
-    messages: the number of stored messages.
+    messages: the number of messages that were stored.
     commits: the number of committed transactions, each with a sync.
     commit_us, commit_us_max: the duration of all commits together, and of the longest one, in microseconds.
     reads: the number of finished reads of the database.

@@ -112,7 +112,7 @@ TRANSITIONS: dict[PullState, dict[PullEvent, PullState]] = {
 
 
 class WaitingPull(Protocol):
-    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait. It can become later.
+    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait. A sent part moves this.
     goes_on: whether the pull stays a long poll when a message has come."""
 
     @property

@@ -42,7 +42,7 @@ _SETTINGS = (
     # A node that is frozen within a transaction must not keep its locks.
     b"SET idle_in_transaction_session_timeout = '5s'; SET client_min_messages = warning; SET lock_timeout = 0; "
     b"SET statement_timeout = 0; SET default_transaction_isolation = 'read committed'; "
-    # Values stand in the texts of commands with backslashes that mean themselves.
+    # A backslash in a value that is part of a command stands for itself.
     b"SET standard_conforming_strings = on"
 )
 

@@ -144,7 +144,7 @@ class PostgresSession:
                 self._lose(error)
                 raise self._unreached or error from None
             self._unsent.add(self._ownership.begin())
-            # A deferred transaction sends its beginning together with its first statement or its commit.
+            # A deferred transaction sends its beginning with its first statement or commit, but not after a silence.
             if not deferred or time.monotonic() - self._answered_s > QUIET_S:
                 self._begin_now(lambda: self._command(*self._unsent.take()))
         self._in_transaction = True

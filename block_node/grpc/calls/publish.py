@@ -124,7 +124,7 @@ class PublishCall(CallHandler):
         self._handle(lambda: self._take(message))
 
     def half_closed(self) -> None:
-        # The rest of the last request is handed on before.
+        # The publisher leaves only when the rest of its last request was handed on.
         self._has_half_closed = True
         if self._rest is None:
             self._leave()

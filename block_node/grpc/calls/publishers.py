@@ -13,7 +13,7 @@ WINDOWS_MAX: Final = 100
 
 
 class DoorPublisher(Protocol):
-    """An open stream of a publisher, whose block is `block_number`. party: its host, or its identity."""
+    """An open stream of a publisher. block_number: the block that it sends. party: its host, or its identity."""
 
     party: str
 

@@ -1,4 +1,4 @@
-"""The methods of the door: which path is answered by what, and what its caller must be allowed."""
+"""The methods of the door: for each path, the handler that answers it and the right that its caller needs."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Decides what a publisher over gRPC does, as a consensus node of a Hiero network does. Pure: no trio, no clock, no
-items.
+"""Decides the steps of a publisher over gRPC, which are those of a consensus node of a Hiero network. Pure: no trio, no
+clock, no items.
 
-The reactions are those of facts/grpc_peers.md §1.3 and facts/block_node.md §2.7. They are written from the consensus
-node's side, which is not always what a block node would wish: a consensus node moves on at an acknowledgement and
-ignores a SkipBlock of another block than its own, it leaves at the second BehindPublisher, and it leaves a node alone
-that ends its streams too often. The program around it sends the items, and tells what came and what the time is.
+The reactions are those of facts/grpc_peers.md §1.3 and facts/block_node.md §2.7. Not all of them are what a block node
+would wish: a consensus node goes on after an acknowledged block, ignores a SkipBlock of another block than its own,
+leaves a stream when a second BehindPublisher counts (`ConsensusLimits`), and bans a node that ends streams too often.
+The caller sends the items, and reports the messages and the time.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class ConsensusMachine:
 
     @property
     def position(self) -> SendPosition | None:
-        """The block that the stream sends now. When it changes, the rest of the block before is not sent."""
+        """The block that the stream sends now. When this changes, the rest of the earlier block is not sent."""
         if not self.is_open or self._streaming not in self.blocks:
             return None
         return SendPosition(self._streaming, self._attempt)

@@ -144,7 +144,7 @@ class GrpcFetch(SubscribeAnswer):
 
     def take(self, message: bytes) -> None:
         self._silence_s = 0.0
-        # Behind the last block, only the status may follow. Nothing more is kept of a source that goes on.
+        # After the last block, only the status may come. The call of a source that sends more is cancelled.
         if self._listener is None:
             if not message.startswith(STATUS_TAG):
                 self.cancel()
@@ -212,7 +212,7 @@ def _status_ranges(message: bytes) -> BlockRanges:
 
 
 def _checked_range(each: WireMessage) -> tuple[int, int]:
-    """Returns a range of blocks that a source claims. Raises MessageFormatError for one that cannot be."""
+    """Returns a range of blocks that a source claims. Raises MessageFormatError if it is impossible."""
     first, last = each.get("range_start", 0), each.get("range_end", 0)
     if first > last or known_block(last) is None:
         raise MessageFormatError(f"a range from block {first} to {last}")

@@ -156,7 +156,7 @@ def guarded(call: GrpcCall, function: Callable[[T], None], ended: Callable[[], N
 
 
 class SingleRequest(CallHandler):
-    """The base of those that take the one message of a call that has one. has_asked: whether it has come."""
+    """The base of handlers of calls with one request message. has_asked: whether the message has come."""
 
     has_asked = False
 

@@ -114,8 +114,8 @@ class _FrameStates(H2ConnectionStateMachine):
 
 
 class _Data(DataFrame):
-    """A DATA frame that says little of itself. h2 has each received frame describe itself for a trace that nobody
-    reads. A DATA frame does so in hexadecimal, which costs more than all else that h2 does with it."""
+    """A DATA frame with a short text form. h2 formats each received frame for a trace that nobody reads. For a DATA
+    frame, the hexadecimal text would cost more than all else that h2 does with it."""
 
     def __repr__(self) -> str:
         return f"DATA of stream {self.stream_id}"
@@ -429,7 +429,7 @@ class Http2Machine:
                 call.note_window(due, now_s)
 
     def widen(self, call: CallMachine, window_bytes: int, now_s: float) -> None:
-        """Gives a call a larger window, as far as the budget has it. A peer that was admitted does not wait for it."""
+        """Gives a call a larger window, as far as the budget allows."""
         if window_bytes <= call.window_bytes or call.peer_ended:
             return
         more_bytes = self._budget.widen(window_bytes - call.window_bytes)
@@ -446,7 +446,7 @@ class Http2Machine:
             stream_id, call = next(iter(self._sending.items()))
             del self._sending[stream_id]
             self._frame(call, now_s)
-            # The room is owed to each call that was refused it, also to one whose bytes are all framed.
+            # Every call that was refused room is told when it has room, even if its bytes are all framed.
             if call.wants_room and call.pending_bytes * 2 <= self._limits.pending_bytes_max:
                 call.wants_room = False
                 found.append(CallRoom(call))

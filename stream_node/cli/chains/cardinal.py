@@ -288,9 +288,9 @@ class Warnings:
         unfinished: OpenReorg | None = None,
         gaps: tuple[Gap, ...] = (),
     ) -> None:
-        """Prints the final warnings, at the end of the input.
-        They are the number of warnings that were not printed, the blocks that the chain lacks, the number of incomplete
-        blocks, and the names of the topics if none has a message."""
+        """Prints the final warnings, at the end of the input: the number of warnings that were not printed, an
+        unfinished reorg, the blocks that the chain lacks, the number of incomplete blocks, and the names of the topics
+        if none has a message."""
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
         if unfinished is not None:

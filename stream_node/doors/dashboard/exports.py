@@ -40,7 +40,7 @@ async def show_export(page: DashboardPage) -> Response:
     try:
         partitions, problem = await _read(folder, lambda history: history.load_partitions()), ""
     except Problem as found:
-        # The runs are worth showing without what they add up to.
+        # The page shows the runs even if the partitions cannot be read.
         partitions, problem = [], found.detail
     shown, infos = show_rows(page, partitions), {}
     async with page.client() as client:

@@ -264,7 +264,7 @@ def _row(message: CutMessage, view: str, bytes_max: int = ROW_BYTES_MAX) -> Mess
 
 
 def shown_bytes(value: bytes) -> str:
-    """Returns a key or the value of a header: text as it is, other bytes as hexadecimal digits."""
+    """Returns the beginning of a key or of a header's value: text as it is, other bytes as hexadecimal digits."""
     found = decode(value, "text", 1_000)
     return found.text if found.view == "text" else f"0x{value[:500].hex()}"
 

@@ -1,6 +1,5 @@
 """Silence: finds streams that got messages in a steady rhythm and get none any more, from times that the caller gives.
-A stream to which somebody pushes now and then is never called silent: the rhythm is the longest pause between pushes
-that the node has seen, and a pause must be several times longer."""
+The rhythm of a stream is the longest pause between pushes that the node has seen; a silence is several times longer."""
 
 from __future__ import annotations
 

@@ -282,7 +282,7 @@ class Paths:
 
 
 def _pattern_of(path: str) -> re.Pattern[str]:
-    """A parameter written as `{name}` is one part of the path, and one written as `{name:path}` any number of parts."""
+    """Returns the pattern of a path. `{name}` stands for one part of it, and `{name:path}` for any number of parts."""
     parts = re.split(r"\{(\w+)(:path)?\}", path)
     found = re.escape(parts[0])
     for name, is_path, literal in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):

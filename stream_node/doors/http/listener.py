@@ -25,7 +25,7 @@ logger = structlog.get_logger(__name__)
 
 
 class HttpListener(DoorListener[HttpConnection, None]):
-    """All HTTP connections of one node, and a few above their number for the health of the node (`Places`)."""
+    """All HTTP connections of one node. A few above the limit may ask for the health of the node (`Places`)."""
 
     def __init__(self, parts: NodeParts, endpoints: Sequence[Endpoint], nursery: trio.Nursery) -> None:
         """nursery: as for `DoorListener`."""

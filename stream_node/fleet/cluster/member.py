@@ -141,8 +141,8 @@ class ClusterMember:
                 await self._all_seen()
                 await self._quiet()
         self._left.set()
-        # The row in the table goes even if that has taken too long: the others then need not wait for this member to
-        # fall silent.
+        # The row is removed even if the steps above took too long: then the others need not wait until this member
+        # counts as dead.
         with trio.move_on_at(deadline_s):
             await self._retried(partial(leave, name=self.router.name, token=self._token))
             logger.info("cluster_left", member=self.router.name)

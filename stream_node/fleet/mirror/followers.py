@@ -230,8 +230,8 @@ class Returning:
 
     async def _ask_once(self, mirror: AskingMirror) -> None:
         """Finds out whether a mirror was promoted in the place of this stream.
-        Then its history goes on where this one ends, and it fences a source, or follows the primary that has taken its
-        own place."""
+        Such a mirror has the history of this stream with later entries, and fences its source or follows another node.
+        """
         node, partition = self._stream.directory.node, self._stream.identity[1]
         ours = (await self._stream.get_history())[-1].entry_id
         request = MirrorPull(0, self._stream.next_index, 1, 0, ours)
@@ -253,6 +253,6 @@ class Returning:
         try:
             there = await change_role(remote, mirror.stream_name, self._stream.identity[1], None, force=False)
         except SourceRefused:
-            # Without the right to ask that, this node rather takes no pushes.
+            # This node may not ask the mirror, so it takes no pushes, to be safe.
             return True
         return AskingMirror(there.source, there.stream_name) != self._self
