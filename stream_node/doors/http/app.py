@@ -222,7 +222,8 @@ class HttpApp:
         self._lines.log(
             logger.error, "http_request_failed", peer=address, method=scope["method"], path=path, exc_info=error
         )
-        return Problem(500, "internal-error", "the node could not answer; its log has the reason")
+        detail = "the node could not answer; its log has the reason"
+        return Problem(500, "internal-error", detail, members={"in_doubt": scope["method"] not in SAFE_METHODS})
 
     async def _respond(self, request: Request) -> Response:
         found = self._paths.find(request.scope)

@@ -14,7 +14,7 @@ from ockam.identity.authentication import TokenStatus
 from ockam.identity.authenticator import Authenticator
 from ockam.identity.identity import Identity
 from ockam.quotas.memory import Holdings
-from stream_node.doors.http.problems import Problem
+from stream_node.doors.http.problems import RETRY, Problem
 
 PEER_STATE = "stream_node_peer"
 """The key in the state of a request that has the `Peer` of its connection."""
@@ -90,7 +90,8 @@ async def judge_token(text: str, request: HTTPConnection, authenticator: Authent
         raise _unauthorized("this is no token; it has a wrong length")
     verdict = await authenticator.judge_text(text, peer.address, peer.identity, peer.is_encrypted)
     if verdict is None:
-        raise Problem(429, "too-many-refusals", "too many refused tokens of this host wait for their answer; wait")
+        detail = "too many refused tokens of this host wait for their answer; wait"
+        raise Problem(429, "too-many-refusals", detail, headers=RETRY)
     if verdict.status is TokenStatus.SECOND:
         raise Problem(400, "second-identity", verdict.reason)
     if verdict.identity is None:

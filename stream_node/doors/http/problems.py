@@ -26,7 +26,8 @@ class Problem(Exception):
 
     name: what went wrong, as a short fixed word, for example `access-denied`.
     detail: a sentence that says what went wrong and what to do.
-    headers: headers of the answer. members: further members of the JSON object.
+    headers: headers of the answer; with Retry-After, the same request can succeed later (`retriable`).
+    members: further members of the JSON object. Without `in_doubt`, the node has changed nothing.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Problem(Exception):
         self.name = name
         self.detail = detail
         self.headers = dict(headers or {})
-        self.members = dict(members or {})
+        self.members = {"retriable": "Retry-After" in self.headers, "in_doubt": False, **(members or {})}
 
     def response(self) -> Response:
         title = self.name.replace("-", " ").capitalize()

@@ -49,12 +49,18 @@ RAW_SCHEMA = {"type": "string", "contentMediaType": RAW}
 
 
 class ProblemDetails(msgspec.Struct, frozen=True):
-    """An error (RFC 9457). detail: what went wrong and what to do. Some errors have further members."""
+    """An error (RFC 9457). Some errors have further members.
+
+    detail: what went wrong and what to do. retriable: whether the same request can succeed later.
+    in_doubt: whether the node may have changed something all the same.
+    """
 
     type: str
     title: str
     status: int
     detail: str
+    retriable: bool
+    in_doubt: bool
 
 
 class HttpOperation(NamedTuple):

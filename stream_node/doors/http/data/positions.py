@@ -105,11 +105,11 @@ def _not_saved(call: HttpCall) -> Problem:
     reason = call.parts.statistics().services.index.write_failure
     detail = f"the position was not saved within {SAVE_S_MAX:g} s: "
     if reason is None:
-        return Problem(503, "not-saved", detail + "look at the node's log, and send it again", headers=RETRY)
+        reason = "look at the node's log, and send it again"
     if NO_ROOM not in reason:
-        return Problem(503, "not-saved", detail + reason, headers=RETRY)
+        return Problem(503, "not-saved", detail + reason, headers=RETRY, members={"in_doubt": True})
     # Nothing of an operation without room is stored.
-    return Problem(507, "no-room", detail + reason, headers=RETRY, members={"retriable": True, "in_doubt": False})
+    return Problem(507, "no-room", detail + reason, headers=RETRY)
 
 
 def _place(call: HttpCall) -> tuple[str, str]:

@@ -240,6 +240,7 @@ async def test_rules_hold(tmp_path: Path) -> None:
         ):
             status, answer = await post(node, f"/v1/streams/{path}", b"no", **headers)
             assert (status, answer["right"], answer["rule"]) == (403, right, rule), answer
+            assert (answer["retriable"], answer["in_doubt"]) == (False, False)
         assert (await post(node, "/v1/streams/orders", b"x", Authorization="Bearer wrong"))[0] == 401
         assert node.running.statistics().storage.rows == 1
 

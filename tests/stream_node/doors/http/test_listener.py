@@ -99,6 +99,8 @@ async def test_errors_are_problem_details(tmp_path: Path) -> None:
             "title": "No such path",
             "status": 404,
             "detail": "there is nothing at /nothing; docs/http.md lists all paths",
+            "retriable": False,
+            "in_doubt": False,
         }
         wrong = await client.post("/livez", content=b"x" * 10_000)
         assert (wrong.status_code, wrong.json()["type"]) == (405, "urn:stream-node:problem:method-not-allowed")
