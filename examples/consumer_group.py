@@ -3,8 +3,8 @@
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/consumer_group.py
 
 Each message goes to one member. A member that ends, also by Ctrl-C or SIGTERM, gives its partitions to the others at
-once. A killed member loses its partitions when its leases expire, after 10 s. Messages after its last saved position
-are then delivered again, to another member.
+once. If a member is killed, others get its partitions in less than a second, and the messages after its last saved
+position again; if its machine is gone, after 10 s.
 """
 
 from __future__ import annotations

@@ -244,8 +244,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """After a jump of the machine's clock, the node deletes no message for its age until the new time has lasted this
     long. With 0, the node trusts every jump at once."""
     lease_ttl_s: LeaseTime = LEASE_LIMITS.ttl_s
-    """A consumer that shares a stream keeps its partitions for this long after its last message to the node. It gives
-    them back at once when its connection ends, whichever worker or member of the cluster it is connected to."""
+    """A consumer that shares a stream keeps its partitions for this long after its last message to the node. If the
+    node sees the end of its connection, other consumers get them at once. See
+    [consumer-groups.md](consumer-groups.md)."""
 
     # Group "Limits": the limits for all clients of the node together.
     connections_max: Count = 10_000
