@@ -67,9 +67,8 @@ async def open_client(
 ) -> AsyncIterator[StreamClient]:
     """Opens a client of this node, and notes for later commands whether the service has none of our own protocols.
 
-    on_link: as in `stream_client.connect`. is_given: False for a second node, such as the target of a copy: the options
-    --service, --index-service, --framing, --token-file and those of TLS apply only to the first one. believes_note:
-    whether a note of an earlier command counts (`stream_node.cli.client`).
+    on_link: as in `stream_client.connect`. is_given: False for a second node, such as the target of a copy: of the
+    `RequestOptions`, only --timeout applies to it. believes_note: whether a note of an earlier command counts.
     """
     from ockam.actors.address import tcp
     from stream_client import connect

@@ -109,8 +109,8 @@ class Subscription:
         return self
 
     def __next__(self) -> SubscriptionEvent:
-        """Returns the next event. Raises SubscriptionRefused if no node can provide the blocks. Raises the last error,
-        such as NodeUnreachable, if no block arrived for `Reconnect.give_up_s` seconds."""
+        """Returns the next event. Raises at once AccessDenied, or SubscriptionRefused if no node can send the blocks.
+        Raises other errors, such as NodeUnreachable, after `Reconnect.give_up_s` seconds without a block."""
         while True:
             if self._failure is not None:
                 raise self._failure
