@@ -64,7 +64,7 @@ class FileCatalog:
         return [StreamEnds(*row) for row in rows]
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """Returns the index as `NodeCatalog.index_at` does, by a binary search, if the times of the stream never fall."""
+        """Returns the index as `NodeCatalog.index_at` does, by a binary search, if the stream's times never fall."""
         low, high = end.first_index, end.next_index
         while low < high:
             middle = (low + high) // 2
