@@ -129,8 +129,11 @@ class StoringForwarder(Forwarder):
         refusal = self.refusal_of_size(rest, message.return_route, payload) if self.is_connected else None
         if self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
             refusal = f"too much waits for {self.registration.address} already; its client must take it first"
-            # Retention may have deleted some of it. This message comes too early to profit from the answer.
+            # Retention may have deleted some of it, or somebody the stream. The count comes too late for this message.
             self._is_counting = self._is_counting or self._link.ask("count", INFO.encode_request(InfoRequest(0)))
+            if not self._is_counting:
+                self._end(message)
+                return
         if refusal is not None:
             self.refuse(message, refusal)
             return

@@ -209,6 +209,23 @@ async def test_the_operator_ends_an_address_with_its_stream(tmp_path: Path) -> N
         assert await client.take(1) == [(0, b"anew")]
 
 
+async def test_an_address_for_which_too_much_waits_ends_with_its_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "WAITING_MESSAGES_MAX", 1)
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running), await connect(running)
+        await client.register_own("alice", confirms=True)
+        client.stream.socket.close()
+        await wait_until(lambda: waits(running)[1])
+        assert await sender.forward(ALICE, b"0")
+        assert "too much waits" in await sender.refused(ALICE, b"1")
+        async with connect_client(running.address) as operator:
+            await (await operator.create(STREAM)).delete()
+        assert "stores nothing any more" in await sender.refused(ALICE, b"2")
+        assert "nobody is connected" in await sender.refused(ALICE, b"3")
+
+
 async def test_what_a_full_disk_refused_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Claim: messages that could not be stored take nothing of the room for those that wait."""
     monkeypatch.setattr(storing, "WAITING_BYTES_MAX", 1_000)
