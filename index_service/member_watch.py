@@ -12,7 +12,7 @@ from index_service.extensions import LeaseRequest
 from ockam.actors.message import Message, Origin
 
 DIRECT_HOPS = 2
-"""The length of the return route of a client on a connection to this node: the connection, and the client's address."""
+"""The length of the return route of a client of this node: its connection or secure channel, and its address."""
 MEMBERS_MAX = 10_000
 """The number of members that are watched. The leases of further ones run out."""
 
@@ -58,7 +58,7 @@ class MemberWatch:
             del self._members[key]
             if before.origin is not origin:
                 before.origin.holdings.unwatch(("member", key))
-        is_direct = origin.kind == "tcp" and len(message.return_route) <= DIRECT_HOPS
+        is_direct = origin.kind in ("tcp", "channel") and len(message.return_route) + origin.hops <= DIRECT_HOPS
         # Only a client's own connection says that the client has ended. That of a node on the route says nothing.
         if request.leave or not is_direct or len(self._members) >= MEMBERS_MAX:
             origin.holdings.unwatch(("member", key))

@@ -24,7 +24,8 @@ def _no_bound() -> int:
 class Origin(msgspec.Struct, frozen=True, eq=False):
     """Where a message entered this node. The node sets the origin; a peer cannot choose it.
 
-    kind: "local" for a worker of this node, "tcp" for a connection.
+    kind: "local" for a worker of this node, "tcp" for a connection, "channel" for a secure channel.
+    hops: the nodes between the connection and the other side of a channel.
     peer: the `host:port` of the other side, for logs. identity: the identity that the other side has proved.
     frame_bytes_max: the largest frame that can carry an answer, in bytes.
     backlog_bytes: returns the unsent bytes for the other side. Above `backlog_bytes_max()`, no answer should be sent.
@@ -38,6 +39,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     backlog_bytes_max: Callable[[], int] = _no_bound
     holdings: Holdings = UNCOUNTED
     usage: Usage = UNLIMITED
+    hops: int = 0
 
     @property
     def party(self) -> str:

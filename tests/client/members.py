@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -12,12 +13,14 @@ from tests.support.command import ROOT
 from tests.support.served import PATIENCE_S
 
 MEMBER = """
-import sys, trio
+import os, pathlib, sys, trio
 from ockam.actors.address import tcp
-from stream_client import LeaseLost, LeaseMember, connect
+from stream_client import LeaseLost, LeaseMember, SecureChannel, connect
 
 async def main(node, name, *via):
-    async with connect(node, via=tuple(map(tcp, via))) as client:
+    peer = os.environ.get("CHANNEL_PEER")
+    channel = SecureChannel(identity=pathlib.Path(os.environ["CHANNEL_IDENTITY"]), peer=peer) if peer else None
+    async with connect(node, via=tuple(map(tcp, via)), channel=channel) as client:
         stream = await client.get_stream("shared")
         member = LeaseMember(client, "c", member_id=name)
         # Small pages, so that what is taken over is begun before what was held is read to its end.
@@ -34,11 +37,13 @@ trio.run(main, *sys.argv[1:])
 """
 
 
-def start_member(address: str, name: str, output: Path, *via: str) -> subprocess.Popen[bytes]:
-    """via: the node that has the stream, if the one at `address` only forwards."""
+def start_member(address: str, name: str, output: Path, *via: str, **environment: str) -> subprocess.Popen[bytes]:
+    """via: the node that has the stream, if the one at `address` only forwards. With CHANNEL_IDENTITY (a file) and
+    CHANNEL_PEER (an identifier), it uses a secure channel."""
     with output.open("wb") as file:
         command = [sys.executable, "-c", MEMBER, address, name, *via]
-        return subprocess.Popen(command, stdout=file, cwd=ROOT, stdin=subprocess.DEVNULL)
+        surrounding = os.environ | environment
+        return subprocess.Popen(command, stdout=file, cwd=ROOT, stdin=subprocess.DEVNULL, env=surrounding)
 
 
 def lines(file: Path) -> list[str]:

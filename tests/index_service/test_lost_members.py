@@ -6,6 +6,7 @@ of which ends; and members that are processes with the client, one of which is k
 
 from __future__ import annotations
 
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from index_service.limits import LEASE_LIMITS
 from index_service.member_watch import MEMBERS_MAX
 from ockam.actors.address import local
 from ockam.actors.message import Origin
+from ockam.identity.channel.identity_file import create_identity
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.transport import connection_machine
 from stream_client import blocking
@@ -155,12 +157,20 @@ async def test_members_that_end_without_a_word_on_one_connection_leave_room_for_
         assert LEASE.decode_request(other.sent[0]).leave
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("workers", "by_channel"), [(1, False), (2, False), (1, True)])
 def test_the_partitions_of_a_killed_process_go_to_the_other_one_before_it_would_renew(
-    tmp_path: Path, workers: int
+    tmp_path: Path, workers: int, by_channel: bool
 ) -> None:
-    """With leases of an hour, a member asks the node by itself after a quarter of an hour. Then nothing would come."""
+    """With leases of an hour, a member asks the node by itself after a quarter of an hour. Then nothing would come.
+    by_channel: whether the members use a secure channel, each of its own."""
     settings = {"STREAM_NODE_LEASE_TTL_S": "3600", "STREAM_NODE_WORKERS": str(workers)}
+    channel = {}
+    if by_channel:
+        now_s = int(time.time())
+        own = create_identity(tmp_path / "client.json", now_s)
+        peer = create_identity(tmp_path / "data/identity.json", now_s)
+        settings["STREAM_NODE_SECURE_CHANNEL_TRUSTED"] = str(own)
+        channel = {"CHANNEL_IDENTITY": str(tmp_path / "client.json"), "CHANNEL_PEER": str(peer)}
     with NodeProcess(tmp_path / "data", environment=settings) as node, blocking.connect(node.address) as client:
         stream = client.create_partitioned("shared", 4)
         files = {name: tmp_path / name for name in "ab"}
@@ -173,9 +183,9 @@ def test_the_partitions_of_a_killed_process_go_to_the_other_one_before_it_would_
 
         members = {}
         try:
-            members["a"] = start_member(node.address, "a", files["a"])
+            members["a"] = start_member(node.address, "a", files["a"], **channel)
             wait_for(lambda: has_got("a", 4))
-            members["b"] = start_member(node.address, "b", files["b"])
+            members["b"] = start_member(node.address, "b", files["b"], **channel)
             wait_for(lambda: has_got("b", 2))
             members["a"].kill()
             wait_for(lambda: has_got("b", 4))

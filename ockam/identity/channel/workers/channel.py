@@ -218,6 +218,8 @@ class ChannelWorker(Worker):
             identity=Identity("channel", str(self.identity)),
             usage=self._usage,
             frame_bytes_max=self._below.frame_bytes_max - AROUND_BYTES_MAX - header_bytes,
+            # The first of the way back is the connection, and the last the other side.
+            hops=len(self._way_back) - 2,
         )
 
     def _hand_on(self, plaintexts: Sequence[bytes]) -> None:
