@@ -174,7 +174,7 @@ class ReorgProtocol:
     def release(self, is_final: Callable[[bytes], bool]) -> None:
         """Drops the kept blocks of each channel that is not active, if the last of them is final."""
         for channel in self._channels.values():
-            # If the last kept block is final, all kept blocks are.
+            # Once the last kept block is final, none of the kept blocks is needed any more.
             if channel.kept and channel.state is ReorgState.WEIGHING and is_final(next(reversed(channel.kept))):
                 channel.forget()
 

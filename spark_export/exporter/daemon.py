@@ -93,7 +93,7 @@ async def run_daemon(
 
 
 async def _run_once(exporter: Exporter, stop: asyncio.Event, on_step: OnStep) -> ExportOutcome | None:
-    """Exports all new messages once. Returns None after an expected error, or if `stop` was set."""
+    """Exports all new messages once. Returns None after an expected error, or if `stop` ended the run."""
     run = asyncio.create_task(exporter.run(on_step=on_step))
     stopping = asyncio.create_task(stop.wait())
     try:

@@ -41,7 +41,7 @@ class Backoff:
         self._received_bytes = 0
 
     def lost(self, now_s: float) -> None:
-        """Records the time when the connection was lost. Further calls change nothing until `succeeded` is called."""
+        """Records when the connection was lost. Later calls change nothing until `succeeded` or `watch` forgets it."""
         if self._lost_at_s is None:
             self._lost_at_s = now_s
 

@@ -61,7 +61,7 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
 
 def identify(address: str) -> str | None:
     """Returns a text that names the kind of server at `host:port`, or None if unknown. Blocks for at most two times
-    PROBE_S seconds, and raises nothing."""
+    PROBE_S seconds for each IP address of the host, and raises nothing."""
     if split_host_port(address)[0] == HOST:
         return None
     for request in (HTTP_REQUEST, _client_hello()):

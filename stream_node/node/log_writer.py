@@ -16,7 +16,7 @@ writer_of_process: LogWriter | None = None
 
 
 def write_waiting_lines() -> None:
-    """Waits until the log of this process is written, at most WRITE_TIMEOUT_S seconds.
+    """Waits until the log of this process is written, at most two times WRITE_TIMEOUT_S seconds.
     A command calls this before it prints a line on stderr, so that the line follows the log lines before it."""
     if writer_of_process is not None:
         writer_of_process.wait()
