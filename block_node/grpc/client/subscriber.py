@@ -10,7 +10,7 @@ from typing import Self
 import trio
 
 from block_node.blocks.errors import BlockFormatError
-from block_node.blocks.items import read_header
+from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.client.errors import BlockTooLarge, DamagedAnswer, SubscriptionRefused
 from block_node.grpc.client.answer import SubscribeAnswer
 from block_node.grpc.client.asking import GrpcPeer
@@ -109,8 +109,10 @@ class GrpcSubscription(SubscribeAnswer):
         super()._add(items)
         # The header of the first block names it, so that it comes again if the connection ends in the middle of it.
         if self._next is None and self._items:
+            first = self._items[0]
             with suppress(BlockFormatError):
-                self._next = read_header(self._items[0]).number
+                if item_kind(first) == ItemKind.HEADER:
+                    self._next = read_header(first).number
 
     def _end_block(self, number: int) -> None:
         if not self._items or number != (number if self._next is None else self._next):

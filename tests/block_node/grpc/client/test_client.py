@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from block_node.blocks.generator import BlockShape
+from block_node.blocks.items import ItemKind, make_item
 from block_node.client.errors import BlockRefused, DamagedAnswer, PublishGaveUp, SubscriptionRefused
 from block_node.client.outgoing import CHUNK_BYTES, OutgoingBlock
 from block_node.grpc.client.client import GrpcBlockClient, connect_grpc
@@ -336,6 +337,12 @@ async def test_a_subscription_from_now_on_has_its_first_block_also_over_a_lost_c
     async with scripted(script) as client:
         assert await anext(client.subscribe()) == (2, list(chain_of(3)[2].items))
     assert script.asked == [(NO_BLOCK, NO_BLOCK), (2, NO_BLOCK)]
+
+
+async def test_a_first_block_that_begins_with_no_header_has_the_number_of_its_end() -> None:
+    item = make_item(ItemKind.EVENT_HEADER, b"")
+    async with scripted(Script([], [[{"block_items": {"block_items": [item]}}, *parts_of(2)[2:]]])) as client:
+        assert await anext(client.subscribe()) == (2, [item])
 
 
 async def test_a_node_that_lacks_the_blocks_refuses_the_subscription() -> None:
