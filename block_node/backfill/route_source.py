@@ -58,12 +58,6 @@ REQUEST_ID = 1
 T = TypeVar("T")
 
 
-class Packing:
-    """Remembers whether a source node can compress items: nodes of earlier versions reject the request."""
-
-    known = True
-
-
 class RouteSource:
     """A source of blocks over an Ockam route, which names no service. silence_s_max: the longest wait for a message."""
 
@@ -72,7 +66,6 @@ class RouteSource:
         self._route = route
         self._new_id = new_id
         self._silence_s_max = silence_s_max
-        self._packing = Packing()
 
     def ask_status(self, on_done: StatusDone) -> None:
         self._ask("block_status", STATUS.encode_request(StatusRequest(REQUEST_ID, True)), _read_ranges, on_done)
@@ -121,9 +114,7 @@ class RouteSource:
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> Fetching:
         address = local("BF_" + self._new_id())
-        fetching = Fetching(
-            self._node, self._to("block_subscribe"), first, last, listener, self._silence_s_max, self._packing
-        )
+        fetching = Fetching(self._node, self._to("block_subscribe"), first, last, listener, self._silence_s_max)
         self._node.register([address], lambda: fetching)
         return fetching
 
@@ -156,7 +147,6 @@ class Fetching(Worker):
         last: int,
         listener: FetchListener,
         silence_s_max: float,
-        packing: Packing,
     ) -> None:
         self._node = node
         self._route = route
@@ -168,8 +158,7 @@ class Fetching(Worker):
         self._items: list[bytes] = []
         self._piece: list[bytes] = []
         self._taken_bytes = self._acknowledged_bytes = 0
-        self._packing = packing
-        self._packs = packing.known
+        self._packs = True
         self._silence_s = 0.0
         self._look_s = min(LOOK_S, silence_s_max / 4)
 
@@ -195,6 +184,7 @@ class Fetching(Worker):
             if ERROR.is_in(message.payload):
                 if self._packs and not self._way and self._listener is not None:
                     # The node may be of an earlier version that cannot pack items: repeat the request without packing.
+                    # The next fetch asks for packed items again, since the error may be one that passes.
                     self._packs = False
                     self._begin()
                     return
@@ -204,8 +194,6 @@ class Fetching(Worker):
             # The subscription has an address of its own, to which confirmations go.
             if isinstance(response, Subscribed):
                 self._way = message.return_route
-                # A node that takes the request only without packing is of an earlier version. Any other error can pass.
-                self._packing.known = self._packs
             elif self._listener is None:
                 # All blocks have arrived, and this message ends the subscription.
                 self._node.unregister(self.context.address)
