@@ -130,8 +130,9 @@ class ClusterMember:
         """Leaves the cluster, by `deadline_s` on trio's clock."""
         self._leaves = True
         self.router.passed_on.clear()
-        # Give the shards away until none is left, as long as another member can take them.
-        with trio.move_on_at(deadline_s - self._beat_s):
+        # Give the shards away until none is left, as long as another member can take them. The last beat, or the
+        # last quarter of a short time, is for the removal of the row: also a member with little time gives its shards.
+        with trio.move_on_at(deadline_s - min(self._beat_s, (deadline_s - trio.current_time()) / 4)):
             await self._retried(partial(set_leaving, name=self.router.name, leaves=True))
             while self.router.served and self._has_successor():
                 self.refresh()

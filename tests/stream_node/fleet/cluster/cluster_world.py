@@ -109,6 +109,21 @@ class ClusterWorld:
             saves=auditor.saves,
         )
 
+    async def leave_within(self, time_s: float) -> int:
+        """One of two members leaves, without users. Returns how many shards it has not given to the other one."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for number in range(2):
+                nursery.start_soon(self._keep, f"n{number}")
+            await trio.sleep(4.0)
+            await self._recover()
+            member = self._living[0].member
+            assert member is not None
+            assert member.router.served
+            await member.leave(trio.current_time() + time_s)
+            nursery.cancel_scope.cancel()
+        return len(member.router.served)
+
     # The users.
 
     def _start_users(self) -> None:

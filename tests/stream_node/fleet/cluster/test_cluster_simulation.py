@@ -7,8 +7,10 @@ of members and from what the users did, not from the fence. A failure prints the
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,9 @@ from stream_node.fleet.cluster.tables import TABLES
 from stream_node.node.services import Services
 from stream_storage.errors import NodeReplaced
 from tests.simulation.noticing import assert_caught
-from tests.stream_node.fleet.cluster.cluster_world import FAULTS, Outcome, run_seed
+from tests.stream_node.fleet.cluster.cluster_world import FAULTS, ClusterWorld, Outcome, run_seed
 from tests.support.storage.memory import MemoryDatabase, MemorySession, SharedMemoryDatabase
+from tests.support.virtual_time import run_seeded
 
 SEEDS = range(8)
 MANY_SEEDS = range(1_500)
@@ -82,6 +85,11 @@ def test_shards_that_could_not_be_opened_are_opened_later(monkeypatch: pytest.Mo
     for seed in SEEDS[:4]:
         run_or_tell(seed)
     assert max(calls.values()) > 2
+
+
+def test_a_member_that_has_only_a_second_to_leave_gives_its_shards_away() -> None:
+    for seed in SEEDS[:2]:
+        assert run_seeded(seed, partial(ClusterWorld(random.Random(seed)).leave_within, 1.0)) == 0
 
 
 def test_a_seed_replays_to_the_same_outcome() -> None:
