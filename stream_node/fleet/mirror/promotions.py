@@ -210,9 +210,8 @@ class Promotions:
             begun.failure = error
 
     async def _give_back(self, name: str) -> None:
-        own_address = self._tasks.get_own_address()
         if self.is_under_way(name):
-            await self._promotion(name, UNDER_PROMOTION).give_back(own_address)
+            await self._promotion(name, UNDER_PROMOTION).give_back(self._tasks.get_own_address())
 
 
 def has_taken(stored: Sequence[StoredStream]) -> bool:
