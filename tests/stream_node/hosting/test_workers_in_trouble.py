@@ -137,7 +137,7 @@ def test_a_worker_that_does_not_end_does_not_hold_the_node(tmp_path: Path) -> No
 async def test_a_database_that_is_away_leaves_the_workers_of_a_member_their_time_to_end(tmp_path: Path) -> None:
     """Method: a member of a cluster stops while its database is frozen, so that it cannot leave the cluster."""
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
-    settings = {"cluster": "a", "database_call_s": 0.5, "database_wait_s": 0.5, "drain_timeout_s": 2.0}
+    settings = {"cluster": "a", "database_call_s": 0.5, "database_wait_s": 0.5, "drain_timeout_s": 3.0}
     with PostgresServer() as server, capture_logs() as lines:
         worker = (f"{SAMPLES}:Finishing@well",)
         async with served(tmp_path, worker=worker, database=server.url, **settings) as node:
