@@ -58,6 +58,7 @@ class PublishSession(Worker):
         wants_roots = isinstance(request, OpenRootSession)
         self.publisher = PublisherState(publisher_id, wants_roots, runner.now_s(), f"Ockam {self.peer}")
         self.route: Route = opening.return_route
+        self._origin = opening.origin
         self._usage = opening.origin.usage
         self._node = node
         self._chain = chain
@@ -72,7 +73,8 @@ class PublishSession(Worker):
     @property
     def reachable(self) -> bool:
         """Whether the connection to the publisher still exists. True for a route that does not begin locally."""
-        return self.route[0].type != LOCAL or self._node.is_registered(self.route[0])
+        # A secure channel, which the route then begins with, outlives its connection for a while.
+        return not self._origin.has_ended and (self.route[0].type != LOCAL or self._node.is_registered(self.route[0]))
 
     def started(self) -> None:
         # After a crash, the node starts the worker again. The session is over then: its block was given up, and its
@@ -102,6 +104,7 @@ class PublishSession(Worker):
     # Every message shows that the publisher is alive, also one that must wait.
     def receive(self, run: Sequence[Message]) -> None:
         self.publisher.used_s = self._now_s()
+        self._origin = run[-1].origin
         slice_bytes = 0
         for position, message in enumerate(run):
             # An earlier message may have ended the stream.

@@ -206,7 +206,7 @@ class SubscribeService(Plugin):
 
     def _tick(self) -> None:
         for session in list(self._sessions):
-            if self._node.is_registered(session.peer):
+            if self._node.is_registered(session.peer) and not session.has_ended:
                 session.tick()
             else:
                 session.leave()

@@ -66,6 +66,7 @@ class SubscribeSession(Worker):
         packs: bool = False,
     ) -> None:
         self._request = request
+        self._origin = request.origin
         self._request_id = request_id
         self._plan = plan
         self._window_bytes = min(max(window_bytes, limits.window_bytes_min), limits.window_bytes_max)
@@ -100,6 +101,11 @@ class SubscribeSession(Worker):
         """The first address of the route back. If it is not registered, the subscriber has disconnected."""
         return self._request.return_route[0]
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the subscriber's connection has ended. A secure channel outlives its connection for a while."""
+        return self._origin.has_ended
+
     def demand(self, message: Message) -> Demand | None:
         """Only the subscriber may confirm and end its subscription, through the connection that began it."""
         return Demand(Right.BLOCK_READ, self._store.chain) if message.return_route[:1] == (self.peer,) else None
@@ -109,6 +115,7 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def handle(self, message: Message) -> None:
+        self._origin = message.origin
         try:
             request = SUBSCRIBE.decode_request(message.payload)
             if isinstance(request, Received):

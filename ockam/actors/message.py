@@ -53,6 +53,11 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
         return self.kind == "local" and self.identity.source == "local"
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the client's connection has ended. A channel through other nodes can go on over another one."""
+        return self.holdings.has_ended and not self.hops
+
+    @property
     def who(self) -> dict[str, str]:
         return {"peer": self.peer, "identity": str(self.identity)}
 

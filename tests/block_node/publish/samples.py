@@ -39,7 +39,7 @@ from block_node.protocol import (
 from block_node.publish.limits import PublishLimits
 from block_node.publish.service import PublishService
 from ockam.actors.address import Address, local
-from ockam.actors.message import Message
+from ockam.actors.message import HERE, Message
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from stream_storage.commit import fail_all
@@ -95,6 +95,7 @@ class Publisher(Worker):
         self.to: Address | None = None
         self.told: deque[PublishResponse] = deque()
         self.sequence = 0
+        self.origin = HERE
         self._arrived = trio.Event()
         node.register([self.address], lambda: self)
 
@@ -116,7 +117,7 @@ class Publisher(Worker):
         self.send_to(self.to, request)
 
     def send_to(self, to: Address, request: PublishRequest) -> None:
-        self._node.send(Message((to,), (self.address,), PUBLISH.encode_request(request)))
+        self._node.send(Message((to,), (self.address,), PUBLISH.encode_request(request), self.origin))
 
     def items(self, items: Sequence[Item], piece: Piece = Piece.WHOLE) -> None:
         self.send(BlockItems(self._next(), list(items), piece))

@@ -25,7 +25,8 @@ from block_node.protocol import (
     StreamEnded,
 )
 from block_node.publish.publish_machine import PublishMachine
-from ockam.actors.message import Message
+from ockam.actors.message import Message, Origin
+from ockam.quotas.memory import Holdings, PeerMemory
 from tests.block_node.publish.samples import Publisher, bench, chain_of, spoilt
 
 
@@ -187,6 +188,28 @@ async def test_p18_a_partial_block_leaves_nothing_behind(
             second.block(block)
             for publisher in (second, idle):
                 assert await publisher.expect(Acknowledgement) == Acknowledgement(block.number)
+
+
+async def test_a_publisher_with_a_secure_channel_leaves_with_its_connection(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The channel, with which the way back begins, is there for a minute after its connection. Its publisher is asked
+    for nothing any more; one whose channel came through another node may still come back."""
+    async with bench(tmp_path) as world:
+        staying, gone, far = [await world.publisher() for _ in range(3)]
+        for publisher, hops in ((gone, 0), (far, 1)):
+            holdings = Holdings(PeerMemory(), lambda: None, lambda: None)
+            publisher.origin = Origin("channel", hops=hops, holdings=holdings)
+        far.header(5)
+        assert isinstance(await far.next(), Behind)
+        gone.items(chain_of(1)[0].items[:5])
+        staying.header(0)
+        assert await staying.expect(SkipBlock) == SkipBlock(0)
+        for publisher in (gone, far):
+            publisher.origin.holdings.end()
+        with trio.fail_after(5):
+            assert await staying.expect(ResendBlock) == ResendBlock(0)
+        assert world.publishing.machine.publishers == 2
 
 
 async def test_p19_a_block_that_a_publisher_left_is_filled_by_the_next(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from block_node.events import NodeFailure, PublisherChange, PublisherStatus
 from block_node.persist.retention import BlockRetention
 from block_node.protocol_reading import Received, Subscribe, SubscribedItems, SubscribeStatus, Unsubscribe
 from block_node.read.subscription import CHUNK_BYTES
+from ockam.actors.message import Origin
+from ockam.quotas.memory import Holdings, PeerMemory
 from tests.block_node.persist.block_samples import items_of
 from tests.block_node.persist.block_world import World
 from tests.block_node.read.conftest import Open
@@ -60,6 +62,16 @@ async def test_s9_a_subscriber_that_goes_away_is_forgotten(opened: Open, point: 
         await other.wait_ends(3)
         assert other.ends() == [0, 1, 2]
         assert other.status is None
+
+
+async def test_a_subscriber_with_a_secure_channel_is_forgotten_with_its_connection(opened: Open) -> None:
+    """The channel, with which the way back begins, is there for a minute after its connection."""
+    async with opened() as (subscribers, _):
+        origin = Origin("channel", holdings=Holdings(PeerMemory(), lambda: None, lambda: None))
+        subscriber = subscribers.subscribe(None, None, origin=origin)
+        await subscriber.wait_subscribed()
+        origin.holdings.end()
+        await wait_until(lambda: subscribers.service.statistics().sessions == 0)
 
 
 async def test_s9_a_subscriber_that_says_so_leaves(opened: Open) -> None:
