@@ -25,6 +25,8 @@ TAIL_BYTES = 256 * 1024
 FIELDS = ("time", "identity", "peer", "right", "name", "reason")
 """The fields of a line that are shown. A line has only the fields that apply to its event."""
 LINES_MAX = 50
+REFUSALS = ("refused", "limited", "tls_refused", "http_refused", "token_refused", "channel_refused")
+"""How the events of lines about refused peers begin; the rest of an event says that there were more of them."""
 
 
 async def show_access(page: DashboardPage) -> Response:
@@ -82,11 +84,7 @@ def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambd
             entry = parse_json(line)
         except ParseError:
             continue
-        if (
-            isinstance(entry, dict)
-            and str(entry.get("event", "")).startswith(("refused", "limited", "tls_refused"))
-            and is_shown(entry)
-        ):
+        if isinstance(entry, dict) and str(entry.get("event", "")).startswith(REFUSALS) and is_shown(entry):
             found.append({field: "-" for field in FIELDS} | {"count": 1} | entry)
             if len(found) == LINES_MAX:
                 break

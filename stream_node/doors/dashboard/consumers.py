@@ -92,7 +92,12 @@ async def preview_position(page: DashboardPage) -> Response:
         before = position.index if position is not None and is_of_this else None
         now, then = (max(each or 0, info.first_index) for each in (before, index))
         holder = None if position is None else position.holder
-        change = (max(0, now - then), max(0, min(then, info.next_index) - now), max(0, info.next_index - then))
+        # A position beyond the end has read no more than there is.
+        change = (
+            max(0, min(now, info.next_index) - then),
+            max(0, min(then, info.next_index) - now),
+            max(0, info.next_index - then),
+        )
         rows.append(ChangeRow(info.partition, before, index, *change, holder))
     return page.show(
         "position.html",

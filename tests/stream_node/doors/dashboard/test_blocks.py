@@ -76,6 +76,11 @@ def test_refusals_are_read_from_the_end_of_any_file(tmp_path: Path) -> None:
     found = read_refusals(file)
     assert [each["identity"] for each in found] == [f"token:{number}" for number in range(9_999, 9_999 - LINES_MAX, -1)]
     assert found[0]["peer"] == "-"
+    # Whoever is refused is shown, at whatever door it was; what the node itself did is not.
+    doors = ("refused", "limited", "tls_refused_again", "http_refused", "token_refused", "channel_refused_more")
+    events = (*doors, "admitted", "token_made", "tls_files_refused", "rules_loaded")
+    file.write_text("\n".join(json.dumps({"event": each}) for each in events))
+    assert [each["event"] for each in read_refusals(file)] == list(reversed(doors))
 
 
 async def test_blocks_are_shown_with_the_reason_of_a_refusal(tmp_path: Path) -> None:

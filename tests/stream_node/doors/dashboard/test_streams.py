@@ -209,6 +209,13 @@ async def test_positions_are_edited(tmp_path: Path) -> None:
         assert [row[:6] for row in shown.rows] == [["0", "3", "5", "0", "2", "5"], ["1", "8", "5", "3", "0", "5"]]
         assert [shown.tiles[each] for each in ("Read again", "Skipped", "Lag then")] == ["3", "2", "10"]
         assert "ends at 10" in (await preview("11")).text
+        # Of a position beyond the end, only what is stored is read again.
+        await set_position(streams, "billing", "orders", 0, 90)
+        assert [row[:6] for row in (await preview("0")).rows] == [
+            ["0", "90", "0", "10", "0", "10"],
+            ["1", "8", "0", "8", "0", "10"],
+        ]
+        await set_position(streams, "billing", "orders", 0, 3)
         # Its form sets what it has shown, although new means another index meanwhile.
         shown = await preview("new")
         assert await positions() == [3, 8]
