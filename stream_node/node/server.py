@@ -27,7 +27,7 @@ from ockam.transport.tcp import TcpTransport
 from stream_node.care.disk_watch import watch_disk
 from stream_node.care.stored_place import stored_place
 from stream_node.fleet.cluster_settings import check_cluster, own_address
-from stream_node.fleet.worker_place import WorkerPlace, database_folder
+from stream_node.fleet.worker_place import WorkerPlace, database_folder, own_settings
 from stream_node.hosting.hosted import HostedWorkers
 from stream_node.hosting.specification import MakeWorker, load_workers
 from stream_node.node.clock_note import read_known, since_boot_s, write_note
@@ -130,7 +130,8 @@ class Server:
         """Changes the settings that change while the node runs, see `stream_node.node.live_settings`.
         source: where they were read, for the log. A server that does not listen changes nothing."""
         if self._parts is not None:
-            wanted = bounded(wanted, self._memory_limit)
+            # A worker process has ports of its own, which no reload changes.
+            wanted = bounded(own_settings(wanted, self._place), self._memory_limit)
             self.config = self._parts.config = change_settings(self._parts, self.config, wanted, source)
 
     def statistics(self) -> ServerStatistics:

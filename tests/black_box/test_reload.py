@@ -9,15 +9,19 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 from structlog.testing import capture_logs
 
+from block_node.grpc.http2.limits import Http2Limits
 from block_node.persist.retention import BlockRetention
 from ockam.transport.connection_machine import ConnectionLimits
+from stream_node.fleet.worker_place import WorkerPlace, own_settings
 from stream_node.node.config import Config
 from stream_node.node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING
+from stream_node.node.parts import NodeParts
 from stream_node.node.process import NodeProcess
 from stream_node.node.server import Server
 from stream_service.extensions import Retention
@@ -124,6 +128,12 @@ def _limits(server: Server) -> ConnectionLimits:
     return limits
 
 
+def _grpc_limits(server: Server) -> Http2Limits:
+    """The limits of a gRPC connection that begins now."""
+    assert server._grpc is not None
+    return server._grpc._limits
+
+
 def _http(server: Server) -> Config:
     """The settings that HTTP and the metrics ask at each request and each connection."""
     assert server._http is not None
@@ -145,7 +155,7 @@ LIVE: dict[str, tuple[Any, Callable[[Server], Any], Any]] = {
     "allow_forward": (("a:1",), lambda server: _parts(server).tcp._allow_forward, frozenset({b"a:1"})),
     "idle_timeout_s": (77.0, lambda server: _limits(server).idle_s, 77.0),
     "frame_timeout_s": (78.0, lambda server: _limits(server).frame_s, 78.0),
-    "send_timeout_s": (79.0, lambda server: _limits(server).send_s, 79.0),
+    "send_timeout_s": (79.0, lambda server: (_limits(server).send_s, _grpc_limits(server).send_s_max), (79.0, 79.0)),
     "drain_timeout_s": (7.0, lambda server: server.config.drain_timeout_s, 7.0),
     "connections_max": (71, lambda server: _parts(server).tcp._connections_max, 71),
     "peer_memory_bytes_max": (2**21, lambda server: _parts(server).tcp.statistics().memory.bytes_max, 2**21),
@@ -184,7 +194,7 @@ async def test_every_live_setting_reaches_the_part_that_obeys_it(tmp_path: Path)
     assert set(LIVE) | limits == WHILE_RUNNING
     assert set(Config.__struct_fields__) >= WHILE_RUNNING | FILES_READ_AGAIN
     assert not WHILE_RUNNING & FILES_READ_AGAIN
-    async with served(tmp_path / "data", http=("127.0.0.1:0",)) as running:
+    async with served(tmp_path / "data", http=("127.0.0.1:0",), grpc=("127.0.0.1:0",)) as running:
         server = running.server
         for name, (value, ask, answer) in LIVE.items():
             assert name.startswith("retention_") or ask(server) != answer, name
@@ -209,3 +219,17 @@ async def test_settings_that_need_a_start_stay(tmp_path: Path) -> None:
         (line,) = [line for line in lines if line["event"] == "settings_loaded"]
         assert line["changed"] == []
         assert {each.partition(":")[0] for each in line["at_next_start"]} == set(others)
+
+
+def test_a_worker_process_compares_the_file_with_its_own_ports() -> None:
+    """Goal: `settings_loaded` lists no change that is none. Method: the settings of the whole node, unchanged, are
+    given to its second worker, whose doors are one port higher and whose name in the cluster is longer."""
+    place = WorkerPlace(1, ["a:1", "a:2"], public=[], private=0, supervisor=0, report=0, use=0, secret="s")
+    http, grpc = ("127.0.0.1:8080",), ("127.0.0.1:40840",)
+    whole = Config(workers=2, database="postgresql://a/b", cluster="n", http=http, grpc=grpc)
+    worker = Server(own_settings(whole, place), place=place)
+    worker._parts = cast(NodeParts, SimpleNamespace(config=worker.config))
+    with capture_logs() as lines:
+        worker.change_settings(whole, "the test")
+    (line,) = [line for line in lines if line["event"] == "settings_loaded"]
+    assert (line["changed"], line["at_next_start"]) == ([], [])

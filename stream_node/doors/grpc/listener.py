@@ -9,6 +9,7 @@ import trio
 
 from block_node.grpc.http2.connection import DoorCounts, ServerConnection
 from block_node.grpc.http2.handler import Routes
+from block_node.grpc.http2.limits import Http2Limits
 from block_node.grpc.http2.message_reader import DoorBudget
 from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.limits import read_services
@@ -51,8 +52,7 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         """nursery: as for `DoorListener`."""
         super().__init__(parts, nursery, "h2")
         config = parts.config
-        self._limits = http2_limits(config)
-        self._budget = DoorBudget(self._limits.unfinished_bytes_max)
+        self._budget = DoorBudget(config.grpc_unfinished_bytes_max)
         self._counts = DoorCounts()
         self._closed, self._lines = self._counts.closed, self._counts.lines
         self._gate = CallGate(parts, grpc_limits(config), nursery)
@@ -99,6 +99,11 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
     @property
     def _connections_max(self) -> int:
         return self.parts.config.grpc_connections_max
+
+    @property
+    def _limits(self) -> Http2Limits:
+        """The limits of a connection that begins now, since `send_timeout_s` changes while the node runs."""
+        return http2_limits(self.parts.config)
 
     def _make(
         self, guest: DoorGuest[ServerConnection, Routes], tls: TlsLayer | None, admission: Admission
