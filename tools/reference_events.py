@@ -38,6 +38,7 @@ def all_calls(root: Path = ROOT) -> Iterator[Call]:
         if path.relative_to(root).parts[0] in OTHERS:
             continue
         tree = parse(path)
+        chosen = _chosen(tree)
         for node in ast.walk(tree):
             match node:
                 # The publish machine performs no I/O: it lists its log lines.
@@ -49,28 +50,53 @@ def all_calls(root: Path = ROOT) -> Iterator[Call]:
                     yield Call(
                         event, "warning" if more else "info", tuple(ast.literal_eval(each) for each in keys if each)
                     )
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            if not isinstance(node, ast.Call):
                 continue
-            level, argument = _logged(node, node.func)
-            if argument is None:
+            levels, argument = _logged(node, chosen)
+            # `PublishRunner` writes the lines that were listed, see above.
+            if argument is None or ast.unparse(argument) == "effect.event":
                 continue
             events = list(_events(argument, tree))
             if not events:
                 raise SystemExit(f"reference: {path}:{node.lineno} logs an event whose name is not written there")
-            yield from (Call(event, LEVELS[level], _fields(node)) for event in events)
+            fields = _fields(node, tree)
+            yield from (Call(event, LEVELS[level], fields) for event in events for level in levels)
 
 
-def _logged(node: ast.Call, function: ast.Attribute) -> tuple[str, ast.expr | None]:
-    """The level and the event of a call: `logger.info("event")`, or `lines.log(logger.info, "event")`."""
-    if (
-        function.attr in LEVELS
-        and node.args
+def _chosen(tree: ast.Module) -> dict[str, list[str]]:
+    """The levels of each name that stands for one of two methods: `log = logger.info if … else logger.warning`."""
+    return {
+        each.targets[0].id: levels
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Assign)
+        and isinstance(each.targets[0], ast.Name)
+        and isinstance(each.value, ast.IfExp)
+        and (levels := _levels(each.value, {}))
+    }
+
+
+def _levels(function: ast.expr, chosen: dict[str, list[str]]) -> list[str]:
+    """The methods of a logger that an expression can be; none if it is another function."""
+    if isinstance(function, ast.IfExp):
+        return [*_levels(function.body, chosen), *_levels(function.orelse, chosen)]
+    if isinstance(function, ast.Name):
+        return chosen.get(function.id, [])
+    is_logger = (
+        isinstance(function, ast.Attribute)
+        and function.attr in LEVELS
         and ast.unparse(function.value).endswith(("logger", "_log", "get_logger(__name__)"))
-    ):
-        return function.attr, node.args[0]
-    if function.attr == "log" and len(node.args) > 1 and isinstance(node.args[0], ast.Attribute):
-        return node.args[0].attr, node.args[1]
-    return "", None
+    )
+    return [function.attr] if is_logger and isinstance(function, ast.Attribute) else []
+
+
+def _logged(node: ast.Call, chosen: dict[str, list[str]]) -> tuple[list[str], ast.expr | None]:
+    """The levels and the event of a call: `logger.info("event")`, or `lines.log(logger.info, "event")`."""
+    levels = _levels(node.func, chosen)
+    if levels and node.args:
+        return levels, node.args[0]
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "log" and len(node.args) > 1:
+        return _levels(node.args[0], chosen), node.args[1] if _levels(node.args[0], chosen) else None
+    return [], None
 
 
 def _events(argument: ast.expr, tree: ast.Module) -> Iterator[str]:
@@ -88,14 +114,52 @@ def _events(argument: ast.expr, tree: ast.Module) -> Iterator[str]:
         yield argument.value
 
 
-def _fields(node: ast.Call) -> tuple[str, ...]:
-    found: list[str] = []
+def _fields(node: ast.Call, tree: ast.Module) -> tuple[str, ...]:
+    found = _bound(node, tree)
     for each in node.keywords:
         if each.arg is not None:
             found += [] if each.arg == "exc_info" else [each.arg]
         elif ast.unparse(each.value).endswith("who"):
             found += WHO
-    return tuple(found)
+        else:
+            found += _spread(each.value, node, tree)
+    return tuple(dict.fromkeys(found))
+
+
+def _bound(node: ast.Call, tree: ast.Module) -> list[str]:
+    """The fields of all lines of a class whose property `_log` binds them."""
+    if "_log." not in ast.unparse(node.func):
+        return []
+    functions = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) and each.name == "_log")
+    calls = (each for function in functions for each in ast.walk(function) if isinstance(each, ast.Call))
+    return [
+        keyword.arg
+        for call in calls
+        if getattr(call.func, "attr", "") == "bind"
+        for keyword in call.keywords
+        if keyword.arg is not None
+    ]
+
+
+def _spread(value: ast.expr, node: ast.Call, tree: ast.Module) -> list[str]:
+    """The fields in `**known` and `**self._known()`: the keys of the dict that the same function or the other one
+    writes down."""
+    dicts: list[ast.expr | None] = []
+    for function in (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)):
+        within = list(ast.walk(function))
+        if isinstance(value, ast.Call) and function.name == getattr(value.func, "attr", ""):
+            dicts += [each.value for each in within if isinstance(each, ast.Return)]
+        elif isinstance(value, ast.Name) and node in within:
+            dicts += [
+                each.value
+                for each in within
+                if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == value.id
+            ]
+    found: list[str] = []
+    for each in dicts:
+        for key, inner in zip(each.keys, each.values, strict=True) if isinstance(each, ast.Dict) else ():
+            found += [ast.literal_eval(key)] if key is not None else WHO if ast.unparse(inner).endswith("who") else []
+    return found
 
 
 def meanings(root: Path = ROOT) -> dict[str, str]:

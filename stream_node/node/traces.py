@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import structlog
 import trio
 
@@ -46,4 +45,7 @@ async def end_traces(tracing: Tracing | None) -> None:
         return
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(tracing.close)
-    logger.info("traces_ended", **msgspec.to_builtins(tracing.statistics()))
+    found = tracing.statistics()
+    logger.info(
+        "traces_ended", exported=found.exported, failed=found.failed, dropped=found.dropped, waiting=found.waiting
+    )

@@ -214,11 +214,12 @@ class StreamManagement:
         request = TRUNCATE.decode_request(message.payload)
 
         def finished(deleted: int, error: StorageError | None) -> None:
-            if error is None or deleted:
-                self._note("stream_truncated", message, deleted, self._bounds.first_index - deleted, error)
+            first_index = self._bounds.first_index - deleted
             if error is not None:
+                self._note_failure(message, deleted, first_index, error)
                 self._refuse(message, error)
                 return
+            self._note("stream_truncated", message, deleted, first_index)
             response = TruncateResponse(request.request_id, deleted, self._bounds.first_index)
             self._worker.reply(message, TRUNCATE.encode_response(response))
 
@@ -259,8 +260,7 @@ class StreamManagement:
 
         def emptied(deleted: int, error: StorageError | None) -> None:
             if error is not None:
-                if deleted:
-                    self._note("stream_truncated", message, deleted, first_index, error)
+                self._note_failure(message, deleted, first_index, error)
                 self._refuse(message, error)
                 return
             # Messages that were pushed after the truncation began are deleted together with the stream, and counted
@@ -271,8 +271,7 @@ class StreamManagement:
 
         def removed(operation: Operation, deleted: int) -> None:
             if operation.error is not None and not isinstance(operation.error, UnknownStreamId):
-                if deleted:
-                    self._note("stream_truncated", message, deleted, first_index, operation.error)
+                self._note_failure(message, deleted, first_index, operation.error)
                 self._refuse(message, operation.error)
                 return
             self._counters.retaining.pop(stream_id, None)
@@ -313,17 +312,19 @@ class StreamManagement:
             DoLittle(lambda session: stored.set_retention(session, stream_id, retention), changed)
         )
 
-    def _note(
-        self, event: str, message: Message, deleted: int, first_index: int, error: StorageError | None = None
-    ) -> None:
+    def _note(self, event: str, message: Message, deleted: int, first_index: int) -> None:
         """Logs a truncation or a deletion. first_index: of the first deleted message."""
         end = first_index + deleted
         known = {"deleted": deleted, "from_index": first_index, "before_index": end, **message.origin.who}
-        if error is None:
-            # What the node's own workers delete is no act of somebody, and happens often.
-            (self._log.debug if message.origin is HERE else self._log.info)(event, **known)
-        else:
-            self._log.error(event, **known, reason=str(error))
+        # What the node's own workers delete is no act of somebody, and happens often.
+        (self._log.debug if message.origin is HERE else self._log.info)(event, **known)
+
+    def _note_failure(self, message: Message, deleted: int, first_index: int, error: StorageError) -> None:
+        """Logs a truncation or a deletion that failed after it had deleted messages."""
+        if deleted:
+            end = first_index + deleted
+            known = {"deleted": deleted, "from_index": first_index, "before_index": end, **message.origin.who}
+            self._log.error("stream_truncated", **known, reason=str(error))
 
     def _cut(self, index: int, finish: Finish) -> None:
         """Deletes the messages before `index` in steps, after all earlier truncations have ended."""

@@ -15,7 +15,7 @@ from bare.resolve import resolve
 from stream_node.cli.app import build
 from stream_node.node.config import Config
 from tests.style.tree import ROOT, package_files, plant
-from tools import reference_errors, reference_protocols, reference_site
+from tools import reference_errors, reference_events, reference_protocols, reference_site
 from tools.reference_protocols import MODULES, Defined, all_protocols
 
 PROTOCOLS = (ROOT / "docs/protocols.md").read_text(encoding="utf-8")
@@ -74,6 +74,36 @@ def test_an_error_without_a_remedy_and_a_remedy_without_an_error_are_found(
         "links.Broken has no remedy in tools/remedies.toml",
         "links.Other has a remedy and is no error",
         "links.Gone is listed as internal and is no error",
+    ]
+
+
+LOGGING = """
+class Admin:
+    @property
+    def _log(self):
+        return logger.bind(stream=1)
+    def note(self, error):
+        known = {"deleted": 1, **message.origin.who}
+        (self._log.debug if error else self._log.info)("gone", **known, reason=error)
+        log = logger.info if error else logger.warning
+        log("turned", **self.summary())
+        lines.log(logger.error, "late", exc_info=error)
+        log_other("not an event")
+    def summary(self):
+        return {"seconds": 1}
+"""
+
+
+def test_events_are_found_with_all_levels_and_fields(tmp_path: Path) -> None:
+    """Goal: no event and no field is left out of the page. Method: the ways to log that the packages have."""
+    plant(tmp_path, {"ockam/admin.py": LOGGING})
+    gone = ("stream", "deleted", "identity", "peer", "reason")
+    assert sorted(reference_events.all_calls(tmp_path)) == [
+        ("gone", "debug", gone),
+        ("gone", "info", gone),
+        ("late", "error", ()),
+        ("turned", "info", ("seconds",)),
+        ("turned", "warning", ("seconds",)),
     ]
 
 
