@@ -96,14 +96,21 @@ def make_archive() -> str:
     made = folder / f"stream_node_{digest.hexdigest()[:16]}.zip"
     if not made.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        # Two threads, or two containers with the same process number, may make the zip in one folder at once.
+        # Two threads, or two containers with the same process number, may make the zip in one folder at once. The first
+        # one stays: Spark refuses a file that has changed since a session was given it, and each making has its times.
         partial = made.with_suffix(f".{uuid4().hex}")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, path in sources.items():
                 code = SourceFileLoader(name, str(path)).get_code(name)
                 suffix = "/__init__.pyc" if path.stem == "__init__" else ".pyc"
                 archive.writestr(name.replace(".", "/") + suffix, PYC_HEADER + marshal.dumps(code))
-        partial.replace(made)
+        try:
+            made.hardlink_to(partial)
+        except FileExistsError:
+            pass
+        except OSError:  # A file system without hard links.
+            partial.replace(made)
+        partial.unlink(missing_ok=True)
     return str(made)
 
 

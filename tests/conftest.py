@@ -213,7 +213,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what was skipped, and why; and adds what was skipped, whole files or tests, to the file SKIPPED_TESTS."""
+    """Says what was skipped, and why; and adds the files with something skipped to the file SKIPPED_FILES."""
     # The processes of a parallel run have a summary each, too; that of the first process has all tests.
     if hasattr(terminalreporter.config, "workerinput"):
         return
@@ -227,9 +227,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, counts in sorted(reasons.items(), key=lambda each: -each[1].total()):
         told = (f"{count} {what}{'s' if count > 1 else ''}" for what, count in sorted(counts.items()))
         terminalreporter.line(f"{', '.join(told)}: {reason}")
-    if to := os.environ.get("SKIPPED_TESTS"):
-        # With what was missing, a test may have other parameters.
-        names = sorted({report.nodeid.partition("[")[0] for report in skipped})
+    if to := os.environ.get("SKIPPED_FILES"):
+        # Names of tests would not do: pytest's --last-failed does not find those that have passed.
+        names = sorted({report.nodeid.partition("::")[0] for report in skipped})
         with Path(to).open("a", encoding="utf-8") as file:
             file.writelines(f"{name}\n" for name in names)
 

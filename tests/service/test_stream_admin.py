@@ -37,14 +37,14 @@ pytestmark = pytest.mark.usefixtures("each_database")
 
 
 async def test_a_retention_by_bytes_goes_on_until_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: however much is pushed, one round deletes all that is too much. Method: a hundred times what it measures
-    at once, and rounds so far apart that a hundred of them would take too long."""
+    """Goal: however much is pushed, one round deletes all that is too much. Method: thirty times what it measures
+    at once, and rounds so far apart that thirty of them would take too long."""
     monkeypatch.setattr(stored, "SIZES_MAX", 10)
-    async with served(tmp_path, retention_interval_s=1.0, retention_bytes=100) as server:
+    async with served(tmp_path, retention_interval_s=2.0, retention_bytes=100) as server:
         peer = await server.peer()
         route = await peer.create("s")
-        await peer.push_all(route, [bytes(10)] * 1_000)
-        with trio.fail_after(30):
+        await peer.push_all(route, [bytes(10)] * 300)
+        with trio.fail_after(50):
             while (await info(peer, route)).count > 10:
                 await trio.sleep(0.05)
         assert (await info(peer, route)).size_bytes == 100

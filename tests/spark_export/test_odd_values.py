@@ -43,4 +43,4 @@ def test_a_mark_that_no_column_holds_is_a_problem(mark: BlockMark) -> None:
     columns = {"key": pa.array([b"k"]), "data": pa.array([b""]), "headers": pa.array(headers, HEADERS)}
     (row,) = decoder("block")(pa.record_batch(columns)).to_pylist()
     assert row["block_number"] is None
-    assert "too large" in row["problem"]
+    assert "no header `block/1` that can be read" in row["problem"]

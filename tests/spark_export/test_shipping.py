@@ -159,15 +159,18 @@ def test_a_package_without_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 def test_two_makers_of_the_zip_at_once_do_not_write_into_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: two makers with one process number, as in two containers, make one whole zip. Method: while the first
-    writes its first module, the second one makes the zip from the beginning to the end."""
+    """Goal: two makers with one process number, as in two containers, make one whole zip, which then stays as it is: a
+    session of Spark has been given it. Method: while the first writes its first module, the second one makes the zip
+    from the beginning to the end."""
     made: list[str] = []
+    files: list[int] = []
     whole = zipfile.ZipFile.writestr
 
     def writestr(archive: zipfile.ZipFile, *given: object) -> None:
         if not made:
             made.append("")
             made.append(make_archive.__wrapped__())
+            files.append(Path(made[1]).stat().st_ino)
         whole(archive, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shipping, "cache_dir", lambda: tmp_path)
@@ -176,6 +179,7 @@ def test_two_makers_of_the_zip_at_once_do_not_write_into_one_file(
     last = make_archive.__wrapped__()
     assert made[1:] == [last]
     assert [each.name for each in tmp_path.iterdir()] == [Path(made[1]).name]
+    assert files == [Path(last).stat().st_ino]
     with zipfile.ZipFile(made[1]) as archive:
         assert archive.testzip() is None
         assert len(archive.namelist()) == len(set(archive.namelist())) > 1

@@ -34,7 +34,7 @@ TOOLS = {
 
 # Says where it runs and with which arguments, and notes a file in which something was skipped.
 TEST = (
-    'echo "test in $(notdir $(CURDIR)): $(ARGS)"; test -z "$$SKIPPED_TESTS" || echo tests/test_x.py >"$$SKIPPED_TESTS"'
+    'echo "test in $(notdir $(CURDIR)): $(ARGS)"; test -z "$$SKIPPED_FILES" || echo tests/test_x.py >"$$SKIPPED_FILES"'
 )
 
 CLONE = "test in stream-node: "
