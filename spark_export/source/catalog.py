@@ -23,6 +23,7 @@ from stream_client import FromTime
 
 FILE_NAME = "streams.sqlite"
 BUSY_TIMEOUT_S = 5.0
+_OF_STREAM = "stream_id = (SELECT id FROM streams WHERE name = ? AND partition = ?)"
 _ENDS = "SELECT name, partition, first_index, next_index, size_bytes, created_us FROM streams"
 
 
@@ -64,20 +65,28 @@ class FileCatalog:
         return [StreamEnds(*row) for row in rows]
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """Returns the index as `NodeCatalog.index_at` does, by a binary search, if the stream's times never fall."""
-        low, high = end.first_index, end.next_index
-        while low < high:
-            middle = (low + high) // 2
-            rows = self._rows(
-                "SELECT time_us FROM messages WHERE idx = ? AND stream_id = "
-                "(SELECT id FROM streams WHERE name = ? AND partition = ?)",
-                (middle, end.stream, end.partition),
-            )
-            if not rows or rows[0][0] < time_us:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """Returns the index as `NodeCatalog.index_at` does, by the search of `stream_service.stored.first_index_at`."""
+        falls = self._rows(
+            f"SELECT idx FROM time_falls WHERE idx > ? AND idx < ? AND {_OF_STREAM} ORDER BY idx DESC",
+            (end.first_index, end.next_index, end.stream, end.partition),
+        )
+        part_end = end.next_index
+        for (start,) in (*falls, (end.first_index,)):
+            low: int = start
+            high = part_end
+            while low < high:
+                middle = (low + high) // 2
+                rows = self._rows(
+                    f"SELECT time_us FROM messages WHERE idx = ? AND {_OF_STREAM}", (middle, end.stream, end.partition)
+                )
+                if not rows or rows[0][0] < time_us:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low > start:
+                return low
+            part_end = start
+        return end.first_index
 
     def _rows(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         try:

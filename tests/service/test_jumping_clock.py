@@ -15,6 +15,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_export.source.catalog import FileCatalog
 from stream_client import FromTime, Retention, Stream, connect
 from stream_node.node.process import NodeProcess
 from stream_service.publisher_operations import NotedAppend
@@ -122,7 +123,8 @@ async def test_a_clock_that_is_believed_and_was_wrong_keeps_no_later_message_in_
     deleted=st.integers(0, 12),
 )
 def test_the_search_by_time_finds_what_looking_at_every_message_finds(times_us: list[int], deleted: int) -> None:
-    """What it is to find: the first message from which on none is before the time asked for."""
+    """What it is to find: the first message from which on none is before the time asked for. The searches are the
+    node's, and that of Spark's source in the node's file."""
     with tempfile.TemporaryDirectory() as folder, open_session(Path(folder)) as session:
         session.begin()
         record = session.log.ensure_stream("s", 0, 0)
@@ -137,7 +139,11 @@ def test_the_search_by_time_finds_what_looking_at_every_message_finds(times_us: 
         session.log.truncate_before(record.stream_id, deleted)
         session.commit()
         record = session.log.get_stream(record.stream_id)
+        found = FileCatalog(folder)
+        (end,) = found.list_streams()
         for wanted_us in range(32):
             indexes = range(record.first_index, record.next_index)
             expected = next((at for at in indexes if min(times_us[at:]) >= wanted_us), record.next_index)
             assert first_index_at(session, record, wanted_us) == expected, (times_us, wanted_us)
+            # Each look at the file is a connection of its own.
+            assert wanted_us % 5 or found.index_at(end, wanted_us) == expected, (times_us, wanted_us)
