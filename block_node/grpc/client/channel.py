@@ -41,6 +41,8 @@ class GrpcChannel:
         self._limits = limits or Http2Limits()
         self._waiting: list[tuple[Callable[[AskingConnection], None], Callable[[str], None]]] = []
         self._connection: AskingConnection | None = None
+        # Also the earlier ones, which end after their last call.
+        self._running: set[AskingConnection] = set()
         self._connecting = self._is_closed = False
         self.address = address
         self.counts = DoorCounts()
@@ -54,10 +56,10 @@ class GrpcChannel:
             self._node.start_task(self._serve_waiting)
 
     def close(self) -> None:
-        """Ends the connection, also one that is being made. Nothing is asked any more."""
+        """Ends the connection, also one that is being made, and earlier ones. Nothing is asked any more."""
         self._is_closed = True
-        if self._connection is not None:
-            self._connection.close("unused")
+        for connection in self._running:
+            connection.close("unused")
 
     async def _serve_waiting(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -77,6 +79,7 @@ class GrpcChannel:
             else:
                 self._connection = connection
                 opened = connection
+                self._running.add(opened)
                 if self._is_closed:
                     opened.close("unused")
                 self._node.start_task(lambda: self._run(opened))
@@ -118,5 +121,6 @@ class GrpcChannel:
         except Exception:
             logger.exception("grpc_connection_failed", peer=self.address)
         finally:
+            self._running.discard(connection)
             if self._connection is connection:
                 self._connection = None

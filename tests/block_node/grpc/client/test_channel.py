@@ -84,6 +84,20 @@ async def test_each_goaway_leaves_one_connection() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_closed_channel_leaves_no_earlier_connection() -> None:
+    """Claim: the end of a channel ends its earlier connection too, whose call would keep it for as long as it lasts."""
+    async with opened_door() as door, trio.open_nursery() as nursery:
+        channel = GrpcChannel(Node(nursery), door.address)
+        first = await connected(channel)
+        first.ask(b"/test.Test/echo", answer := Answer())
+        await say_goaway(door, first)
+        await connected(channel)
+        channel.close()
+        await wait_until(lambda: channel.counts.closed == {"unused": 2})
+        assert answer.status is GrpcStatus.UNAVAILABLE
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_channel_that_is_closed_while_it_connects_keeps_no_connection() -> None:
     async with opened_door() as door, trio.open_nursery() as nursery:
         channel = GrpcChannel(Node(nursery), door.address)
