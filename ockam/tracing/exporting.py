@@ -89,7 +89,12 @@ class CountingProcessor(BatchSpanProcessor):
 
     def close(self, timeout_s: float) -> None:
         ending = threading.Thread(target=self.shutdown, name="traces-end", daemon=True)
-        ending.start()
+        try:
+            ending.start()
+        except RuntimeError:
+            # The system has no room for one more thread. The spans that wait are lost.
+            self._exporter.shutdown()
+            return
         ending.join(timeout_s)
         if ending.is_alive():
             # The exporter waits for a collector that does not answer: this ends its waiting.

@@ -44,7 +44,11 @@ async def end_traces(tracing: Tracing | None) -> None:
     if tracing is None:
         return
     with trio.CancelScope(shield=True):
-        await trio.to_thread.run_sync(tracing.close)
+        try:
+            await trio.to_thread.run_sync(tracing.close)
+        except RuntimeError:
+            # The system has no room for the thread that waits. Everything else has ended, so this one may wait.
+            tracing.close()
     found = tracing.statistics()
     logger.info(
         "traces_ended", exported=found.exported, failed=found.failed, dropped=found.dropped, waiting=found.waiting

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import time
 import urllib.request
 from pathlib import Path
+from typing import NoReturn
 
 import anyio
 import pytest
+import trio
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `otel` is not installed")
 
+from ockam.tracing.opening import open_tracing
 from stream_client import connect
 from stream_client.blocking import connect as connect_blocking
 from stream_node.node.process import NodeProcess
+from stream_node.node.traces import end_traces
 from tests.ockam.tracing.collector import collecting
 from tests.support.served import PATIENCE_S
 
@@ -88,3 +93,18 @@ def test_the_variables_of_opentelemetry_name_the_collector(
         (span,) = collector.wait(1)
     assert (span.service, span.name) == ("shop", "push orders")
     assert collector.tenants == {"blue"}
+
+
+async def test_a_stop_ends_the_traces_without_room_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: a node that stops when the system has no room for one more thread ends as it does otherwise. Method: what
+    starts threads raises what Python raises then."""
+
+    def fail(*arguments: object, **options: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    tracing = open_tracing("http://127.0.0.1:1", "test")
+    with monkeypatch.context() as patch:
+        patch.setattr(trio.to_thread, "run_sync", fail)
+        patch.setattr(threading.Thread, "start", fail)
+        await end_traces(tracing)
+    tracing.close()
