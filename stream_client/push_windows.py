@@ -48,6 +48,7 @@ class PushWindow:
         self._queue = session.core.open_queue(handle, sequences)
         self._timeout_s = session.answer_timeout_s
         self._is_watched = False
+        self._cancel_look: Callable[[], None] = lambda: None
         # How many answers had come at the last check, and how many checks ago that number last changed.
         self._answers = self._looks = 0
         if keep_failed:
@@ -65,6 +66,9 @@ class PushWindow:
     def close(self) -> None:
         """Ends the publisher: the program must not push after this. Earlier pushes still get their answers."""
         self._session.core.streams.close_queue(self._handle, self._queue)
+        # The timer would keep this publisher in memory for a part of the client's `answer_timeout_s`.
+        if not self._queue.pushes:
+            self._cancel_look()
 
     @property
     def unconfirmed(self) -> int:
@@ -76,7 +80,7 @@ class PushWindow:
         if self._timeout_s is not None and self._queue.pushes:
             self._is_watched = True
             self._answers, self._looks = self._queue.answers, 0
-            self._session.shell.call_later(self._timeout_s / LOOKS, self._look)
+            self._cancel_look = self._session.shell.call_later(self._timeout_s / LOOKS, self._look)
 
     def _look(self) -> None:
         queue, timeout_s = self._queue, self._timeout_s
@@ -90,7 +94,7 @@ class PushWindow:
             self._looks = 0
             queue.fail_all(self._session.silence(timeout_s))
         if queue.pushes:
-            self._session.shell.call_later(timeout_s / LOOKS, self._look)
+            self._cancel_look = self._session.shell.call_later(timeout_s / LOOKS, self._look)
         else:
             self._is_watched = False
 
