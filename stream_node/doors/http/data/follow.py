@@ -42,9 +42,11 @@ async def follow(
     start = start if last is None else last.next_index
     # The first page is read before the answer begins, so that errors have their status.
     async with call.client() as client:
-        stream, known = await get_partition(call, client, name, partition, key, Right.READ)
+        is_remembered = name in call.known.of(call.parts.services.partition_changes)
+        stream, info = await get_partition(call, client, name, partition, key, Right.READ)
         # What the node remembers can have an older creation time: a new mirror takes that of its source.
-        info = await find_partition(client, name, known.partition) or known
+        if is_remembered:
+            info = await find_partition(client, name, info.partition) or info
         if last is not None and last.created_us not in (None, info.created_us):
             raise StreamNotFound(
                 f"partition {info.partition} of {name!r} has been deleted, and created again since the event with this "

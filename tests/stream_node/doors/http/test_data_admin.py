@@ -5,10 +5,15 @@ Method: real nodes; what httpx changes, the native client sees, and the other wa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from ockam.identity.rules.rights import Right
 from stream_client import SavedIndexes, connect
+from stream_node.doors.http.data import follow, places
 from tests.ockam.identity.rules.guarded_node import may
 from tests.stream_node.doors.http.http_node import http_node
 from tests.stream_node.doors.http.test_identity import rules, token
@@ -107,6 +112,27 @@ async def test_rules_hold_for_administration(tmp_path: Path) -> None:
             answer = await client.request(method, f"/v1/streams/{path}", json=body)
             assert (answer.status_code, answer.json().get("right")) == (403, right), answer.text
         assert (await client.get("/v1/streams/orders")).json()["messages"][0]["data"] == "x"
+
+
+async def test_a_follower_asks_once_for_its_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: the node is asked once for the partition of a follower, whether it remembers the stream or not. Method:
+    both questions are counted; the answer to HEAD ends where the events would begin."""
+    asked: list[str] = []
+
+    def counted(question: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*arguments: object) -> Any:
+            asked.append(question.__name__)
+            return question(*arguments)
+
+        return ask
+
+    monkeypatch.setattr(places, "find_partitions", counted(places.find_partitions))
+    monkeypatch.setattr(follow, "find_partition", counted(places.find_partition))
+    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as native:
+        await native.create("s")
+        for _ in range(2):
+            await client.head("/v1/streams/s", headers={"Accept": "text/event-stream"})
+    assert asked == ["find_partitions", "find_partition"]
 
 
 async def test_a_description_is_that_of_now(tmp_path: Path) -> None:
