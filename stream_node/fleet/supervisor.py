@@ -28,7 +28,7 @@ from ockam.transport.sockets import socket_name
 from stream_node.fleet.worker_place import VARIABLE, WorkerPlace, own_address, worker_name
 from stream_node.fleet.worker_sockets import listen_alone, listen_together, resolved
 from stream_node.node.config import Config
-from stream_node.node.notify import Notifier
+from stream_node.node.notify import INHERITED, Notifier
 from stream_node.node.server import CannotListen
 from stream_storage.directory_lock import DirectoryLock
 
@@ -195,6 +195,8 @@ class Supervisor:
     def close(self) -> None:
         for listener in (*chain.from_iterable(self._public), *self._private):
             listener.close()
+        for watch in self._watches:
+            watch.close()
         self._use.close()
 
     async def _keep(self, number: int) -> int:
@@ -273,6 +275,7 @@ class Supervisor:
             environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode(), "PYTHONFAULTHANDLER": "1"}
             if self._watches:
                 environment |= self._watches[number].environment
+                kept.append(self._watches[number].descriptor)
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", "stream_node", *self._arguments],
                 env=environment,
@@ -335,7 +338,8 @@ def _open_private(config: Config) -> tuple[list[socket.socket], list[str]]:
 
 class WorkerWatch:
     """The socket to which one worker reports that it has read its files again, and its progress. To the worker it is a
-    service manager (`stream_node.node.notify`). environment: the variables by which the worker finds the socket."""
+    service manager (`stream_node.node.notify`). descriptor: of the worker's side, which the worker inherits.
+    environment: the variables by which the worker finds it."""
 
     def __init__(
         self, name: str, watchdog_s: float | None, *, kill: Callable[[], None], end_reload: Callable[[], None]
@@ -346,32 +350,32 @@ class WorkerWatch:
         self._watchdog_s = watchdog_s
         self._kill = kill
         self._end_reload = end_reload
-        # A name that begins with @ has no file, and ends with this process.
-        address = f"stream-node-{os.getpid()}-{name}"
-        self.environment = {"NOTIFY_SOCKET": f"@{address}"}
+        # A pair has no name, so no other program of the machine can send to it, or take its name first.
+        self._reports, self._worker_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.descriptor = self._worker_side.fileno()
+        self.environment = {"NOTIFY_SOCKET": f"{INHERITED}{self.descriptor}"}
         if watchdog_s is not None:
             self.environment["WATCHDOG_USEC"] = str(round(watchdog_s * 1e6))
-        self._address = f"\0{address}"
+
+    def close(self) -> None:
+        self._reports.close()
+        self._worker_side.close()
 
     async def run(self) -> None:
         """Reads the reports without end. The time begins when the worker reports that it serves."""
-        with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_DGRAM) as reports:
-            await reports.bind(self._address)
-            is_serving = is_reloading = False
-            while True:
-                text = b""
-                with trio.move_on_after(self._watchdog_s if is_serving and self._watchdog_s else float("inf")) as scope:
-                    text = await reports.recv(4096)
-                if scope.cancelled_caught:
-                    logger.error("worker_stuck", worker=self._name, within_s=self._watchdog_s)
-                    self._kill()
-                elif not text:
-                    # Every program of the machine can send here, also nothing.
-                    continue
-                # A new process of the worker reports from its own start on.
-                is_serving = bool(text) and text != b"STOPPING=1"
-                if is_reloading and text == b"READY=1":
-                    self._end_reload()
-                # Reports of progress come during a reload, too.
-                if text != b"WATCHDOG=1":
-                    is_reloading = text.startswith(b"RELOADING=1")
+        reports = trio.socket.from_stdlib_socket(self._reports)
+        is_serving = is_reloading = False
+        while True:
+            text = b""
+            with trio.move_on_after(self._watchdog_s if is_serving and self._watchdog_s else float("inf")) as scope:
+                text = await reports.recv(4096)
+            if scope.cancelled_caught:
+                logger.error("worker_stuck", worker=self._name, within_s=self._watchdog_s)
+                self._kill()
+            # A new process of the worker reports from its own start on.
+            is_serving = bool(text) and text != b"STOPPING=1"
+            if is_reloading and text == b"READY=1":
+                self._end_reload()
+            # Reports of progress come during a reload, too.
+            if text != b"WATCHDOG=1":
+                is_reloading = text.startswith(b"RELOADING=1")

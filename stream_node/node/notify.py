@@ -1,5 +1,6 @@
 """Notifier: reports the state of the node to the service manager (systemd) by the protocol of sd_notify(3).
-A message is one datagram to the Unix socket that the variable NOTIFY_SOCKET names; without it, nothing is sent."""
+A message is one datagram to the Unix socket that the variable NOTIFY_SOCKET names; without it, nothing is sent.
+A worker process reports to its supervisor in the same way, over a socket that it has inherited."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from stream_storage.thread_runner import ThreadRunner
 
 WATCHDOG_SHARE = 4
 """The node reports its progress this many times in the time after which the service manager would kill it."""
+INHERITED = "descriptor:"
+"""What NOTIFY_SOCKET begins with if the number of an inherited socket follows."""
 
 logger = structlog.get_logger(__name__)
 
@@ -32,6 +35,7 @@ class Notifier:
         watched = environment.pop("WATCHDOG_PID", "") or str(os.getpid())
         # A name that begins with @ has no file: in the address, its first byte is 0.
         self._address = "\0" + name[1:] if name.startswith("@") else name
+        self._inherited = int(name.removeprefix(INHERITED)) if name.startswith(INHERITED) else None
         self.is_active = bool(name)
         is_watched = self.is_active and watchdog_us.isdecimal() and int(watchdog_us) > 0 and watched == str(os.getpid())
         self.watchdog_s = int(watchdog_us) / 1e6 if is_watched else None
@@ -77,9 +81,12 @@ class Notifier:
         if not self.is_active:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            inherited = None if self._inherited is None else os.dup(self._inherited)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, fileno=inherited) as sender:
                 # The service manager reads soon, and the node must not wait for it.
                 sender.setblocking(False)
-                sender.sendto(text.encode(), self._address)
+                if inherited is None:
+                    sender.connect(self._address)
+                sender.send(text.encode())
         except OSError as error:
             logger.warning("not_notified", message=text.partition("\n")[0], reason=str(error))
