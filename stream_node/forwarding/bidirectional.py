@@ -25,6 +25,7 @@ from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import Protocol, ProtocolError, error_payload, find_name
+from ockam.quotas.memory import Holdings
 from ockam.quotas.usage import party_key
 from ockam.transport.connection import Connection
 from stream_client.routed_messages import RoutedMessage, encode_routed
@@ -68,15 +69,16 @@ _Key = tuple[str, SubscribeRequest | PublisherRequest]
 
 
 class Bidirectional:
-    """The subscriptions and publishers of a node. Each ends with the connection by which its client has asked for it.
+    """The subscriptions and publishers of a node. Each ends with the connection by which its client has asked for it; a
+    publisher with the last of them.
 
     stream_service, index_service: the addresses of these services."""
 
     def __init__(self, node: Node, stream_service: Address, index_service: Address) -> None:
         self.node = node
         self.stream_service, self.index_service = stream_service, index_service
-        # The address of each, and the connection by which it was asked for and whose end is watched.
-        self._all: dict[_Key, tuple[Address, Origin]] = {}
+        # The address of each, and the connections by which it was asked for and whose end is watched.
+        self._all: dict[_Key, tuple[Address, set[Holdings]]] = {}
 
     def start(self) -> None:
         """Starts the service. Raises AddressInUse."""
@@ -97,6 +99,8 @@ class Bidirectional:
     def ensure_publisher(self, origin: Origin, request: PublisherRequest) -> Address:
         key = origin.party, request
         if key in self._all:
+            # The client may have come back before the end of its earlier connection.
+            self._watch(key, origin.holdings)
             return self._all[key][0]
         mine = self._mine(key)
         if len(mine) >= PARTY_WORKERS_MAX:
@@ -109,20 +113,28 @@ class Bidirectional:
         return [each for each in self._all if each[0] == key[0] and type(each[1]) is type(key[1])]
 
     def _add(self, key: _Key, origin: Origin, address: Address, make: Callable[[], Worker]) -> None:
-        self._all[key] = address, origin
+        self._all[key] = address, set()
         self.node.register([address], make)
+        self._watch(key, origin.holdings)
+
+    def _watch(self, key: _Key, holdings: Holdings) -> None:
+        address, watched = self._all[key]
+        watched.add(holdings)
 
         def tell(has_ended: bool) -> None:
-            if has_ended and self._all.get(key) == (address, origin):
-                self._end(key)
+            if has_ended and self._all.get(key) == (address, watched):
+                watched.discard(holdings)
+                if not watched:
+                    self._end(key)
 
-        origin.holdings.watch(address, tell)
-        tell(origin.holdings.has_ended)
+        holdings.watch(address, tell)
+        tell(holdings.has_ended)
 
     def _end(self, key: _Key) -> None:
-        # Also one that ends before its connection leaves nothing there.
-        address, origin = self._all.pop(key)
-        origin.holdings.unwatch(address)
+        # Also one that ends before its connections leaves nothing there.
+        address, watched = self._all.pop(key)
+        for holdings in watched:
+            holdings.unwatch(address)
         self.node.unregister(address)
 
 

@@ -124,6 +124,21 @@ async def test_a_deleted_stream_is_made_anew(tmp_path: Path) -> None:
         await wait_until_count(await client.create("talk"), 1)
 
 
+async def test_a_publisher_stays_while_a_client_that_asked_for_it_is_connected(tmp_path: Path) -> None:
+    """Claim: a client that has come back on another connection keeps the address that it is told there, after the end
+    of the first one; with the last connection, the address ends."""
+    async with forwarding_node(tmp_path) as running, connect_client(running.address) as client:
+        first, second = await connect(running), await connect(running)
+        route = await publisher_route(first, b"talk", b"answers")
+        assert await publisher_route(second, b"talk", b"answers") == route
+        first.stream.socket.close()
+        await running.wait_closed_because("closed_by_peer")
+        await second.send(route, b"1")
+        await wait_until_count(await client.create("talk"), 1)
+        second.stream.socket.close()
+        await wait_until(lambda: not workers_of(running, PublisherProxy))
+
+
 async def test_what_ends_before_its_connection_leaves_nothing_there(tmp_path: Path) -> None:
     """Claim: a connection is watched for the subscriptions and publishers that are there, also after many others."""
     async with forwarding_node(tmp_path) as running:
