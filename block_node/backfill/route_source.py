@@ -68,8 +68,6 @@ class RouteSource:
         self._silence_s_max = silence_s_max
 
     def ask_status(self, on_done: StatusDone) -> None:
-        # Each search begins with this. An earlier version may have been upgraded since the last one.
-        self._packing.known = True
         self._ask("block_status", STATUS.encode_request(StatusRequest(REQUEST_ID, True)), _read_ranges, on_done)
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:

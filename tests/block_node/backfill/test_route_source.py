@@ -10,15 +10,7 @@ import trio
 import trio.testing
 
 from block_node.backfill.route_source import RouteSource
-from block_node.protocol_reading import (
-    STATUS,
-    SUBSCRIBE,
-    Subscribe,
-    Subscribed,
-    SubscribePacked,
-    SubscribeRequest,
-    Unsubscribe,
-)
+from block_node.protocol_reading import SUBSCRIBE, Subscribe, Subscribed, SubscribePacked, SubscribeRequest, Unsubscribe
 from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
@@ -32,8 +24,6 @@ class Refusing(Worker):
         self.asked: list[type[SubscribeRequest]] = []
 
     def handle(self, message: Message) -> None:
-        if STATUS.is_in(message.payload):
-            return
         request = SUBSCRIBE.decode_request(message.payload)
         if isinstance(request, Unsubscribe):
             return
@@ -71,20 +61,4 @@ async def test_a_source_is_asked_for_packed_items_again(
             await trio.testing.wait_all_tasks_blocked(0.01)
             fetching.cancel()
         assert there.asked == asked
-        nursery.cancel_scope.cancel()
-
-
-async def test_an_upgraded_source_is_asked_for_packed_items_from_the_next_search_on() -> None:
-    """Claim: a source that was of an earlier version is not asked for plain items until this node starts again."""
-    async with trio.open_nursery() as nursery:
-        node = Node(nursery)
-        there = Refusing([True, False, False])
-        node.register([local("there")], lambda: there)
-        source = RouteSource(node, (local("there"),), iter("abcd").__next__, silence_s_max=60.0)
-        for _ in range(2):
-            source.ask_status(lambda ranges, reason: None)
-            fetching = source.fetch(0, 1, Listener())
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            fetching.cancel()
-        assert there.asked == [SubscribePacked, Subscribe, SubscribePacked]
         nursery.cancel_scope.cancel()
