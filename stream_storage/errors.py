@@ -96,10 +96,11 @@ class DatabaseTooNew(StorageError):
 class DatabaseTooOld(StorageError):
     """The error of opening a database of an earlier schema version when it must not be brought up to date."""
 
-    def __init__(self, found: int, wanted: int) -> None:
+    def __init__(self, found: int, wanted: int, migrating: str = "makes a backup first") -> None:
+        """migrating: what else it does."""
         super().__init__(
             f"the database has schema version {found}, this program uses version {wanted}, and migrating is off; start "
-            "with --migrate, which makes a backup first, or install the program that wrote the database"
+            f"with --migrate, which {migrating}, or install the program that wrote the database"
         )
         self.found = found
         self.wanted = wanted

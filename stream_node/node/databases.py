@@ -57,6 +57,7 @@ def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
         standby_reads=config.database_standby_reads,
         member=config.cluster,
         further_tables=() if config.cluster is None else TABLES,
+        migrate=config.migrate,
     )
     logger.info("database_opened", database=database.name, meaning=database.durability.meaning)
     return database

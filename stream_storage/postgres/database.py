@@ -11,7 +11,7 @@ from sqlalchemy import Table
 from ockam.files.durable_files import make_folder
 from stream_storage.contract import Session
 from stream_storage.directory_lock import DirectoryLock
-from stream_storage.errors import DatabaseTooNew, RightsMissing, StorageReadOnly, system_error
+from stream_storage.errors import DatabaseTooNew, DatabaseTooOld, RightsMissing, StorageReadOnly, system_error
 from stream_storage.postgres.commands import command
 from stream_storage.postgres.deadlines import Deadlines
 from stream_storage.postgres.durability import Durability, KeptDurability, check_safe, read_durability
@@ -69,6 +69,7 @@ class PostgresDatabase:
         standby_reads: bool = False,
         member: str | None = None,
         further_tables: Sequence[Table] = (),
+        migrate: bool = True,
     ) -> PostgresDatabase:
         """Connects to the server, checks its settings, and creates the tables that are missing. Raises StorageError.
 
@@ -76,7 +77,8 @@ class PostgresDatabase:
         unsafe: whether to accept a server that confirms without a sync.
         standby_reads: whether reads go on from a standby while no server takes writes.
         member: the name of the node in its cluster, whose members all write; None: the node writes alone.
-        further_tables: tables to create that are not in `stream_storage.schema.metadata`."""
+        further_tables: tables to create that are not in `stream_storage.schema.metadata`.
+        migrate: whether to bring tables of an earlier version up to date; if not, raises DatabaseTooOld."""
         lock = None if directory is None else _lock_directory(directory)
         server = None
         try:
@@ -88,7 +90,7 @@ class PostgresDatabase:
                 found[:] = [read_durability(connection, server.deadlines)]
                 if not unsafe:
                     check_safe(found[0])
-                _create_tables(connection, server.deadlines, further_tables)
+                _create_tables(connection, server.deadlines, further_tables, migrate=migrate)
 
             server.wait_connected(prepare).close()
         except BaseException:
@@ -138,7 +140,7 @@ def _lock_directory(directory: Path) -> DirectoryLock:
     return DirectoryLock(directory)
 
 
-def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequence[Table]) -> None:
+def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequence[Table], *, migrate: bool) -> None:
     """Creates the tables and indexes that are missing, and upgrades older ones. Members of a cluster write meanwhile,
     so nothing that exists is locked, unless the version rises: then members of an older version are fenced."""
     # Each `command` has a time limit: the first one can wait for another node, a new table for a lock that an
@@ -165,6 +167,8 @@ def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequen
     elif (number := int(version.get_value(0, 0))) > SCHEMA_VERSION:
         raise DatabaseTooNew(number, SCHEMA_VERSION)
     elif number < SCHEMA_VERSION:
+        if not migrate:
+            raise DatabaseTooOld(number, SCHEMA_VERSION, "fences the nodes of the earlier version")
         steps = [UPGRADES[each] for each in range(number + 1, SCHEMA_VERSION + 1)]
         steps.append(f"UPDATE schema_version SET version = {SCHEMA_VERSION}")
         command(connection, deadlines, "; ".join([*steps, FENCE_ALL]).encode())

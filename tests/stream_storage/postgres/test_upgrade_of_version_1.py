@@ -17,7 +17,7 @@ from index_service.accesses import Access, IndexRequests, load_positions
 from stream_service.operations import ensure_streams
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Do, ignore_done
-from stream_storage.errors import NodeReplaced
+from stream_storage.errors import DatabaseTooOld, NodeReplaced
 from stream_storage.postgres.database import PostgresDatabase
 from stream_storage.postgres.schema import SCHEMA_VERSION
 from stream_storage.seal import seal_of
@@ -37,6 +37,9 @@ def test_a_database_of_version_1_is_brought_up_to_date_and_its_writer_is_fenced(
         seal = seal_of("saved_indexes", ("c", name, 1, 5, 9))
         server.ask(f"UPDATE saved_indexes SET seal = {seal} WHERE stream_name = '\\x{name.encode().hex()}'")
 
+    with pytest.raises(DatabaseTooOld, match="start with --migrate, which fences"):
+        PostgresDatabase.open(server.url_of("postgres"), directory=tmp_path / "new", member="new", migrate=False)
+    assert server.ask("SELECT version FROM schema_version") == "1"
     new = PostgresDatabase.open(server.url_of("postgres"), directory=tmp_path / "new", member="new")
     session = new.session()
     for name, created_us in (("größe", 77), ("gone", 0)):
