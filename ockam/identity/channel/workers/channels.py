@@ -155,7 +155,6 @@ class SecureChannels:
         self._node.deliver(Message(message.return_route, (inner,), answer))
 
     def _refuse(self, origin: Origin, reason: str) -> None:
-        self._refused[reason] += 1
         self._note_refusal(origin, "", reason, NOBODY_TRUSTED if reason == "closed" else "")
 
     def _reason_to_refuse(self, message: Message) -> str | None:
@@ -264,7 +263,8 @@ class SecureChannels:
         return self.trust.refusal(peer) or self._known.refusal(peer)
 
     def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
-        """Logs and audits a refusal, both at a bounded rate. identifier: the shown one; empty if none was shown."""
+        """Counts a refusal; logs and audits it at a bounded rate. identifier: the shown one, or empty."""
+        self._refused[reason] += 1
         self._lines.log(logger.warning, "channel_refused", **origin.who, reason=reason, text=text or reason)
         if self._audit is not None:
             # Everybody can make identifiers, so a refusal counts for the identity or the address of the connection.

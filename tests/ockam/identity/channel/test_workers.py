@@ -64,6 +64,7 @@ async def test_an_untrusted_identity_is_told_by_an_encrypted_close() -> None:
         peer.finish()
         assert peer.plaintexts() == [CLOSE]
         assert world.channels.statistics().ended == {"not_trusted": 1}
+        assert world.channels.statistics().refused == {"not_trusted": 1}
         # Nothing of the channel is left.
         assert not world.node.is_registered(peer.way[0])
 
@@ -99,7 +100,7 @@ async def test_an_identity_that_is_removed_loses_its_channels_within_a_second(
         file.write_text("alice is welcome\n")
         await trio.sleep(1)
         world.initiator("alice").begin()
-        assert world.channels.statistics().refused == {"closed": 1}
+        assert world.channels.statistics().refused == {"not_trusted": 1, "closed": 1}
 
 
 async def test_a_crash_ends_the_channel_for_good(
