@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import structlog
 import trio
@@ -30,6 +31,7 @@ logger = structlog.get_logger(__name__)
 
 async def watch_disk(
     config: Callable[[], Config],
+    folder: Path,
     condition: NodeCondition,
     services: Services,
     runner: ThreadRunner,
@@ -38,15 +40,15 @@ async def watch_disk(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Measures the free space of the disk at intervals, refuses pushes near the limit, and makes the ballast.
-    It has started after the first measurement, so that no push comes before that. condition: gets the measurements."""
+    It has started after the first measurement, so that no push comes before that. folder: of the database; that of a
+    worker process can be a link to another disk. condition: gets the measurements."""
     runner.tell_no_room = partial(services.leave_room, 0)
     ballast_from_s = trio.current_time() + BALLAST_AFTER_S
 
     async def measure() -> None:
-        settings = config()
-        least_bytes = settings.free_disk_bytes_min
+        least_bytes = config().free_disk_bytes_min
         try:
-            free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, settings.data_dir)).free
+            free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, folder)).free
             # While the ballast is given up, pushes leave its room free, too.
             ensure = partial(ballast.ensure, free_bytes - least_bytes, begins=trio.current_time() >= ballast_from_s)
             least_bytes += await trio.to_thread.run_sync(ensure)
@@ -54,7 +56,7 @@ async def watch_disk(
         except (OSError, RuntimeError) as error:
             # The free space is unknown, so the limits stay as they are.
             condition.free_disk_bytes, condition.disk_failure = None, str(error)
-            logger.error("disk_not_seen", data_dir=settings.data_dir, reason=str(error))
+            logger.error("disk_not_seen", data_dir=str(folder), reason=str(error))
             return
         condition.free_disk_bytes, condition.needed_disk_bytes = free_bytes, least_bytes
         condition.disk_failure = None

@@ -78,11 +78,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The number of processes that share the streams of this node, so that it uses several cores. It cannot change
     later, except with `database`. See [scale.md](scale.md#workers)."""
     migrate: bool = True
-    """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup in the
-    data directory. If this setting is false, the node refuses to start with a database of an earlier version."""
+    """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup of an
+    SQLite database in the data directory; that of a PostgreSQL database is yours to make. If this setting is false, the
+    node refuses to start with a database of an earlier version."""
     free_disk_bytes_min: Amount = 64 * 1024 * 1024
     """The node refuses pushes that would leave less free disk space than this, so that deleting still works. With 0,
-    the node may fill the disk."""
+    the node may fill the disk. With `database`, the node does not see the disk, and refuses nothing for it."""
 
     # Group "Network": where the node listens, and when it closes a connection.
     listen: str = "127.0.0.1:4000"
@@ -248,7 +249,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     node sees the end of its connection, other consumers get them at once. See
     [consumer-groups.md](consumer-groups.md)."""
 
-    # Group "Limits": the limits for all clients of the node together.
+    # Group "Limits": the limits for all clients of the node together. With several `workers`, each has them for itself.
     connections_max: Count = 10_000
     """The maximum number of open connections. If another one opens, the node closes the oldest connection that has
     never sent a message. If there is none, it closes the new one. One identity can have only
@@ -260,7 +261,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     streams_max: Count = 100_000
     """The maximum number of partitions of all streams together."""
     partitions_max: Count = 4_096
-    """The maximum number of partitions of one stream."""
+    """The maximum number of partitions of one stream. Consumers share a stream of at most 4096 partitions."""
     pull_bytes_max: Count = 1024 * 1024
     """The maximum size of the data in one answer to a pull. An answer always has at least one message,
     however large."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -73,12 +74,14 @@ class NodeCondition:
 
 @dataclass
 class NodeParts:
-    """The parts of a running node. config: the settings in force. channels, tls: None without secure channels, or TLS.
-    authorizer: decides by the rules; None: everybody may do everything. remote_streams: the other nodes of the cluster,
-    or the other workers of the node. find_troubles: returns the present troubles; None without HTTP, where nothing
-    looks for them."""
+    """The parts of a running node. config: the settings in force. folder: that of the SQLite database, which a worker
+    process has for itself; None: a PostgreSQL server has the database. channels, tls: None without secure channels, or
+    TLS. authorizer: decides by the rules; None: everybody may do everything. remote_streams: the other nodes of the
+    cluster, or the other workers of the node. find_troubles: returns the present troubles; None without HTTP, where
+    nothing looks for them."""
 
     config: Config
+    folder: Path | None
     node: Node
     tcp: TcpTransport
     runner: ThreadRunner

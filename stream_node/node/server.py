@@ -206,6 +206,7 @@ class Server:
                     channels = start_channels(node, nursery, config, self._access)
                     parts = self._parts = NodeParts(
                         config=config,
+                        folder=folder if config.database is None else None,
                         node=node,
                         tcp=tcp,
                         runner=runner,
@@ -226,7 +227,7 @@ class Server:
                     if not is_member:
                         self._hosted.start()
                     # 8. Listen only when everything that a message can reach is there.
-                    await self._watch(parts, nursery, Ballast(folder))
+                    await self._watch(parts, nursery)
                     await self._listen(parts, nursery, stored)
                     if self._cluster is not None:
                         # 9. Join the cluster with the address that the node has got.
@@ -252,11 +253,11 @@ class Server:
             database.close()
             await end_traces(self._tracing)
 
-    async def _watch(self, parts: NodeParts, nursery: trio.Nursery, ballast: Ballast) -> None:
+    async def _watch(self, parts: NodeParts, nursery: trio.Nursery) -> None:
         """Starts the tasks that watch the disk, the writing thread, and the files of certificates."""
         # Only the server of another database sees its disk.
-        if parts.config.database is None:
-            watched = self.condition, parts.services, parts.runner, ballast
+        if parts.folder is not None:
+            watched = parts.folder, self.condition, parts.services, parts.runner, Ballast(parts.folder)
             await nursery.start(watch_disk, lambda: self.config, *watched)
         # A writing thread that hangs is reported to the service manager by silence.
         nursery.start_soon(self._notifier.report_progress, parts.runner)

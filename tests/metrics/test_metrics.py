@@ -6,6 +6,7 @@ the text.
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ from stream_client import SavedIndexes, connect
 from stream_node.doors.metrics.catalogue import METRICS
 from stream_node.node.config import Config
 from stream_node.node.identity.endings import read_endings
+from stream_node.node.process import NodeProcess
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import HttpNode, http_node
+from tests.stream_node.fleet.workers.test_workers import wait_for
 from tests.stream_node.forwarding.forwarding_peers import connect as connect_peer
 from tests.support.certificates import Authority
 
@@ -44,6 +47,18 @@ async def scrape(node: HttpNode) -> Samples:
             assert key not in found, f"{key} is there twice"
             found[key] = sample.value
     return found
+
+
+def test_each_worker_measures_its_own_database(tmp_path: Path) -> None:
+    """Goal: no worker looks for the database in the folder that all share. Method: the real command, with the ports
+    that the log of each worker tells."""
+    with NodeProcess(tmp_path / "data", arguments=("--workers", "2", "--http", "127.0.0.1:0")) as node:
+        wait_for(lambda: node.log_file.read_text().count('"event": "started"') == 2)
+        lines = [json.loads(line) for line in node.log_file.read_text().splitlines()]
+        for door in [line["http"][0] for line in lines if line["event"] == "started"]:
+            text = httpx.get(f"http://{door}/metrics", timeout=30).text
+            (family,) = (each for each in text_string_to_metric_families(text) if each.name == "stream_node_file_bytes")
+            assert next(each.value for each in family.samples if each.labels["file"] == "database") > 0
 
 
 async def test_openmetrics_and_gzip_are_spoken(tmp_path: Path) -> None:

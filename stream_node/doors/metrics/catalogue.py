@@ -104,7 +104,10 @@ PEERS = (
     ),
     _channels.gauge("channels", lambda e: e.open, "Open secure channels."),
     _channels.counter(
-        "channels_refused_total", lambda e: e.refused, "Refused beginnings of secure channels.", "reason"
+        "channels_refused_total",
+        lambda e: e.refused,
+        "Refused secure channels, and wrong messages of their handshakes.",
+        "reason",
     ),
 )
 GRPC = (
@@ -315,9 +318,15 @@ STREAMS = (
     _counters.counter("pulls_total", lambda e: e.pages, "Answered pulls."),
     _counters.counter("pulled_messages_total", lambda e: e.pulled, "Messages in the answers to pulls."),
     _counters.counter("pulled_bytes_total", lambda e: e.pulled_bytes, "Answers to pulls."),
-    _counters.counter("pulls_failed_total", lambda e: e.pulls_failed, "Pulls whose messages could not be read."),
+    _counters.counter(
+        "pulls_failed_total", lambda e: e.pulls_failed, "Pulls and bulk reads whose messages could not be read."
+    ),
     _counters.counter("creates_failed_total", lambda e: e.creates_failed, "Streams that could not be created."),
-    _counters.counter("requests_refused_total", lambda e: e.refused, "Requests to streams that were not valid."),
+    _counters.counter(
+        "requests_refused_total",
+        lambda e: e.refused,
+        "Requests to streams that were not valid, or not possible, such as pushes to a mirror.",
+    ),
     _services.gauge("partitions", lambda e: e.streams, "Partitions of all streams."),
     _counters.gauge(
         "retention_lag_seconds",
@@ -378,7 +387,7 @@ STORAGE = (
     _storage.gauge("reads_waiting", lambda e: e.reads_waiting, "Reads that wait for a reading thread."),
     _storage.counter("checkpoints_total", lambda e: e.checkpoints, "Checkpoints of the write-ahead log."),
     _storage.counter("checkpoint_failures_total", lambda e: e.checkpoint_failures, "Failed checkpoints."),
-    WHOLE.gauge("file_bytes", lambda s: s.files, "Size of the database, and of its write-ahead log.", "file"),
+    WHOLE.gauge("file_bytes", lambda s: s.files, "Size of the SQLite database, and of its write-ahead log.", "file"),
     _condition.gauge("free_disk_bytes", lambda e: e.free_disk_bytes, "Free space of the disk with the data."),
     _condition.gauge("refusing_pushes", lambda e: e.refusing_pushes, "1 while the disk is too full for pushes."),
 )

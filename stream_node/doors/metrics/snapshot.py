@@ -151,8 +151,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     histograms, counters, condition: the objects of the running node, which go on counting. streams, consumers: empty if
     the database could not be read. troubles: None if unknown. names_max: how many of one kind have metrics of their
-    own. endings: of certificates and tokens, the next one first. files: the bytes of the `database` and its `log`.
-    now_s: since 1970.
+    own. endings: of certificates and tokens, the next one first. files: the bytes of the SQLite `database` and its
+    `log`. now_s: since 1970.
     """
 
     statistics: ServerStatistics
@@ -191,7 +191,7 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
         troubles=troubles,
         names_max=parts.config.metrics_names_max,
         endings=await trio.to_thread.run_sync(read_endings, parts.config),
-        files=await trio.to_thread.run_sync(_file_sizes, Path(parts.config.data_dir)),
+        files={} if parts.folder is None else await trio.to_thread.run_sync(_file_sizes, parts.folder),
         now_s=time.time(),
         version=version,
     )
