@@ -29,8 +29,8 @@ class ChannelStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node's channels. open, handshakes: present numbers; the others count since the start, by
     reason.
 
-    refused: messages that began no handshake or broke one, and refused identities and channels. dropped: messages in
-    channels."""
+    refused: messages that began no handshake, and refused identities and channels. dropped: messages in channels, and
+    wrong ones of handshakes."""
 
     open: int
     handshakes: int

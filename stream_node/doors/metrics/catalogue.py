@@ -106,7 +106,7 @@ PEERS = (
     _channels.counter(
         "channels_refused_total",
         lambda e: e.refused,
-        "Refused secure channels, and wrong messages of their handshakes.",
+        "Refused secure channels, and first messages that begin none.",
         "reason",
     ),
 )

@@ -155,6 +155,7 @@ class SecureChannels:
         self._node.deliver(Message(message.return_route, (inner,), answer))
 
     def _refuse(self, origin: Origin, reason: str) -> None:
+        self._refused[reason] += 1
         self._note_refusal(origin, "", reason, NOBODY_TRUSTED if reason == "closed" else "")
 
     def _reason_to_refuse(self, message: Message) -> str | None:
@@ -201,6 +202,7 @@ class SecureChannels:
         """Records a successful handshake. Returns the reason if there is no room for the channel, else None."""
         refusal = self._admission.open(channel) or self._take(channel, peer, origin)
         if refusal is not None:
+            self._refused[refusal] += 1
             self._note_refusal(origin, str(peer), refusal)
             return refusal
         self._opened += 1
@@ -229,6 +231,7 @@ class SecureChannels:
         return taken[1] if taken is not None and named else below
 
     def refused(self, origin: Origin, error: PeerRefused) -> None:
+        self._refused[error.reason] += 1
         self._note_refusal(origin, error.identity, error.reason, str(error))
 
     def handshake_failed(self, origin: Origin, reason: str) -> None:
@@ -263,8 +266,7 @@ class SecureChannels:
         return self.trust.refusal(peer) or self._known.refusal(peer)
 
     def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
-        """Counts a refusal; logs and audits it at a bounded rate. identifier: the shown one, or empty."""
-        self._refused[reason] += 1
+        """Logs and audits a refusal, both at a bounded rate. identifier: the shown one, or empty."""
         self._lines.log(logger.warning, "channel_refused", **origin.who, reason=reason, text=text or reason)
         if self._audit is not None:
             # Everybody can make identifiers, so a refusal counts for the identity or the address of the connection.
