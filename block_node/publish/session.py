@@ -104,9 +104,9 @@ class PublishSession(Worker):
     # Every message shows that the publisher is alive, also one that must wait.
     def receive(self, run: Sequence[Message]) -> None:
         self.publisher.used_s = self._now_s()
-        self._origin = run[-1].origin
         slice_bytes = 0
         for position, message in enumerate(run):
+            self._origin = message.origin
             # An earlier message may have ended the stream.
             if self._is_over:
                 return

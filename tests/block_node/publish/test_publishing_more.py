@@ -311,6 +311,21 @@ async def test_p28_what_waited_goes_on_a_slice_at_a_time(tmp_path: Path) -> None
         assert seen == sum(len(block.items) for block in blocks)
 
 
+async def test_p28_a_publisher_that_may_go_on_for_two_reasons_goes_on_once(tmp_path: Path) -> None:
+    """Its next slice is due, and before that the node lets all publishers go on, as it does at each tick."""
+    async with bench(tmp_path, PublishLimits(slice_bytes_max=1_000)) as world:
+        publisher = await world.publisher()
+        (block,) = chain_of(1)
+        with world.node.batch():
+            publisher.items(block.items)
+            publisher.end_block(0)
+        assert world.publishing.statistics().sessions[0].is_held
+        world.publishing.tick()
+        await publisher.expect(Acknowledgement)
+        await world.settle()
+        assert not publisher.told
+
+
 async def test_p28_a_publisher_that_waits_for_a_hole_gives_way_to_it(tmp_path: Path) -> None:
     """It is held with the higher block when the lower one loses its publisher; it must be able to send that one."""
     limits = PublishLimits(queued_bytes_max=4_000)
