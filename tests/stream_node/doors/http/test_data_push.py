@@ -19,8 +19,11 @@ import trio
 from ockam.actors.address import split_host_port
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.rules import Rule
-from stream_client import connect
+from stream_client import ClientError, PushNotStored, PushUnknown, connect
 from stream_client.blocking import connect as connect_blocking
+from stream_node.doors.http.data.push import _answer
+from stream_node.doors.http.problems import Problem
+from stream_node.node.inside_streams import Stored
 from stream_node.node.process import NodeProcess
 from tests.ockam.identity.rules.guarded_node import may
 from tests.stream_node.doors.http.http_node import HttpNode, http_node
@@ -162,6 +165,25 @@ async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> No
                 assert await publisher.wait(await publisher.push("4")) == 3
                 assert await publisher.wait(await publisher.push("5")) == 4
         assert [data for data, _ in await stored(node, "readings")] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "errors", "in_doubt"),
+    [
+        (0, [PushNotStored("no room"), PushNotStored("no room")], False),
+        (1, [PushNotStored("no room")], True),
+        (0, [PushNotStored("no room"), PushUnknown("the disk failed")], True),
+    ],
+)
+def test_a_body_of_which_something_may_be_stored_is_in_doubt(
+    stored: int, errors: list[ClientError], in_doubt: bool
+) -> None:
+    """Claim: a client that repeats what is retriable and not in doubt stores nothing twice. The disk became full
+    between two commits."""
+    with pytest.raises(Problem) as raised:
+        _answer("s", 0, [Stored(1, 0)] * stored + [Stored(1, -1, each) for each in errors], 0)
+    members = raised.value.members
+    assert (members["stored"], members["retriable"], members["in_doubt"]) == (stored, True, in_doubt)
 
 
 async def test_headers_of_the_request_are_headers_of_its_messages(tmp_path: Path) -> None:
