@@ -66,7 +66,9 @@ class FileCatalog:
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index as `NodeCatalog.index_at` does, by the search of `stream_service.stored.first_index_at`."""
-        falls = self._rows(
+        # A database that only nodes of an older version have opened may lack this table, and has noted no falls then.
+        has_falls = self._rows("SELECT 1 FROM sqlite_master WHERE name = 'time_falls'", ())
+        falls = has_falls and self._rows(
             f"SELECT idx FROM time_falls WHERE idx > ? AND idx < ? AND {_OF_STREAM} ORDER BY idx DESC",
             (end.first_index, end.next_index, end.stream, end.partition),
         )

@@ -21,6 +21,7 @@ from stream_node.node.process import NodeProcess
 from stream_service.publisher_operations import NotedAppend
 from stream_service.stored import first_index_at
 from stream_storage.contract import Append, ignore_done
+from tests.stream_storage.test_migration import unpacked
 from tests.support.data_dir import open_session
 from tests.support.jumping_clock import JumpingClock, jumping_clock
 from tests.support.served import PATIENCE_S
@@ -147,3 +148,10 @@ def test_the_search_by_time_finds_what_looking_at_every_message_finds(times_us: 
             assert first_index_at(session, record, wanted_us) == expected, (times_us, wanted_us)
             # Each look at the file is a connection of its own.
             assert wanted_us % 5 or found.index_at(end, wanted_us) == expected, (times_us, wanted_us)
+
+
+def test_a_file_of_version_1_is_searched_by_time(tmp_path: Path) -> None:
+    """A node of that version noted no falls, and its database has no table of them. Spark reads the rest of it."""
+    found = FileCatalog(str(unpacked(tmp_path / "data")))
+    (end,) = found.list_partitions("block_node.blocks")
+    assert [found.index_at(end, 1_700_000_000_000_010 + later) for later in range(5)] == [1, 1, 2, 3, 4]

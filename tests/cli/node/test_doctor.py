@@ -145,6 +145,10 @@ def test_a_file_system_without_a_number_of_files_has_room() -> None:
     assert check_free(100 * FLOOR, 0, 0, Config()).status == "ok"
 
 
+def test_the_disk_of_a_node_with_a_database_server_refuses_no_push() -> None:
+    assert check_free(FLOOR - 1, 10_000, 20_000, Config(database="postgresql://a/b")).status == "ok"
+
+
 @pytest.mark.parametrize(
     ("now_us", "newest_us", "status"),
     [
