@@ -352,6 +352,8 @@ class WorkerWatch:
         self._end_reload = end_reload
         # A pair has no name, so no other program of the machine can send to it, or take its name first.
         self._reports, self._worker_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        # The worker must not wait for this process. What it inherits stays as it is here.
+        self._worker_side.setblocking(False)
         self.descriptor = self._worker_side.fileno()
         self.environment = {"NOTIFY_SOCKET": f"{INHERITED}{self.descriptor}"}
         if watchdog_s is not None:

@@ -81,12 +81,13 @@ class Notifier:
         if not self.is_active:
             return
         try:
-            inherited = None if self._inherited is None else os.dup(self._inherited)
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, fileno=inherited) as sender:
+            if self._inherited is not None:
+                # This takes no further descriptor: a worker that has none left makes progress all the same.
+                os.write(self._inherited, text.encode())
+                return
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
                 # The service manager reads soon, and the node must not wait for it.
                 sender.setblocking(False)
-                if inherited is None:
-                    sender.connect(self._address)
-                sender.send(text.encode())
+                sender.sendto(text.encode(), self._address)
         except OSError as error:
             logger.warning("not_notified", message=text.partition("\n")[0], reason=str(error))

@@ -224,8 +224,9 @@ def own_named_sockets() -> list[str]:
 
 
 async def test_no_other_program_can_report_for_a_worker() -> None:
-    """Claim: what a worker reports is heard, and there is no socket by whose name another user of the machine could
-    report in its place. Method: the supervisor's side and a worker's notifier; the list of this machine's sockets."""
+    """Claim: what a worker reports is heard, also if it can open no file, and there is no socket by whose name another
+    user of the machine could report in its place. Method: the supervisor's side and a worker's notifier; the list of
+    this machine's sockets."""
     reloaded = trio.Event()
     watch = supervisor.WorkerWatch("w00", 60.0, kill=lambda: None, end_reload=reloaded.set)
     worker = Notifier(dict(watch.environment))
@@ -234,8 +235,13 @@ async def test_no_other_program_can_report_for_a_worker() -> None:
             nursery.start_soon(watch.run)
             await trio.testing.wait_all_tasks_blocked()
             assert own_named_sockets() == []
-            worker.reloading()
-            worker.ready()
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            try:
+                worker.reloading()
+                worker.ready()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             await reloaded.wait()
             nursery.cancel_scope.cancel()
     watch.close()
