@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import trio
@@ -159,7 +160,9 @@ async def test_a_frame_that_waits_for_room_still_has_its_time(monkeypatch: pytes
     async with serve(limits=ConnectionLimits(frame_s=0.3)) as server:
         for _ in range(3):
             peer = await server.peer(HEAD)
-            await peer.stream.send_all(peer.frame((local("echo"),), bytes(200_000))[:-1])
+            # On a slow machine, the connection ends before all of it is sent.
+            with suppress(trio.BrokenResourceError):
+                await peer.stream.send_all(peer.frame((local("echo"),), bytes(200_000))[:-1])
         await wait_until(lambda: server.transport.statistics().closed.get("slow_frame") == 3)
         good = await server.peer(HEAD)
         await good.send((local("echo"),), b"small frames are read all the same")
