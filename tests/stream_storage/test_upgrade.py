@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
 
-import stream_node.node.services  # noqa: F401  (its packages define their tables)
 from stream_storage.errors import DatabaseTooNew, DatabaseTooOld, MigrationFailed, NoRoomToUpgrade, StorageBusy
 from stream_storage.failpoint import SITES
 from stream_storage.schema import metadata
@@ -34,6 +34,10 @@ from stream_storage.sqlite.schema import SCHEMA_VERSION, create_statements
 from stream_storage.sqlite.session import SqliteSession
 from tests.support.backups import WORDS, put, store, stored_streams
 from tests.support.data_dir import stored_messages
+
+# These modules, and what they import, define their tables.
+for module in ("block_node.backfill.targets", "block_node.persist.schema", "stream_node.node.services"):
+    import_module(module)
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("upgrade_child.py")
