@@ -95,7 +95,8 @@ def _logged(node: ast.Call, chosen: dict[str, list[str]]) -> tuple[list[str], as
     if levels and node.args:
         return levels, node.args[0]
     if isinstance(node.func, ast.Attribute) and node.func.attr == "log" and len(node.args) > 1:
-        return _levels(node.args[0], chosen), node.args[1] if _levels(node.args[0], chosen) else None
+        levels = _levels(node.args[0], chosen)
+        return levels, node.args[1] if levels else None
     return [], None
 
 
