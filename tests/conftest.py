@@ -79,6 +79,8 @@ SOAK_S_MAX = float(os.environ.get("SOAK_S_MAX", "3600"))
 """Of one soak test."""
 BEGIN_UNTIL_S = float(os.environ.get("BEGIN_UNTIL_S", "inf"))
 """Tests that would begin later than at this Unix time are skipped: CI is bounded so, also on a slow machine."""
+SKIPPED_FILES = os.environ.pop("SKIPPED_FILES", "")
+"""A file that gets the names of the files in which something was skipped; not for a pytest that a test starts."""
 
 SPARK_S_MAX = 600.0
 """Of one test of Spark. A test that ends in the middle of a call to the JVM spoils the session for all after it."""
@@ -227,10 +229,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, counts in sorted(reasons.items(), key=lambda each: -each[1].total()):
         told = (f"{count} {what}{'s' if count > 1 else ''}" for what, count in sorted(counts.items()))
         terminalreporter.line(f"{', '.join(told)}: {reason}")
-    if to := os.environ.get("SKIPPED_FILES"):
+    if SKIPPED_FILES:
         # Names of tests would not do: pytest's --last-failed does not find those that have passed.
         names = sorted({report.nodeid.partition("::")[0] for report in skipped})
-        with Path(to).open("a", encoding="utf-8") as file:
+        with Path(SKIPPED_FILES).open("a", encoding="utf-8") as file:
             file.writelines(f"{name}\n" for name in names)
 
 

@@ -17,6 +17,7 @@ import os, pathlib, pytest
 def note(file):
     with open(pathlib.Path(os.environ["NOTES"], pathlib.Path(file).name), "a") as notes:
         print(os.environ.get("PYTEST_XDIST_WORKER", "alone"), file=notes)
+assert "SKIPPED_FILES" not in os.environ, "a pytest that a test starts would add to this run's"
 """
 THREE = NOTE + "@pytest.mark.parametrize('n', range(3))\ndef test(n): note(__file__)\n"
 FILES = {
