@@ -2,8 +2,8 @@
 
 `docs/block-manager.md` explains how to use it, and answers the questions that the RFC leaves open.
 
-`open_store` opens a store on disk. A program that opens the database itself takes `CommitStore` and a `Transactions`
-from here first, which adds a table to the schema. The database is loaded only when one of these names is used.
+`open_store` opens a store on disk. A program that opens the database itself imports `CommitStore` and a `Transactions`
+from here first: this adds a table to the schema. Modules for databases are loaded only when one of these names is used.
 """
 
 from typing import TYPE_CHECKING, Any

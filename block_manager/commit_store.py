@@ -64,7 +64,7 @@ PAGE_IDS: Final = 64
 """The number of block ids, or of blocks, that one query returns while somebody iterates over the blocks of a store."""
 
 CACHED_BLOCKS_MAX: Final = 256
-"""The default maximum number of blocks in the cache. Most forks are shorter, and so many blocks use little memory."""
+"""The default maximum number of blocks in the cache. Most forks are shorter, and these blocks use little memory."""
 
 WALKS_MAX: Final = 8
 """The number of walks along the store that read ahead at the same time."""

@@ -1,7 +1,7 @@
 """Chooses the heaviest branch of a tree of blocks that arrive in any order: `ForkChoice`.
 
-It holds what is needed, and releases what is not, so that a program that uses it needs no references of its own. It
-does not check the contents of blocks.
+`ForkChoice` holds the blocks that are needed and releases the others, so a program that uses it needs no references of
+its own. It does not check the contents of blocks.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class BlockStore(Protocol):
 
 
 def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
-    """Raises BlockStoreError if new blocks are no branch that continues a store's head; None: any branch may begin."""
+    """Raises BlockStoreError if new blocks do not form a branch that continues a store's `head`, if there is one."""
     if not blocks:
         return
     try:

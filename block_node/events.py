@@ -111,8 +111,8 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
 
 class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
-    """A whole block must be verified: from another node, or sent again by a publisher (`publish.mending`). It must have
-    one of `roots`, which the footer of the next block names, or the end of the chain. Empty if unknown."""
+    """A whole block must be verified: from another node, or sent again by a publisher (`publish.mending`). roots: the
+    block must have one of these, by the footer of the next block or the end of the chain; empty if unknown."""
 
     block_number: int
     items: list[bytes]

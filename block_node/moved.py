@@ -24,7 +24,7 @@ def refuse_publisher(message: Message) -> bytes:
 
 
 def refuse_subscriber(message: Message) -> bytes:
-    """Returns the payload that refuses a subscription. Raises ProtocolError if the message is none."""
+    """Returns the payload that refuses a subscription. Raises ProtocolError if the message opens none."""
     request, _ = opening_of(SUBSCRIBE.decode_request(message.payload))
     return SUBSCRIBE.encode_response(SubscriptionEnded(request.request_id, 0, SubscribeStatus.ERROR, MOVED))
 

@@ -1,9 +1,9 @@
 """The plugin that verifies blocks while their items arrive, and publishes the results. The checks are in `blocks`.
 
 Blocks from publishers continue the chain and are verified in the order of their numbers. A block from a backfill is
-verified as a whole: like a block from a publisher if it is the next block of the chain, else on its own: it must have
-the root hash that the next block names. If a block could not be stored, or if the node or this plugin failed, the chain
-is reset to the last block on disk.
+verified as a whole: if it is the next block of the chain, like a block from a publisher; else on its own, and it must
+have the root hash that the next block names. If a block could not be stored, or if the node or this plugin failed, the
+chain is reset to the last block on disk.
 """
 
 from __future__ import annotations

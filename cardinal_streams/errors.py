@@ -9,8 +9,8 @@ class CardinalError(ValueError):
 
 
 class MessageError(CardinalError):
-    """A key and a value are not a message of the Cardinal Streams protocol. `offset` is the position of the first
-    invalid byte, from the start of the `part`, "key" or "value"."""
+    """A key and a value are not a message of the Cardinal Streams protocol. `offset`: where the error is in the `part`
+    ("key" or "value"), in bytes; 0 if unknown."""
 
     def __init__(self, what: str, part: str, offset: int = 0) -> None:
         super().__init__(what, part, offset)

@@ -31,7 +31,7 @@ class TopicSummary(msgspec.Struct):
 class Summary(msgspec.Struct):
     """The summary of a recording or of a list of blocks."""
 
-    blocks: int = 0  # complete ones, whose entries `values` and `deletes` count
+    blocks: int = 0  # complete ones; `values` and `deletes` count their entries
     values: int = 0
     deletes: int = 0
     messages: int = 0

@@ -10,7 +10,7 @@ import msgspec
 class Payload(msgspec.Struct, frozen=True, kw_only=True):
     """A block as the application gives it to a producer (specification, "Message Payloads").
 
-    `hash`, `parent`: 32 bytes each. `number`, `weight`: unsigned integers of 64 and 256 bits.
+    `hash`, `parent`: 32 bytes each. `number`: from 0 to 2^63 - 1. `weight`: from 0 to 2^256 - 1.
     `updates`, `deletes`: the new value of each changed key, and the deleted keys.
     `sub_batches`: by path, the ids of 32 bytes of the parts of the block that are sent separately."""
 

@@ -1,7 +1,7 @@
 """Compares the chains of the source nodes with each other and with the stored chain, by the root hash of one block: two
 nodes with the same root hash for a block have the same chain up to it. No I/O.
 
-The stored chain decides which source node has another one. While the node is empty, the operator decides: by the root
+The stored chain decides which source node has another chain. While the node is empty, the operator decides: by the root
 hash of a known block, or by the checks of proofs (an address book). Without either, source nodes with different chains
 are all left alone, because nothing says which of them is right.
 """
@@ -26,8 +26,8 @@ class Opinion(NamedTuple):
 
 
 def common_block(ranges: Iterable[BlockRanges]) -> int | None:
-    """Returns the highest block that all of them have, or the block below it if they have that too, because the root
-    hash of the newest block of a chain is not always certain."""
+    """Returns the highest block in all `ranges`, or the block below it if all have that too, because the root hash of
+    the newest block of a chain is not always certain. None: no block is in all."""
     first, *others = ranges
     common = first.copy()
     for other in others:

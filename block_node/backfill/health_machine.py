@@ -44,8 +44,8 @@ class SourceStatistics(msgspec.Struct, frozen=True):
 
 
 class SourceHealth:
-    """The health of one source node, see `SourceStatistics`. is_heard: whether it answered when it was last asked which
-    blocks it has. is_excluded: whether its blocks are not fetched, because it has another chain."""
+    """The health of one source node, see `SourceStatistics`. has_answered: whether it answered when it was last asked
+    which blocks it has. is_excluded: whether its blocks are not fetched, because it has another chain."""
 
     def __init__(self, setting: SourceSetting) -> None:
         self.setting = setting

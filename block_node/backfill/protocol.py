@@ -54,8 +54,7 @@ class BackfillSource(msgspec.Struct, frozen=True):
 #   gaps_detected: uint  blocks_fetched: uint  blocks_stored: uint  fetched_bytes: uint  fetch_errors: uint
 #   persistence_failures: uint  given_up: uint  sources: list<BackfillSource> }
 class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer, with the fields of `BackfillStatistics` and `Counters`. state: 0 idle, 1 running, 2 the last run
-    could not fetch all blocks, 3 off because no source node is configured. gaps: the first 1000."""
+    """The fields of `BackfillStatistics` and `Counters`. state: a `BackfillStatus`. gaps: the first 1000."""
 
     request_id: bare.UInt
     state: bare.UInt

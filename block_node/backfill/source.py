@@ -38,8 +38,8 @@ class RunningFetch(Protocol):
 
 
 class BlockSource(Protocol):
-    """The interface of a source of blocks. Besides `RouteSource`, one could use the gRPC services of the reference
-    block node (facts/block_node.md §1)."""
+    """The interface of a source of blocks: `RouteSource` over an Ockam route, or `GrpcSource` over the gRPC services of
+    the reference block node (facts/block_node.md §1)."""
 
     def ask_status(self, on_done: StatusDone) -> None: ...
 

@@ -63,7 +63,7 @@ class BackfillState:
     make_source: creates a source node from its setting. None means one over an Ockam route, or over gRPC.
     make_tls: makes the TLS of a connection to a source whose scheme is `grpcs`.
     newest_known: the highest block that publishers have announced.
-    unknown: by the last search, why nobody knows which blocks exist; empty if a source node said it. None at first.
+    unknown: why the last search could not find out which blocks exist; empty if it could. None before a search.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ class ChainState(msgspec.Struct, frozen=True):
 
     def advanced(self, result: BlockResult, claims_max: int) -> ChainState:
         """Returns the state after one more, checked block. Raises VerificationFailed if too many claims wait."""
-        # The footer of this block was not checked, so the most likely root hash of the last block is taken.
+        # If `open` is set, the footer of this block was not checked: the most likely root hash before it counts.
         chain = self.settled(self.open[0].root, result.rules) if self.open else self
         # The tree grows only by a certain root hash. After a block without any root hash, the tree is unknown.
         peaks = chain.peaks

@@ -328,7 +328,7 @@ class ClientPublishSession:
                 self._on_compared(number)
                 self._on_settled()
             elif not (isinstance(error, BlockNotCompared) and self._machine.offer_again(number)):
-                # The node may have lost the bytes of a block. If it has deleted the block, it declines it again.
+                # The node may have lost the bytes of the block. So the block is sent again, once, before this error.
                 self._end(error)
                 return
             if not left:

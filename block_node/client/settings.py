@@ -20,7 +20,7 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
     - kept_blocks_max: the maximum number of blocks that wait for an acknowledgement. At this number `send` waits.
     - kept_bytes_max: the maximum total size of these blocks in bytes. `send` waits if a further block exceeds it.
     - answer_s_max: if an acknowledgement is due and the node sends nothing for this many seconds, the session ends.
-    - give_up_s: the publisher fails after this many seconds without an acknowledgement. None: never.
+    - give_up_s: the publisher fails if no block is acknowledged, sent or compared for this many seconds. None: never.
     - refusals_max: the publisher fails after this many refusals of one block. With 1 it never sends a refused
       block again.
     - reconnect: the delays between two sessions with nodes.

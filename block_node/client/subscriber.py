@@ -204,8 +204,8 @@ class Subscription:
         return self._end is not None and self._next is not None and self._next > self._end
 
     def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Notes the first block at this node; None if it has none. Raises DamagedAnswer if blocks came to an empty node
-        just now: this subscription could miss its first ones."""
+        """Notes the first block at this node; None if it has none. Raises DamagedAnswer if a node that was empty has
+        just got blocks: this subscription could miss the first of them."""
         if number is None:
             self._found_empty.add(node)
         elif asked is None and node in self._found_empty and self._next is None:

@@ -32,7 +32,7 @@ SERVICES = {
     "access": "BlockAccessService",
     "status": "BlockNodeService",
 }
-"""The services about blocks, by the names that an address of the door has them by (`read_services`)."""
+"""The services about blocks, by the names that stand for them in an address of the door (`read_services`)."""
 ASK_BYTES_MAX = 64 * 1024
 """The largest request of a reader. Those of real readers have some bytes."""
 

@@ -1,7 +1,7 @@
 """Reads the `.proto` files of the door, for its messages (`block_node.grpc.messages`) and for reflection.
 
 It reads what those files use of the language: messages, enums and services, `oneof`, `repeated`, comments on lines of
-their own. Every name of a type is written as it is declared, and is unique in its file.
+their own. A type is named as it is declared. Names of messages are unique in a file, those of enums in their message.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Declaration:
 
 
 class ProtoFile:
-    """One file. package: of its names. types: its messages and enums by the name of their declaration."""
+    """One file. package: the package of its names. types: its messages by their names, and its enums by their paths."""
 
     def __init__(self, name: str, text: str) -> None:
         """Raises ValueError for a text that has other things than those above."""

@@ -158,7 +158,6 @@ class ChainLog:
             session.execute(sql.CLEAR_DAMAGED, (self.chain, block.number))
             if self._write_again(session, block, time_us):
                 return StoredBlock(known, True, self._stream_id(session), mended_bytes)
-            # The block does not fit into its place, so it is stored like a new one.
             self._forget(session, known)
             known = None
         # 2. A block that is stored already must be the same block.

@@ -27,7 +27,7 @@ class PublishView(msgspec.Struct, frozen=True):
 
     - last_block: the highest block up to which all blocks are verified and durable.
     - next_durable: the lowest block that is not durable: after `last_block`, or the first block of an empty node.
-    - taken: the blocks above `last_block` that are already durable or in flight.
+    - taken: the blocks above `last_block` that are durable, in flight, or backfilled and being stored.
     - crowded: whether the blocks in flight have reached a limit, so that only the lowest missing block is accepted.
     """
 

@@ -1,5 +1,5 @@
 """Keeps the root hashes of durable blocks that are not acknowledged yet, and the session that sent each block. No I/O.
-By them, a publisher notices if the node stored another block with the same number."""
+They show a publisher whether the node has stored another block with the same number."""
 
 from __future__ import annotations
 

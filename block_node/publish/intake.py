@@ -1,6 +1,5 @@
-"""PublisherIntake: what a publisher's session does with its requests, in whatever protocol they came.
-
-It tells the publish machine and the mending of blocks. The session reads the protocol, and writes the answers.
+"""PublisherIntake: handles the requests of a publisher's session, whatever its protocol is. It passes them to the
+publish machine and to the mending of blocks. The session reads the protocol, and writes the answers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ logger = structlog.get_logger(__name__)
 
 
 class PublisherIntake:
-    """The requests of one publisher. session: what mending answers. peer: for the log.
+    """The requests of one publisher. session: gets the answers of mending. peer: its name in the log.
 
     The caller calls `PublishRunner.perform` after `items`, `block_end` and `stream_end`.
     """

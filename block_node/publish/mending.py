@@ -1,4 +1,4 @@
-"""Takes blocks from publishers whose stored bytes are damaged or gone, and has them verified and stored again.
+"""Takes a block again from its publisher if the stored bytes are damaged or gone, to be verified and stored again.
 
 The node has acknowledged such a block, so its publisher offers a duplicate. The answer DuplicateBlock
 (specs/block_publish.md, "Base Protocol") comes only when the block is stored again, so that the publisher sends the
@@ -24,7 +24,8 @@ from block_node.publish.limits import PublishLimits
 from block_node.publish.refusals import status_of
 
 BYTES_MAX = 128 * 1024 * 1024
-"""The largest message of the reference block node. Backfill has a bound of its own."""
+"""The most bytes of the block. The largest message of the reference block node is smaller; backfill has its own
+bound."""
 
 FindRoots = Callable[[int, Callable[[tuple[bytes, ...] | None], None]], None]
 """Passes on the root hashes of which a stored block must have one: empty if any may come, None if nobody knows now."""
@@ -91,7 +92,7 @@ class Mending:
 
     def finish(self, session: MendingSession) -> None:
         """Has the block verified when the session has sent all of it."""
-        # After the end of a block, a second one says nothing.
+        # A second end of the same block is ignored.
         if session is not self._session or not self._items:
             return
         number, items, size_bytes = self._number, self._items, self._size_bytes

@@ -209,7 +209,7 @@ class PublishMachine:
         return verdict
 
     def items(self, publisher: PublisherState, items: list[bytes], piece: Piece, now_s: float) -> None:
-        """Handles items that do not begin with a header. Raises RequestRefused if they are out of order."""
+        """Handles items that do not begin with a header. Raises InvalidPublishRequest if they are out of order."""
         session = publisher.session
         if session.items(piece) is Action.ADD:
             assert session.block_number is not None, "a session that adds items receives a block"
@@ -217,7 +217,7 @@ class PublishMachine:
 
     def block_end(self, publisher: PublisherState, number: int, now_s: float) -> Action:
         """Handles the end of a block, and returns the action of the session: NOTE and COMPLETE_AND_NOTE are to be
-        logged. Raises RequestRefused if the last piece of an item has not arrived."""
+        logged. Raises InvalidPublishRequest if the last piece of an item has not arrived."""
         current = publisher.session.block_number
         action = publisher.session.block_end(number)
         if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:

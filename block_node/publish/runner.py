@@ -39,7 +39,7 @@ class PublishRunner:
     the caller calls `perform`. `call_later` is that of the service's worker. If that worker fails, its scheduled calls
     are lost, and the next tick of the new worker makes up for them.
 
-    unread_bytes: the sizes of the large requests of which sessions have handed on a part only."""
+    unread_bytes: the total size of the requests that sessions have not handed on completely."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class PublishRunner:
         return self.machine.may_read(publisher, self._has_room)
 
     def may_begin(self, publisher: PublisherState) -> bool:
-        """Whether to take a request from this publisher that may be large. The rest of large ones counts like what
-        waits for the plugins; but the block that all others wait for is always read."""
+        """Whether to take a request, perhaps a large one, from this publisher: not while `unread_bytes` has reached its
+        limit, except for the block that all others wait for."""
         blocks = self.machine.blocks
         has_place = self.unread_bytes < self.limits.queued_bytes_max or blocks.has_gap
         return (has_place or publisher.session.block_number == blocks.next_to_verify) and self.may_read(publisher)
@@ -137,7 +137,7 @@ class PublishRunner:
         machine.forward_due = False
         if self._forwarded_items >= limit:
             return
-        # Others have run since. Also without more items the rest is over: only then does the node read on.
+        # Other workers have run since the last slice, so the pause is over, even without more items to forward.
         self._is_resting = False
         block = machine.blocks.find_to_forward()
         if block is None:

@@ -75,7 +75,8 @@ class AccessService(Worker):
         return BlockAccessStatistics(dict(self._answers), self._sent_bytes)
 
     def hand_over(self) -> list[Message]:
-        """Returns the requests that wait, and serves them no more, but for the one whose block is being read."""
+        """Returns the waiting requests, which are served no more. A request whose block is being read is still
+        served."""
         waiting = [message for message, _ in self._waiting]
         self._waiting.clear()
         return waiting

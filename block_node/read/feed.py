@@ -1,6 +1,6 @@
 """BlockFeed: reads the blocks of a subscription from the store, in order and each once. It sends nothing.
 
-Its taker gets the stored bytes of each block, in parts that are not cut between items.
+Its taker gets the stored bytes of each block in parts, which can begin and end within an item.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BlockFeed:
         return self._waits_from_s is not None
 
     def go_on(self) -> None:
-        """Reads on, if nothing is being read and there is room. Called when a block was stored, and for room."""
+        """Reads on, if nothing is being read and there is room. Called when a block was stored or there is room."""
         if self._is_over or self._reading or not self._taker.has_room():
             return
         end, first = self._plan.end, self._store.available.first

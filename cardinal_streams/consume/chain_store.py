@@ -1,12 +1,12 @@
 """The chain of a consumer on disk: a block manager over a commit store, with the checkpoint in the same transactions.
 
 The commit store has the branch up to the last update that the application has finished; blocks of later updates are in
-memory. The manager holds the newest block of each, so it drops none that is still to be stored or undone. The branch in
-the store never gets shorter: after a `Revert`, its end is left over until other blocks replace it, and only the saved
-state (`SavedChain.tip`) says where the chain ends.
+memory. The manager holds the newest block of each update, so it drops no block that must still be stored or undone. The
+branch in the store never gets shorter: after a `Revert`, its end is left over until other blocks replace it, and only
+the saved state (`SavedChain.tip`) says where the chain ends.
 
-A block has the hash as its id, in hexadecimal. If the manager still has the same block at another place, as with the
-end that is left over, the id has a `~` at its end."""
+The id of a block is its hash in hexadecimal, with a `~` at its end if the manager still has the same block after
+another parent, such as the end that is left over."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STATES: Final = "chain state"
 """The name of the store whose only block is the saved state. Its number counts the saves."""
 MOVED: Final = "~"
 UNSAVED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""So many bytes of finished blocks are saved at once, without waiting for the interval."""
+"""When the finished blocks have this size, they are saved at once, without waiting for the interval."""
 PAGE_BLOCKS: Final = 64
 """The number of blocks that an iteration over a branch reads at a time, as many as a commit store reads together."""
 
@@ -84,8 +84,7 @@ class BlockBody(msgspec.Struct, frozen=True):
 
 class SavedChain(msgspec.Struct, forbid_unknown_fields=True):
     """The saved state, as JSON in the only block of the store `chain state`. `tip`: the id of the last finished block,
-    None if there is
-    none. The other fields say whose chain this is."""
+    None if there is none. `application`, `default_topic` and `tracked` say whose chain this is."""
 
     version: int
     application: str
@@ -105,8 +104,8 @@ _encode = bare.Encoder(BlockBody).encode
 
 
 class _Delivered(msgspec.Struct, eq=False):
-    """An update that the application has. `tip`: the id of the newest block after it, known when the manager has its
-    blocks; None if there is no stored block. `undone`: the newest block before it, held until the update is saved."""
+    """An update that the application got. `tip`: the id of the newest block after it, None if there is none; set when
+    the manager has its blocks. `undone`: if it goes back, the newest block before it, held until it is saved."""
 
     event: Event | None
     tip: str | None = None
@@ -270,7 +269,7 @@ class KeptChain:
                     self._manager.persist(done.tip, STORE)
         except (StorageError, BlockStoreError) as error:
             cause = error.__cause__ if isinstance(error, BlockStoreError) else error
-            # What the application did wrong is raised as it was.
+            # An error of the application's function, or `CheckpointTaken`, is raised unchanged.
             if problems and isinstance(cause, OperationFailed):
                 raise problems[0] from None
             if isinstance(error, StorageError):
@@ -279,18 +278,18 @@ class KeptChain:
         self._state = state
 
     def _go_back(self, event: Event, base: bytes) -> tuple[tuple[CompleteBatch, ...], str | None]:
-        """Moves the delivered chain back to the block `base`, if it is here, or else to before its first block. Returns
-        what that removes, and the block that was the newest, which stays held."""
+        """Moves the delivered chain back to the block `base`, or to before its first block if `base` is not here.
+        Returns the removed blocks, and the id of the block that was the newest, which stays held."""
         self._put_pending()
         before, found = self._held, self._find_id(base)
         stored: list[Block] = []
         if before is not None:
             stored = list(self._manager.branch(before) if found is None else self._manager.branch_diff(before, found))
-            # A chain that began above the ancestor is removed as a whole. One that has blocks below it has another
-            # block in its place.
+            # A chain that began above the ancestor is removed as a whole. A chain that reaches down to the ancestor's
+            # number must have the ancestor.
             if found is None and isinstance(event, Revert) and stored[-1].number <= event.number:
                 raise ChainStoreMismatch(f"a reorg goes back to block {base.hex()}, which is not on its chain")
-        # The hold of the newest block goes to the caller.
+        # The block that was the newest stays held until the update is saved.
         if found is not None:
             self._manager.ref_block(found)
         self._held, self.tip = found, None if found is None else base
@@ -308,7 +307,7 @@ class KeptChain:
             is_new = not self._manager.contains(blocks[-1].block_id)
             self._manager.put(blocks)
         except BlockConflict:
-            # Such a block follows another one now, as when the chain goes back to before its first block and returns.
+            # The manager has a block after another parent: the chain can go back before its first block, and return.
             known = self._manager.get([block.block_id for block in blocks])
             blocks = self._blocks_of(batches, {block.block_id: block for block in known if block is not None})
             is_new = not self._manager.contains(blocks[-1].block_id)
@@ -327,7 +326,8 @@ class KeptChain:
         del self._pending[: len(pending)]
 
     def _blocks_of(self, batches: Sequence[CompleteBatch], known: Mapping[str, Block]) -> list[Block]:
-        """Returns the blocks that follow `_held`. known: blocks whose ids only the same blocks may have."""
+        """Returns the blocks that follow `_held`. known: the manager's blocks by id; a different block gets another
+        id."""
         blocks: list[Block] = []
         previous = self._held or NULL_BLOCK_ID
         for batch in batches:

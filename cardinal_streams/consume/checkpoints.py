@@ -83,7 +83,7 @@ class NodeCheckpoints:
         if before and before[0] not in self._last:
             raise CheckpointTaken(self.client_id)
         text = format_checkpoint(checkpoint)
-        # A text whose push fails can be stored all the same, or not: then the one before stays the last.
+        # If the push fails, either this text or the one before is the last.
         self._last = (*before, text)
         await stream.push(text)
         self._last = (text,)

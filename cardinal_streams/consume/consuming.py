@@ -10,8 +10,8 @@ They run on any transport, under trio or asyncio. The program calls `done()` on 
 A checkpoint is the state after the last item that was done. It is saved every `save_interval_s` seconds if items were
 done meanwhile, and when the `async with` block ends without an exception. After a crash, the items that were done since
 the last save are returned again. To process every update exactly once, an application either gives `consume` a
-`chain_store`, and what it writes to `done`, or stores `updates.checkpoint()` in its own database, in the transaction
-that applies the update."""
+`chain_store` and `done` a function with its writes, or stores `updates.checkpoint()` in its own database, in the
+transaction that applies the update."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ class Update:
         """Notes that the application has finished this update and all earlier ones. Raises ValueError if called
         twice.
 
-        `write`: with a chain store, a function that gets the connection to its database, and writes what the update
-        changes in tables of the application: exactly once, since it is called in a thread, inside the transaction that
-        saves the update. It must neither commit nor roll back. An exception of it ends the iteration, and nothing of
-        that transaction is stored."""
+        `write`: with a chain store, a function that gets the connection to the store's database, and writes the
+        application's own changes for this update. It runs in a thread, inside the transaction that saves the update, so
+        these changes are stored exactly once. It must neither commit nor roll back. If it raises an exception, the
+        iteration ends with it, and nothing of that transaction is stored."""
         self._finish(self.event, write)
 
 
@@ -173,7 +173,7 @@ class Updates(Consumption[ChainConsumer, Update]):
         return self._chain().branch(tip, exclude)
 
     def finish(self, event: ChainUpdate | Revert, write: Write | None) -> None:
-        """Takes what `Update.done` says."""
+        """Does the work of `Update.done`."""
         if write is not None:
             self._chain()
         self.machine.done(event)
@@ -218,7 +218,7 @@ class Updates(Consumption[ChainConsumer, Update]):
         # 1. The age counts from the beginning of the reorg, the silence from its last message.
         if before is None or before.hash != self._reorg.hash:
             self._reorg_began_s = now_s
-        # While the application has too many unfinished updates, the silence is not the channel's.
+        # While the application has too many unfinished updates, the channel is not read, so its silence does not count.
         if before != self._reorg or not self.machine.feeds.channels:
             self._reorg_read_s = self._reorg_reported_s = now_s
         # 2. Ask for the ends of the resting topics, so that the lags grow while the reorg lasts.
@@ -229,7 +229,7 @@ class Updates(Consumption[ChainConsumer, Update]):
             except ClientError as error:
                 if not error.retriable:
                     raise
-                # The silence is that of the node, which may start again.
+                # The node is silent, not the channel, and the node may start again.
                 self._reorg_read_s = self._reorg_reported_s = now_s
             self._check_due_s = now_s + min(REORG_CHECK_S, self.reorg_timeout_s)
         # 3. Report the silence, and end a reorg whose producer is gone: the normal feed must not rest for ever.
@@ -284,7 +284,8 @@ async def consume(
     `chain_store`: keeps the chain with all its blocks, in a folder or, by `block_manager.Transactions`, in an SQLite
     database that the program has opened. It is `store`, too: the checkpoint is saved in the same transaction as the
     blocks. Raises `StorageError` if it cannot be opened (another process has it open), `ChainStoreMismatch` if it does
-    not fit, and `BlockStoreError` (`block_manager`) if it cannot be read or written. A `StreamRemade` is raised, too.
+    not fit, `BlockStoreError` (`block_manager`) if it cannot be read or written, and `StreamRemade` instead of the
+    event.
 
     `wanted`: by block number, the only hash that is accepted for this number.
     `tracked`: the entries of blocks that are wanted. Only the topics that can have them are read.
@@ -403,7 +404,7 @@ async def _known(
             if on_event is not None:
                 on_event(StreamRemade(*split_source(source), offset))
         return Checkpoint(start=start, created=created)
-    # The channel of a reorg that was deleted, too, says nothing about one that has its name now.
+    # A reorg channel, too, can have been deleted and made again. Then it is read from its beginning.
     channels = {source_of(reorg_topic(topics[0], reorg.hash), 0): reorg for reorg in checkpoint.open_reorgs}
     now = await transport.created([split_source(source)[0] for source in channels])
     open_reorgs = tuple(

@@ -71,7 +71,7 @@ class DropReason(enum.Enum):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A block was dropped. `offsets`: where its messages are. Those dropped for the reason OLD are only counted."""
+    """A block was dropped. `offsets`: where its messages are. Blocks dropped for the reason OLD are only counted."""
 
     hash: bytes
     number: int

@@ -35,8 +35,8 @@ class CloseReorgChannel(msgspec.Struct, frozen=True):
 
 
 class ReadAgain(msgspec.Struct, frozen=True):
-    """The I/O code must read the normal feed (the application's topics) again, or the reorg channel of `ancestor`,
-    because it needs blocks that were dropped: to save memory, or for a reorg that ended lighter than these blocks.
+    """The I/O code must read the normal feed (the application's topics), or the reorg channel of `ancestor`, again,
+    because it has needed blocks that were dropped to save memory, or removed by a reorg that ended lighter.
 
     `position`: by source, the offset at which reading begins; a source that is missing begins at its earliest message.
     """
@@ -120,7 +120,7 @@ class OpenReorg(msgspec.Struct, frozen=True):
     number: int
     offset: int = 0  # where reading the reorg's channel begins
     is_begun: bool = False  # whether the application has gone back, and the section has not ended
-    removed_weight: int = 0  # of the heaviest block removed then; those have returned unless `is_begun`
+    removed_weight: int = 0  # of the heaviest block removed; if not `is_begun`, the removed blocks return
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +130,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `start`: the last block that the application finished.
     `position`: where reading the normal feed continues.
-    `history`: where reading the channels of finished reorgs continues, by `receive_history`: blocks can still be
-    needed.
+    `history`: where old messages of reorg channels are read again (`receive_history`), for blocks that are needed.
     `finished_reorgs`: the common ancestors of the reorgs of which a section has ended, complete or not.
     `read`: the offset up to which a source was read before the restart. Messages before it arrive again, and count only
     if their block is in `needed` (see the module `reread`).

@@ -82,7 +82,7 @@ class ChainConsumer:
         self._head_before: Start | None = None
         # The chain at the end of the log, and the sets of blocks that have waited there with this chain.
         self._states_seen: tuple[frozenset[bytes], set[frozenset[bytes]]] = (frozenset(), set())
-        # By source, the offset up to which it must be read again until the chain has all blocks that it had.
+        # By source, the offset up to which the source must be read again before the chain has all blocks that it had.
         self._to_reread = {
             source: end for source, end in checkpoint.read.items() if checkpoint.position.get(source, end) < end
         }

@@ -18,7 +18,7 @@ class TreeNode:
     def __init__(
         self, hash_: bytes, number: int | None, parent: bytes | None, weight: int, batch: CompleteBatch | None
     ) -> None:
-        # A block that is known only as the parent of another has no number, and without contents, no batch.
+        # Without the block's contents there is no batch, and no number if the block is known only as a parent.
         self.hash = hash_
         self.number = number
         self.parent = parent

@@ -46,7 +46,7 @@ class HeldChain:
         self._heights[node.hash] = self._heights[self._nodes[-1].hash] + 1
         self._nodes.append(node)
         dropped = None
-        # One more block that reorgs can remove pushes the lowest node out.
+        # The lowest node leaves if more blocks follow it than reorgs can remove.
         if len(self._nodes) > self.removable_max + 1:
             dropped = self._nodes.popleft()
             del self._heights[dropped.hash]

@@ -126,7 +126,7 @@ class PendingBlock:
 
     def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Receipt, str]]:
         """Takes the Batch message, and checks all earlier messages against it while the caller iterates, to the end.
-        Yields the outcome and the name of each; an outcome other than TAKEN means that the message is not used."""
+        Yields the outcome and the name of each unused message (any outcome but TAKEN), and of some that are used."""
         self.batch = batch
         # Only prefixes that the consumer wants are counted. The others are noted to tell them from unannounced ones.
         self.room = {prefix: count for prefix, count in batch.counts.items() if prefix in tracked}

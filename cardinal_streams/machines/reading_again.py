@@ -16,7 +16,7 @@ def begin_again(
     machine: Reassembler, reread: Reread, before: Checkpoint, channels: Collection[str]
 ) -> tuple[ReadAgain, Checkpoint, Reread, dict[str, int]]:
     """Begins to read again for blocks that were put off. Returns the event; `before` and `reread` as they are from now
-    on; and by channel, from where it must be read again."""
+    on; and the offsets at which reorg channels must be read again, by source."""
     # How far each source was read, before the machine forgets it.
     seen = machine.high_water()
     known = before.position | {source: offset + 1 for source, offset in seen.items()}

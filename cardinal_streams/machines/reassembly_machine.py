@@ -59,7 +59,7 @@ from cardinal_streams.prefixes import TRACK_ALL, Tracked
 from cardinal_streams.recent import RecentMap
 
 NOTHING: tuple[ReassemblyEvent, ...] = ()
-# The number of further messages that may add to a recall, so that many blocks are read again at once.
+# Blocks to be recalled wait for this many further messages, so that one reading serves several of them.
 RECALL_MESSAGES = 10_000
 
 
@@ -87,11 +87,11 @@ class Reassembler:
         self.keeps_oldest = keeps_oldest
         self.put_off = PutOff(limits.finished_max)
         self._given_up: RecentMap[bytes, GivenUp] = RecentMap(limits.finished_max)
-        # At this number of blocks or of bytes there is room to read again what was put off; None if nothing was.
+        # Below this number of blocks or bytes there is room to read the put-off blocks again; None: there are none.
         self._room_at: tuple[float, float] | None = None
         # The blocks that were incomplete when the log was read to its end the last time.
         self._incomplete_before: frozenset[bytes] = frozenset()
-        # When so many messages have arrived, blocks that were given up and got a message since are read again.
+        # The number of messages at which the blocks that were given up, and got a message since, are read again.
         self._recall_at = math.inf
         # The blocks that are read again. They are not given up, so that each reading of the log completes some.
         self._read_again: RecentMap[bytes, None] = RecentMap(limits.finished_max)
@@ -177,7 +177,7 @@ class Reassembler:
         # At the end, another reading helps only if the incomplete blocks are other ones than last time.
         incomplete = frozenset(self._blocks)
         if incomplete == self._incomplete_before:
-            # All that is in memory lacks a message that the log does not have. What has no Batch may not be a block.
+            # Each block here lacks a message that the log does not have. Without a Batch, it is perhaps no block.
             return self._give_up_early()
         self._incomplete_before = incomplete
         return True
@@ -336,7 +336,7 @@ class Reassembler:
         if given_up is not None:
             self.put_off.add(victim.hash, given_up.offsets)
             self._given_up.discard(victim.hash)
-        # Half of what is there now must be free before it is read again, or the same blocks would be put off again.
+        # Half of the present memory must be free before they are read again, or the same blocks would be put off again.
         self._room_at = (len(self._blocks) / 2, self._bytes / 2)
 
     def _recall(self, block: PendingBlock, source: str, offset: int) -> None:
@@ -344,7 +344,7 @@ class Reassembler:
         given_up = self._given_up.find(block.hash)
         if given_up is None or offset <= given_up.high_water.get(source, -1):
             return
-        # Without a Batch message, the hash may not be that of a block at all.
+        # Without a Batch message, the hash is perhaps not that of a block.
         if block.batch is not None or given_up.is_open:
             self._given_up.discard(block.hash)
             self.put_off.add(block.hash, given_up.offsets)

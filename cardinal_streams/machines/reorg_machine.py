@@ -164,7 +164,7 @@ class ReorgProtocol:
 
     def settle(self, ancestor: bytes, removed_weight: int) -> None:
         """Notes the result of a section that is over. `removed_weight`: 0 if its blocks are on the chain, else the
-        weight of the chain that it had removed, and that is on the chain or returns there."""
+        weight of the blocks that it had removed, which are back on the chain or will be."""
         channel = self._channels.get(ancestor)
         if channel is not None:
             channel.weight_to_beat = removed_weight

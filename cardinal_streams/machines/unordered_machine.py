@@ -50,7 +50,7 @@ class UnorderedConsumer:
         self._machine = Reassembler(tracked, limits.reassembly)
         self._machine.resume_given_up(checkpoint.given_up, checkpoint.read)
         self._reread = Reread(checkpoint.read, checkpoint.needed)
-        # The number of messages when the last reading for what was put off began, and how many it had.
+        # The last reading of put-off blocks: messages and completed blocks at its beginning; `_again`: its messages.
         self._began_again_at = self._completed_before = 0
         self._again: int | None = 0
         self._unfinished: dict[bytes, Completed] = {}
@@ -109,14 +109,14 @@ class UnorderedConsumer:
         since = statistics.messages - self._began_again_at
         if self._again is None:
             self._again = since
-        # Otherwise the price of another reading must be small beside what was read since.
+        # Otherwise as many messages must have come since as another reading would take.
         is_useful = statistics.completed > self._completed_before
         if is_useful or since >= 2 * self._again or machine.may_read_again(at_end=True):
             self._completed_before, self._began_again_at, self._again = statistics.completed, statistics.messages, None
             machine.keeps_oldest = True
             self._read_again(out)
         else:
-            # Until then, the newest blocks come first.
+            # Until then, the newest blocks stay in memory.
             machine.keeps_oldest = False
         return out
 

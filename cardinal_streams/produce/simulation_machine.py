@@ -91,8 +91,8 @@ class _World:
         self.chain: list[Payload] = []
         self.contents: dict[bytes, dict[str, bytes]] = {}
         self.off_chain = 0
-        # In the order of sending. On a reorg's channel, each message is with the number of its producer, whose messages
-        # arrive in order; on other topics with None.
+        # The messages in the order of sending; on a reorg's channel each with the number of its producer, whose
+        # messages arrive in order, on other topics with None.
         self.sent: list[tuple[SentRecord, int | None]] = []
         self._randomness = randomness
         self._options = options

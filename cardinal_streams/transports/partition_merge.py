@@ -38,9 +38,9 @@ class PartitionCursor:
 
 
 class PartitionMerge(Generic[K]):
-    """Merges the deliveries of partitions, the oldest first. So that several messages of one partition are taken
-    together, one can be `slack_us` microseconds newer than the oldest of the others. Invariant: none is taken while
-    another partition, which could have an older one, has none that was fetched."""
+    """Merges the deliveries of partitions, the oldest first. Deliveries of one partition are taken together if they are
+    at most `slack_us` microseconds newer than the oldest one of the others. Invariant: nothing is taken while a
+    partition that may have more deliveries has none fetched."""
 
     def __init__(self, keys: Collection[K], slack_us: int = SLACK_US) -> None:
         self._parts = {key: PartitionCursor() for key in keys}

@@ -2,8 +2,8 @@
 
 The key of a message is stored with the message, and chooses its partition. The channel of a reorg is a stream with one
 partition. The module `checkpoints` saves offsets. The first client that sends to a topic decides how many partitions it
-has. Reading creates no topics. Topics and partitions that are added later are noticed within some seconds, by
-subscriptions and by producers (`stream_client.watch`)."""
+has. Reading creates a topic only if the node cannot list its streams. Topics and partitions that are added later are
+noticed within some seconds, by subscriptions and by producers (`stream_client.watch`)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class StreamTransport:
         receiver = StreamReceiver(
             self.client.session,
             starts,
-            # Without an offset there is no earlier stream that it could be of.
+            # A source without an offset has no earlier stream to compare with.
             {source: at for source, at in self._created.items() if source in position},
             stop_at_end=stop_at_end,
             page_messages=self._page_messages,
@@ -184,8 +184,8 @@ class StreamTransport:
         return (await self.client.create_partitioned(topic, wanted)).partitions
 
     def _close_outdated(self, topic: str) -> None:
-        """Forgets the publishers of a topic that was deleted, or that has more partitions by now: a key belongs to
-        another one then."""
+        """Forgets the publishers of a topic that was deleted, or that has more partitions now: a key can then belong to
+        another one."""
         if topic in self._outdated:
             self._outdated.discard(topic)
             self._watches.pop(topic).stop()
@@ -208,7 +208,7 @@ class StreamTransport:
 class StreamReceiver:
     """A `Receiver` over several partitions of streams. It returns the oldest messages first, and fetches pages ahead.
 
-    `created`: by source, when the partition was created of which the offset is, in microseconds since 1970, if known.
+    `created`: by source, when the partition of the offset was created, in microseconds since 1970, if known.
     `holes`: the number of records that were deleted before they were read."""
 
     def __init__(
@@ -257,7 +257,7 @@ class StreamReceiver:
         )
         self._next[reader], self._streams[reader] = offset, stream
         self._merge.add(reader)
-        # A reader that waits for a page then asks for those of the new partition, too.
+        # A waiting `receive_some` then asks for the pages of the new partition, too.
         self._pages.wake()
 
     async def receive_some(self) -> Sequence[Delivery]:

@@ -13,9 +13,8 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 class HealthCall(SingleRequest):
-    """Check and Watch. serves: whether a service of this name serves now; None: there is none. "" is the door.
-
-    watches: whether the call stays open. A node that stops says NOT_SERVING and ends it; no other change is told."""
+    """The calls Check and Watch. serves: whether the service of a name serves now ("" is the door); None: there is
+    none. watches: whether the call stays open until the node stops, which is the only change that it reports."""
 
     def __init__(self, call: GrpcCall, serves: Callable[[str], bool | None], *, watches: bool) -> None:
         self._call = call
@@ -41,8 +40,8 @@ class HealthCall(SingleRequest):
 
 
 class ReflectionCall(CallHandler):
-    """Describes the files of the door, so that a tool needs none. own: the file of the reflection service itself.
-    services: the whole names of those that are served here."""
+    """Describes the proto files of the door, so that a tool needs no files. own: the file of the reflection service
+    itself. services: the full names of the services at this address."""
 
     def __init__(self, call: GrpcCall, files: Sequence[ProtoFile], own: ProtoFile, services: Collection[str]) -> None:
         self._call = call

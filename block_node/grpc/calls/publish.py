@@ -112,7 +112,7 @@ class PublishCall(CallHandler):
     def may_take(self) -> bool:
         rest = self._rest
         may_read = self._runner.may_begin if rest is None else self._runner.may_go_on
-        # The plugins may have room again while they are asked for it, which admits this call.
+        # Held first: `may_read` asks the plugins for room. If they get room at once, `admit` must find this call held.
         self._hold(not self._is_over)
         if self.publisher.is_held and may_read(self.publisher):
             self._hold(False)

@@ -1,4 +1,4 @@
-"""DoorPublishers: what all publishers of the door share: who is there, who had to wait, and who was told what."""
+"""DoorPublishers: the publishers of a door, their closed windows, and when each was told that the node is behind."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class DoorPublisher(Protocol):
 
 
 class BehindTold:
-    """When each party was last told that the node is behind, over all its streams.
+    """Notes when each party was last told that the node is behind, on any of its streams.
 
-    A real publisher leaves when it is told so twice within a time (facts/grpc_peers.md §1.3), also if the second one is
-    on another stream. It goes back to the block of a ResendBlock as often as one comes.
+    A real publisher that is told so twice within a time leaves (facts/grpc_peers.md §1.3), also if it was told on two
+    streams. But it obeys every ResendBlock.
 
     Invariant: `_told_s` is in the order of its times, with at most PARTIES_MAX of them.
     """
@@ -67,7 +67,7 @@ class DoorPublishers:
             self._note_window(publisher)
 
     def windows_s(self) -> dict[str, float]:
-        """Returns for how long a publisher of each party could send nothing at the most."""
+        """Returns, by party, the longest time in seconds for which one of its publishers could send nothing."""
         for each in self.open:
             self._note_window(each)
         return dict(self._windows_s)

@@ -38,7 +38,7 @@ FILES = (BLOCK_NODE, HEALTH, REFLECTION, REFLECTION_ALPHA)
 
 
 class GrpcPlugin(Plugin):
-    """Tells subscriptions of the events of the node. It holds nobody up: they read stored blocks."""
+    """Passes events of the node on to subscriptions. It delays nobody, because subscriptions read stored blocks."""
 
     name: ClassVar[str] = "grpc"
     gating: ClassVar[bool] = False
@@ -193,7 +193,7 @@ class GrpcServices:
 
 
 class BlockMethod(NamedTuple):
-    """A method of the door. open: makes the handler of a call. message_bytes_max: of a request.
+    """A method of the door. open: makes the handler of a call. message_bytes_max: the largest request.
 
     rights: one of these on the chain is enough; None: anybody may call it. uses_chain: whether the node must serve the
     chain itself."""
@@ -226,7 +226,7 @@ class AboutCalls:
     """The calls of health and reflection at one address of the door, which need no right."""
 
     def __init__(self, is_serving: Callable[[], bool], paths: Iterable[bytes]) -> None:
-        """is_serving: whether calls about blocks are answered now. paths: of their methods at this address."""
+        """is_serving: whether calls about blocks are answered now. paths: the block methods at this address."""
         self._is_serving = is_serving
         own = (
             f"{file.package}.{each.path}" for file in (HEALTH, REFLECTION, REFLECTION_ALPHA) for each in file.services()

@@ -13,11 +13,11 @@ ITEMS_STEP: Final = 10_000
 
 
 class SubscribeAnswer:
-    """The base of those that take the blocks of a subscription. They decide what becomes of a block, and when it is too
-    large: `_grew` is told of its bytes as they come, also in the middle of a message.
+    """The base of the classes that receive the blocks of a subscription. A subclass decides what to do with a block,
+    and when it is too large: `_grew` gets the number of its bytes as they arrive, also within a message.
 
-    Invariant: `_items` has the items of the present block. Of the message that is coming, `_grew` was told of
-    `_counted_bytes` bytes.
+    Invariant: `_items` has the items of the present block. `_counted_bytes` bytes of the incomplete message were
+    reported to `_grew`.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class SubscribeAnswer:
             self._take_status(part["status"])
 
     def note_arriving(self, size_bytes: int) -> None:
-        """Notes how many bytes of a message have come that is not complete."""
+        """Notes how many bytes of an incomplete message have arrived."""
         more_bytes, self._counted_bytes = size_bytes - self._counted_bytes, size_bytes
         self._grew(more_bytes)
 

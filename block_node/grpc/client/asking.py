@@ -82,6 +82,6 @@ class GrpcPeer:
             raise NodeUnreachable(refused.text) from refused
 
     def error_of(self, status: GrpcStatus, text: str) -> ClientError:
-        """Returns the error that stands for the end of a call. `NodeUnreachable` and `NodeFailed` may pass."""
+        """Returns the error for the end of a call. After `NodeUnreachable` or `NodeFailed`, a later try can succeed."""
         make = _REFUSALS.get(status, NodeFailed)
         return make(f"{self.address} answers {status.name}: {text or 'it says no more'}")

@@ -41,7 +41,7 @@ class GrpcChannel:
         self._limits = limits or Http2Limits()
         self._waiting: list[tuple[Callable[[AskingConnection], None], Callable[[str], None]]] = []
         self._connection: AskingConnection | None = None
-        # Also the earlier ones, which end after their last call.
+        # All open connections: the earlier ones end after their last call.
         self._running: set[AskingConnection] = set()
         self._connecting = self._is_closed = False
         self.address = address

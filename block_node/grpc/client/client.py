@@ -31,7 +31,7 @@ from ockam.identity.token import Token, is_this_machine
 from stream_client.errors import InvalidArgument
 
 BLOCK_BYTES_MAX: Final = VerifierSettings().block_bytes_max
-"""The largest block that a subscriber takes, as a node does that verifies it."""
+"""The largest block that a subscriber takes: the limit of a node that verifies blocks."""
 
 
 class GrpcBlockClient:

@@ -70,7 +70,7 @@ class AskedCall:
             self._connection.resume(self._machine.stream_id)
 
     def watch(self, arriving: Callable[[int], None]) -> None:
-        """Has a function called with the bytes that have come of a message, each time while it is not complete."""
+        """Calls `arriving` with the number of received bytes of the incomplete message, each time when more arrive."""
         self._machine.reader.arriving = arriving
 
     def cancel(self) -> None:

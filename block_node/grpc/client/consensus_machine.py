@@ -25,7 +25,7 @@ class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
     - ends_max, ends_within_s: after more EndOfStreams than this within the time, the node is left alone for `ban_s`.
     - behinds_max, behinds_within_s: after more BehindPublishers than this within the time, the stream is left.
       behind_ignored_s: how long after one that counts the next ones are ignored.
-    - slow_ack_s, slow_acks_max: this many acknowledgements in a row later than this behind their block end the stream.
+    - slow_acks_max: acknowledgements in a row that come later than `slow_ack_s` after their block end the stream.
     - send_s: how long a message may wait for its window, and one second more for every `sent_bytes_per_s` bytes.
       sends_max: how often one block is begun again after such a wait.
     - cool_down_s: how long a node that was left is left alone. reset_s: the age at which a stream is begun anew.
@@ -138,7 +138,7 @@ _ENDS_FOR_NOW: Final = frozenset(
 
 
 class ConsensusMachine:
-    """One consensus node with the blocks that it has produced, and its stream to one block node, over all its streams.
+    """The state of one consensus node: the blocks that it has produced, and its present stream to one block node.
 
     - blocks: the numbers of the blocks that can be sent, without a gap.
     - acknowledged: the highest block that the node has said is durable. None if there is none.
@@ -215,7 +215,7 @@ class ConsensusMachine:
         return self._limits.send_s + size_bytes / self._limits.sent_bytes_per_s
 
     def not_sent(self, now_s: float) -> None:
-        """A message has waited too long. Its block begins again with its header, on the same stream."""
+        """A message has waited too long. Its block begins again on the same stream, at most `sends_max` times."""
         self._sends += 1
         self._react(Heard.NOT_SENT if self._sends <= self._limits.sends_max else Heard.NOT_SENT_AGAIN, 0, now_s)
 
@@ -228,7 +228,7 @@ class ConsensusMachine:
         self._react(Heard.CLOSED, 0, now_s)
 
     def tick(self, now_s: float) -> None:
-        """To be called between two blocks: a stream that is old enough is left there."""
+        """Leaves a stream that is old enough. To be called between two blocks."""
         if self.is_open and now_s >= self._opened_s + self._limits.reset_s:
             self._react(Heard.DAY_OVER, 0, now_s)
 

@@ -40,7 +40,7 @@ FAREWELL_S: Final = 2.0
 REFUSALS: Final = (PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST)
 """The ends of a stream after which the same block would be refused again."""
 UNWANTED: Final = (Heard.WANTED_EARLIER, Heard.WANTED_LATER, Heard.BEHIND_TWICE)
-"""Why a stream to a node that needs other blocks is left."""
+"""The reasons for which a stream to a node that needs other blocks is left."""
 
 
 class ConsensusPublisher:
@@ -175,7 +175,7 @@ class ConsensusPublisher:
                     await self._send_block(call, position)
             machine.close(trio.current_time())
             if machine.left in UNWANTED:
-                # What was sent has moved nothing: else a publisher that comes again and again would never give up.
+                # What was sent is no progress: else a publisher that connects again and again would never give up.
                 self._moved_s = began_s
             await self._leave(call)
         finally:
@@ -203,13 +203,13 @@ class ConsensusPublisher:
                 machine.not_sent(trio.current_time())
                 return False
             await self._wait(until_s)
-            # The node has taken bytes. What only went into the window shows nothing: it is sent anew on each stream.
+            # The node has taken bytes. Bytes that only fill the window prove nothing: each stream sends them anew.
             if self._has_room and machine.is_open:
                 self._moved_s = trio.current_time()
         return machine.is_open
 
     async def _leave(self, call: AskedCall) -> None:
-        """Says farewell, waits for the end of the call, and raises the error that it stands for, if it does."""
+        """Says farewell, waits for the end of the call, and raises the error that this end means, if it means one."""
         machine = self._machine
         farewell = machine.take_farewell()
         if self._ended is None:

@@ -24,8 +24,8 @@ from stream_client.shell.backoff import Backoff, Reconnect
 
 
 class GrpcSubscription(SubscribeAnswer):
-    """The blocks from `start` to `end`, each as its number and its items (an `AnswerHandler`). block_bytes_max: of one
-    block, with the memory of its items: a node that lies could else fill the memory.
+    """The blocks from `start` to `end`, each as its number and its items (an `AnswerHandler`). block_bytes_max: the
+    most memory for one block and its items, which a lying node could else fill.
 
     Invariant: `_blocks` has at most one block. While it has one, no message of the call is taken.
     """
@@ -67,8 +67,8 @@ class GrpcSubscription(SubscribeAnswer):
         return block
 
     def close(self) -> None:
-        """Ends the subscription at the node, and the iteration. Safe to repeat. For a program that leaves the loop
-        before the last block: without it the call stays until the client closes."""
+        """Ends the subscription at the node, and the iteration. Safe to repeat. A program that leaves the loop before
+        the last block must call it: else the call stays until the client closes."""
         self._is_over = True
         self._blocks.clear()
         if self._call is not None:
@@ -99,7 +99,7 @@ class GrpcSubscription(SubscribeAnswer):
         self._call = None
         self._changed.set()
         error = self._peer.error_of(status, text)
-        # The node stops, or cannot be reached: the same is asked again. SUCCESS before the last block says no more.
+        # If the node stops or cannot be reached, the subscription begins again, as after SUCCESS before the last block.
         if status is not GrpcStatus.OK and not isinstance(error, NodeUnreachable | NodeFailed):
             self._fail(error)
         elif self._refused is not None:

@@ -36,7 +36,7 @@ class CallProgress(enum.Enum):
 
 
 class CallInput(enum.Enum):
-    """PEER_ENDED: the remote half has ended. FINISH: our half ends behind what waits. SENT: its end is framed.
+    """PEER_ENDED: the remote half has ended. FINISH: our half ends after its waiting bytes. SENT: its end is framed.
     RESET: either side has reset the stream, or the connection is gone."""
 
     PEER_ENDED = "peer ended"
@@ -70,7 +70,7 @@ class CallRequest(msgspec.Struct, frozen=True):
     """The request headers of a call.
 
     path: `/SERVICE/METHOD`. accepts: the encodings of messages that the peer can read. timeout_s: from `grpc-timeout`.
-    metadata: all other headers, with small names; the last one of a name.
+    metadata: all headers by their names; of a repeated name, the last one.
     """
 
     path: bytes

@@ -28,7 +28,7 @@ WINDOW_BYTES_MAX: Final = 1 << 27
 """The largest window that a zstd frame may demand in memory: the default of the zstd command."""
 KEPT_RATIO: Final = 32
 KEPT_BYTES: Final = 8 * 1024 * 1024
-"""Up to these, decompressed data are kept at once. Real blocks become 6.8 times as large (facts/grpc_peers.md §3.3)."""
+"""Up to the larger bound, data are kept at once. Real blocks become 6.8 times as large (facts/grpc_peers.md §3.3)."""
 
 
 def compress(data: bytes, encoding: str) -> bytes:

@@ -58,8 +58,8 @@ class ReadingPace(Protocol):
 
 
 class ServedCall:
-    """A call with its handler. peer_ended: whether the event of the end of the remote half was handled, to which all
-    earlier events belong. has_half_closed: whether the handler knows that no message follows."""
+    """A call with its handler. peer_ended: whether the event that ends the remote half was handled, after all earlier
+    events. has_half_closed: whether the handler knows that no message follows."""
 
     def __init__(self, machine: CallMachine, handler: CallHandler) -> None:
         self.machine = machine
@@ -204,7 +204,7 @@ class GrpcConnection:
             self._end(stream_id, reason)
 
     async def _say_end(self) -> None:
-        """Sends the last frames. A socket that is closed while it has unread bytes would take them away again."""
+        """Sends the last frames, and reads to the end: closing a socket with unread bytes would discard the frames."""
         with trio.move_on_after(LAST_WORDS_S), contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while self._machine.out:
                 sent = await self._stream.send_some(self._machine.out)

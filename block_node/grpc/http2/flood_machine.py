@@ -79,7 +79,7 @@ class FloodGuard:
         self._count_call("resets", self._limits.resets_max, now_s)
 
     def refused(self, now_s: float) -> None:
-        """Counts a call above the most open ones. Raises Flood."""
+        """Counts a call above the limit of open calls. Raises Flood."""
         self._count_call("calls above the limit", self._limits.refused_max, now_s)
 
     def _judge(self, kind: int, flags: int, size_bytes: int, now_s: float) -> None:

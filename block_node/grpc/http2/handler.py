@@ -113,7 +113,7 @@ class GrpcCall:
         self._wire.cancel(self._stream_id, status, text)
 
     def resume(self) -> None:
-        """Has the messages that wait taken, soon."""
+        """Lets the handler take the waiting messages soon."""
         self._wire.resume(self._stream_id)
 
     def widen(self, window_bytes: int) -> None:
@@ -126,7 +126,7 @@ class GrpcCall:
         return self._machine.window_closed_s(now_s)
 
     def replace(self, make: Callable[[], CallHandler]) -> None:
-        """Has another handler take all further messages, soon. make: not called if the call is over. It can raise
+        """Lets another handler take all further messages soon. make: not called if the call is over. It can raise
         CallRefused, which ends the call, as any error of it does."""
         self._wire.replace(self._stream_id, make)
 

@@ -536,7 +536,7 @@ class Http2Machine:
     def tick(self, now_s: float) -> list[Event]:
         """Checks every deadline. Raises ConnectionFailed for a peer that is gone, stuck, or idle for too long."""
         found: list[Event] = []
-        # What was found would be lost when the connection fails.
+        # The connection comes first: if it fails, no event is lost.
         self._tick_connection(now_s)
         for call in list(self.calls.values()):
             self._tick_call(call, now_s, found)
@@ -648,7 +648,7 @@ class Http2Machine:
         self._blocked.clear()
 
     def _quietly(self, function: Callable[..., object], *arguments: object) -> bool:
-        """Calls h2 for one stream. Returns False if the peer has reset that stream, whose event follows."""
+        """Calls h2 for one stream. Returns False if the peer has reset that stream; the event of the reset follows."""
         try:
             function(*arguments)
         except (ProtocolError, KeyError):

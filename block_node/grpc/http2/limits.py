@@ -14,8 +14,8 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
       our settings counts with it. A call that is admitted to a larger one gets it by `GrpcCall.widen`.
     - connection_window_bytes: of all calls together. It is given back when bytes arrive, so it bounds no memory.
     - streams_max: the most open calls of a connection. header_bytes_max: of one request, compressed and decompressed.
-    - unfinished_bytes_max: of all messages, on all connections, that have not arrived completely, what has come; and as
-      much again for all windows beyond the first ones.
+    - unfinished_bytes_max: the received bytes of all incomplete messages on all connections (`DoorBudget`), and as much
+      again for all windows beyond the first ones.
     - pending_bytes_max: the bytes that wait for the window of one call; above it, its handler waits for room.
     - unsent_bytes_max: the bytes of a connection that are framed and that its socket has not taken.
     - resets_max: the most calls that a peer may reset, and that end by its errors, within `resets_s` (CVE-2023-44487,

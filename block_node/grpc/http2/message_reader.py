@@ -26,15 +26,15 @@ MERGED_BYTES: Final = 4 * 1024
 
 
 class DoorBudget:
-    """The bytes that have come of all large messages that are unfinished, on all connections of a door, and the windows
-    that its calls were given beyond the first one. Each party has a `MessageBudget` of it.
+    """The received bytes of all large unfinished messages on all connections of a door, and the windows that its calls
+    were given beyond the first one. Each party has a part of it, a `MessageBudget`.
 
-    A party may hold as much as is left, so there is always something left for another one. When it holds that, the
-    eldest of its messages goes on alone, as long as that one is smaller than what is left. The eldest message of all
-    goes on always, so that one of them ends. The others get no window: each may only bring what it was promised before.
-    So a message that fits in a window never waits, and the whole is at most twice `bytes_max` and the messages that go
-    on. The same holds for windows: a party is given an eighth of what it may have yet at the most, so that its later
-    calls get some, too.
+    A party may hold as much as is left, so that something is left for others. When it holds that much, only the eldest
+    of its messages goes on, as long as that message is smaller than what is left. The eldest message of all always goes
+    on, so that one of them ends. The others get no more window: their senders may only send what they were granted
+    before. So a message that fits in a window never waits, and all messages hold at most twice `bytes_max`, plus the
+    messages that go on. A window grows by at most an eighth of what its party may still get, so that later calls get
+    some, too.
 
     Invariant: `held_bytes` is the sum of `held`, which has the eldest message first. `window_bytes` <= `bytes_max`.
     `waiting` has the messages that may not go on.
@@ -53,7 +53,7 @@ class DoorBudget:
 
 
 class MessageBudget:
-    """The part of one party in a `DoorBudget`; alone, all of one.
+    """The part of one party in a `DoorBudget`; without a `door`, the whole of one.
 
     Invariant: `held_bytes` is the sum of the messages of `_held`, the eldest of the party first.
     """
@@ -138,7 +138,7 @@ class MessageReader:
 
     @property
     def must_wait(self) -> bool:
-        """Whether its sender may send no more of the present message now."""
+        """Whether the peer may send no more of the present message now."""
         return bool(self.missing_bytes) and not self._budget.may_go_on(self) and self.may_wait()
 
     @property

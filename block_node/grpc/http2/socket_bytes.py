@@ -15,7 +15,7 @@ from ockam.identity.tls_stream import receive_decrypted
 
 READ_BYTES: Final = 256 * 1024
 PIECES_MAX: Final = 128
-"""The pieces of one call of the kernel. More cost more than they save."""
+"""The most pieces in one call of the kernel. More would cost more than they save."""
 KERNEL_BYTES: Final = 1024 * 1024
 """How many bytes the kernel takes that it has not sent. trio lets it take 16 KiB, which suits short messages. A
 mebibyte would then leave in a dozen steps, and each step costs as much as the sending of its bytes."""

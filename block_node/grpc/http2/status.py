@@ -57,7 +57,7 @@ def read_timeout(value: bytes) -> float:
 
 
 def decode_message(value: bytes) -> str:
-    """Returns the text of a `grpc-message`. A peer that sends a long one is cut short."""
+    """Returns the text of a `grpc-message`. A long text is cut short."""
     return unquote(value[: 3 * MESSAGE_BYTES_MAX].decode("latin-1"))[:MESSAGE_BYTES_MAX]
 
 
