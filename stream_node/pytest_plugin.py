@@ -27,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     group = parser.getgroup("stream-node", "stream-node")
     what = "what the fixture stream_node is: a node in memory, or a real one with files and sockets (default: memory)"
     group.addoption("--stream-node", choices=("memory", "real"), default="memory", help=what)
-    # pytest rewrites the assertions in all packages of a distribution with a plugin. Programs that import them would
-    # wait for that, and their tests would run other code than they do.
+    # pytest rewrites the assertions in all packages of a distribution with a plugin. Tests that import these packages
+    # would wait for that, and would run other code than the program.
     marked: Any = getattr(pluginmanager.rewrite_hook, "_must_rewrite", None)
     if isinstance(marked, set):
         marked -= OWN_PACKAGES
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 @pytest.fixture
 def stream_node(request: pytest.FixtureRequest) -> Iterator[HostedNode]:
-    """A node of this test's own, empty: its `address` is for `connect`. With `--stream-node real`, a real one."""
+    """An empty node for this test alone: pass its `address` to `connect`. With `--stream-node real`, a real node."""
     from stream_node.testing import memory_node, node
 
     with (node if request.config.getoption("stream_node") == "real" else memory_node)() as running:

@@ -44,9 +44,9 @@ def create_certificate(
     folder: Path, name: str, *, hosts: Sequence[str] = (), days: int = DAYS, file: str | None = None
 ) -> Path:
     """Makes a certificate that the authority of the folder signs, and its key. Returns the path of the certificate.
-    name: the common name; a client's identity is `certificate:NAME`. hosts: of a node, whose certificate is also valid
-    for its calls to others; empty for a client. file: the name of the two files without .pem and .key; None: the common
-    name. Raises CertificateError."""
+    name: the common name; a client's identity is `certificate:NAME`. hosts: the DNS names and IP addresses of a node;
+    empty for a client. file: the name of the two files without .pem and .key; None: the common name.
+    Raises CertificateError."""
     authority, authority_key = _read_authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     # A node also calls other nodes, so its certificate is that of a client, too.

@@ -1,6 +1,6 @@
 """Checks whether this machine and these settings are suitable for a node. It repairs nothing and reads no messages.
 Each check is a function of the facts that it judges, so tests can pass the facts of any machine. The only file that is
-written is a temporary file in the data directory, which measures the speed of syncs."""
+written is a temporary file for measuring syncs: in the data directory, or in the folder above it that exists."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ CLOCK_SLACK_US = 1_000_000
 
 
 def examine(config: Config) -> list[Finding]:
-    """Runs all checks on this machine and these settings, in about 2 s. Returns the results in the order of the
-    report."""
+    """Runs all checks on this machine and these settings. Measuring syncs takes up to 2 s. Returns the results in the
+    order of the report."""
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     owner = check_owner(directory)
@@ -341,7 +341,7 @@ def check_sqlite(version: tuple[int, int, int]) -> Finding:
 
 def check_litestream(directory: Path, version: tuple[int, int, int]) -> Finding:
     """Checks whether a Litestream may copy the database beside the node.
-    It writes to the database and makes checkpoints, so it must never meet the WAL-reset bug."""
+    Litestream writes to the database and makes checkpoints, so SQLite must not have the WAL-reset bug."""
     folder, text = directory / LITESTREAM_FOLDER, ".".join(map(str, version))
     values: Values = {"folder": str(folder) if folder.is_dir() else None, "version": text}
     if not folder.is_dir():

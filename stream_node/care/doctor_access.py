@@ -1,7 +1,7 @@
 """Checks the protection of a node, for `stream-node doctor`: addresses, TLS, rules, tokens, identities, private files,
 and the operator's workers.
 Each file is read by the function with which the node reads it at its start, so "wrong" means that the node would not
-start, or would accept nobody. Nothing is written, and no identity is made."""
+start, or would refuse clients; for the audit log, that lines are damaged or cannot be read. Nothing is written."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check_listen(config: Config) -> Finding:
 
 
 def check_rates(config: Config) -> Finding:
-    """Checks that one identity cannot take a node that other machines can reach from all others."""
+    """Checks that a node which other machines can reach limits the requests or bytes of one identity."""
     rates = {name: getattr(config, name) for name in ("identity_requests_per_second", "identity_bytes_per_second")}
     if any(rates.values()) or all(map(is_loopback, (config.listen, *config.http, *config.grpc_addresses))):
         return Finding("rates", "ok", "the limits fit", rates)
@@ -79,7 +79,7 @@ def check_rates(config: Config) -> Finding:
 
 
 def check_addresses(config: Config, *, is_running: bool) -> Finding:
-    """Checks that the node can listen at its addresses, by listening there for a moment unless it runs."""
+    """Checks that the node can listen at its addresses: listens there for a moment, unless the node runs."""
     if is_running:
         return Finding("addresses", "ok", "not tried, because the node runs")
     doors = (("listen", (config.listen,)), ("http", config.http), ("grpc", config.grpc_addresses))
@@ -101,7 +101,7 @@ def check_addresses(config: Config, *, is_running: bool) -> Finding:
 
 
 def check_sources(config: Config) -> Finding:
-    """Names the protocol of each source of backfill: for a block node of Hiero, `HOST:PORT` alone means gRPC."""
+    """Reports the protocol of each source of backfill: `HOST:PORT` alone means Ockam here, but gRPC at Hiero."""
     found = describe_sources(config.backfill_block_node_sources)
     text = ", ".join(f"{name} speaks {protocol}" for name, protocol in found.items())
     return Finding("sources", "ok", text or "none: missing blocks are not fetched", {**found})
@@ -232,9 +232,9 @@ def check_own_workers(config: Config) -> Finding:
 
 
 def find_unwritable(directory: Path) -> list[str]:
-    """Returns the files of a data directory, and of its workers, that the node cannot write, each with the reason.
-    The superuser may write every file, and the node need not run as the superuser. So the owner of each file is
-    compared with the owner of its folder, unless others may write the file."""
+    """Returns the lock and database files of a data directory, and of its workers, that the node cannot write, each
+    with the reason. The superuser may write every file, but the node need not run as the superuser. So the owner of
+    each file is compared with the owner of its folder, unless its group or others may write the file."""
     found = []
     for folder in (directory, *worker_folders(directory)):
         for name in (LOCK_NAME, *(f"{FILE_NAME}{suffix}" for suffix in FILE_SUFFIXES)):

@@ -25,8 +25,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def check_workers(config: Config) -> tuple[Finding | None, dict[str, Path]]:
-    """Reports among how many workers the streams are shared; None if there is one process. Also returns their
-    folders."""
+    """Reports how many workers share the streams; None if there is one process. Also returns the folder of each
+    database by the name of its worker; the name is "" if there is one process."""
     directory = Path(config.data_dir)
     single = {"": directory}
     if config.database is not None:

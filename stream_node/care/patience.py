@@ -30,7 +30,7 @@ ConsumerKey: TypeAlias = tuple[str, str]
 
 def parse_stuck_after(text: str) -> tuple[re.Pattern[str], float]:
     """Parses CONSUMER=TIME or CONSUMER@STREAM=TIME, an entry of `consumer_stuck_after`. Raises UsageError.
-    Returns the pattern of the consumers that it is about, and their limit in seconds."""
+    Returns the pattern of the texts CONSUMER@STREAM to which the entry applies, and their limit in seconds."""
     names, equals, limit = text.rpartition("=")
     if not equals or not names:
         raise UsageError(f"{text!r} is not CONSUMER=TIME or CONSUMER@STREAM=TIME, such as nightly*=1d or old=never")
@@ -61,8 +61,8 @@ class _Habit:
             self.steps += 1
             self.usual_s *= FADING
         # A wait has ended when another message is the one that has waited longest: progress in other partitions ends
-        # no wait. Once the habit is known, a wait that was called stuck counts only up to the limit, so that the node
-        # learns of a consumer that it has become slower, and forgets an outage.
+        # no wait. Once the habit is known, a wait that was called stuck counts only up to the limit: the node learns
+        # that a consumer has become slower, but one long outage raises the limit only a little.
         if has_progress and self.since_us is not None and (since_us is None or since_us > self.since_us):
             waited_s = (saved_us - self.since_us) / 1e6
             self.usual_s = max(self.usual_s, min(waited_s, self.limit_s()) if self.steps > STEPS_MIN else waited_s)

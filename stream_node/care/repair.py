@@ -73,8 +73,8 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: a `stream_storage.sqlite.wal.scan_machine.WalState`. frames: of the whole log. bad: the first damaged
     frame. commits: those after the damage. how: for each damaged frame, its number and the way in which its bytes were
-    found (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions with messages after the damage.
-    problem: why the log cannot be recovered completely. others: the first other problems that `verify` finds.
+    found (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions that were created or have messages
+    after the damage. problem: why the log cannot be recovered completely. others: further problems that `verify` finds.
     """
 
     verdict: str
@@ -177,8 +177,8 @@ def _known_log(log: CheckedWal) -> Iterator[bytes]:
 
 
 def _survey(database: Path, log: CheckedWal) -> Iterator[Salvage]:
-    """Yields one `Salvage` for each partition with messages after the damage. Raises RepairFailed if the log is
-    unreadable."""
+    """Yields one `Salvage` for each partition that was created or has messages after the damage. Raises RepairFailed
+    if the log is unreadable."""
     start = log.found.good if not log.found.lost else log.found.known
     corrected = {each.frame: each for each in log.found.damaged}
     base = rewrite(log.wal, start, corrected) if start else iter(())
@@ -213,8 +213,8 @@ def _survey(database: Path, log: CheckedWal) -> Iterator[Salvage]:
 
 
 def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, int, int, int]]:
-    """Returns the rows of all streams. Raises RepairFailed if one is damaged: its numbers would name messages that
-    never were."""
+    """Returns the rows of all streams. Raises RepairFailed if one is damaged: its indexes could be those of messages
+    that never existed."""
     sealed = has_seal(connection, "streams")
     if sealed is None:
         return []

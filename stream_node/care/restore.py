@@ -77,7 +77,7 @@ def restore(
     directory before the restore. Raises BackupError, DatabaseInUse and other StorageErrors."""
     manifest = read_manifest(backup)
     try:
-        # A dry run does the same checks, and takes no lock that is not there.
+        # A dry run does the same checks, but creates no lock file.
         if dry_run:
             present = _inspect(target, over)
             if digest_of(backup / FILE_NAME, progress) != manifest.sha256:
@@ -239,11 +239,11 @@ def _inspect(target: Path, over: bool) -> Present:
 
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
-    """Returns the state of the database that a restore would replace. Raises BackupError if it must not replace it.
+    """Returns the state of the database that a restore would replace. Raises BackupError if a restore is not allowed.
     names: the names of all files in the folder `target`."""
     # The files of an interrupted restore may always be replaced.
     unfinished = {path.name for path in find_parts(target / FILE_NAME)}
-    # The same is true of the backups that an upgrade has left, if they are all that is there: one of them is restored.
+    # A directory with nothing but backups that an upgrade has left counts as empty: one of them may be restored.
     kept = {name for name in names if name.startswith(UPGRADE_PREFIX)}
     if not set(names) - {LOCK_NAME, CLOCK_NAME, BALLAST_NAME} - unfinished - kept:
         return Present(found=False)

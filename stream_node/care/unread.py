@@ -1,6 +1,6 @@
 """Counts the messages that the consumers of streams have not read, from lists of positions and partitions.
 A consumer of all partitions also has to read those that were added when it did not run, although it has no position in
-them yet. A consumer that was made for some partitions has not. The consumer itself does not say which it is: it is one
+them yet. A consumer that was made for some partitions has not. No consumer reports its kind: it counts as a consumer
 of all partitions if it has a position in every partition that was there when it began."""
 
 from __future__ import annotations

@@ -65,4 +65,4 @@ to_read_joined = to_read.join(
 next_unread = greatest(to_read.c.idx, streams.c.first_index)
 """The index at which a consumer reads on, in `to_read_joined`. Retention may have deleted what is before it."""
 lag_sum = func.sum(greatest(streams.c.next_index - next_unread, ZERO), type_=Integer)
-"""The messages that a consumer has to read. One that was set beyond the end has no lag."""
+"""The number of messages that a consumer has to read. A consumer that was set beyond the end has no lag."""

@@ -21,7 +21,7 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C, which is also the exit code that shells use."""
 
 CLIENT_ALONE = Path(__file__).parents[2] / "stream_client/installed_alone.txt"
-"""What a user of the node reads where the distribution stream-node-client is, which alone has this file."""
+"""The error text if only the distribution stream-node-client is installed, which alone has this file."""
 
 GC_OBJECTS = 200_000
 """The number of new objects after which Python's garbage collector runs, in place of the default of 700.
@@ -38,8 +38,8 @@ def _print_version(asked: bool) -> None:
 
 
 def build(first: str | None = None) -> typer.Typer:
-    """Returns the command with its subcommands; if `first` names a command or a group, with this one alone. If it is
-    `--help`, which shows one line of each, they take no options.
+    """Returns the command with its subcommands; if `first` names a command or a group, with this one alone. If `first`
+    is `--help`, the subcommands have no options: the page shows one line for each.
 
     typer reads the signature of every command that it is given, which takes more time than most commands.
     """

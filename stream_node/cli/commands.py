@@ -11,8 +11,8 @@ from stream_node.cli.request_options import with_block_options, with_options, wi
 
 class CommandGroup(NamedTuple):
     """Commands below one name, such as `stream create`. text: what they are for. folder, commands: where their
-    functions are, see `load_command`. below: the name of the group that this one is in. prepare: makes of a function
-    what typer takes."""
+    functions are, see `load_command`. below: the name of the group that this one is in. prepare: turns a function into
+    one that typer accepts."""
 
     name: str
     text: str

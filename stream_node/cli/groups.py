@@ -59,7 +59,7 @@ def is_group(annotation: object) -> bool:
 
 
 def options_of(group: Any, left_out: Collection[str] = ()) -> Iterator[inspect.Parameter]:
-    """Yields the options of a group, also those of the groups in it, in their order. left_out: fields without them."""
+    """Yields the options of a group, also those of the groups in it, in their order. left_out: the fields to skip."""
     for name, annotation in get_type_hints(group, include_extras=True).items():
         if name in left_out:
             continue
@@ -70,8 +70,8 @@ def options_of(group: Any, left_out: Collection[str] = ()) -> Iterator[inspect.P
 
 
 def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
-    """Takes the values of a group out of the given ones, and returns the group with them. What is not given has its
-    default."""
+    """Takes the values of a group out of the given ones, and returns the group with them. Options that are not given
+    have their defaults."""
     values: dict[str, Any] = {}
     for name, annotation in get_type_hints(group).items():
         if is_group(annotation):

@@ -23,7 +23,7 @@ def not_empty(text: str | None) -> str | None:
 
 
 def named(option: str, metavar: str, text: str, variable: str | None = None) -> Any:
-    """Returns an option that has a variable of the environment, too: that of its name, such as STREAM_NODE_TLS_CA."""
+    """Returns an option that also has an environment variable, by default named like it: STREAM_NODE_TLS_CA."""
     default = f"STREAM_NODE_{option[2:].upper().replace('-', '_')}"
     return typer.Option(option, metavar=metavar, envvar=variable or default, help=text)
 

@@ -278,7 +278,7 @@ def reaching(target: Target) -> Reaching:
 
 
 def proof_for(target: Target) -> tuple[Tls | None, Token | None]:
-    """Returns the same without the secure channel, for commands that open none."""
+    """Returns the TLS and the token that `reaching` returns, for commands that open no secure channel."""
     given = request_options()
     return given.tls or target.tls, given.token or target.token
 
@@ -309,4 +309,4 @@ def _leaving_out(*fields: str) -> Prepare:
 
 with_block_options = _leaving_out("services")
 with_tls_options = _leaving_out("timeout", "channel", "services")
-"""The same for commands that speak only the protocols of blocks, and for those that hand on TLS and a token."""
+"""`with_options` for commands that speak only the protocols of blocks, and for those that need only TLS and a token."""

@@ -115,7 +115,7 @@ class ConsumerProcesses:
         return read_records(self._file(name))
 
     async def wait_more(self) -> None:
-        """Waits until each consumer has written at least one more message to its file."""
+        """Waits until each consumer whose file exists has written more to it."""
         sizes = {name: self._file(name).stat().st_size for name in self._partitions if self._file(name).exists()}
         while True:
             if all(self._file(name).stat().st_size > size for name, size in sizes.items()):

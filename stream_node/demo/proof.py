@@ -38,7 +38,7 @@ def prove(
 ) -> DemoProof:
     """Compares the confirmed, stored and consumed messages of each partition.
     stored: by partition and index. consumed: in the order of reading. under_way: the number of unconfirmed pushes when
-    the node was killed: at most so many messages may be stored twice."""
+    the node was killed; only these may be stored twice."""
     broken: list[str] = []
     for partition, pushes in confirmed.items():
         broken += _check_confirmed(partition, pushes, stored[partition])

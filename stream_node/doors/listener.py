@@ -34,7 +34,7 @@ class DoorConnection(Protocol):
         ...
 
     def drain(self) -> None:
-        """Ends the connection after what it has begun, because the node stops."""
+        """Ends the connection after its open requests or calls, because the node stops."""
         ...
 
     def close(self, reason: str) -> None:
@@ -50,7 +50,7 @@ class DoorGuest(Generic[C, At]):
     """A connection, from its beginning to its end. connection: None during its TLS handshake.
 
     address: the `host:port` of the peer. server_host: the IP address at which it has called the node. at: what the door
-    knows of the address at which it was accepted. usage: of its peer, if that counts the connection.
+    knows of the address at which it was accepted. usage: the use of its peer that counts the connection, if one does.
     """
 
     def __init__(self, stream: trio.SocketStream, at: At, closed: Counter[str]) -> None:
@@ -81,9 +81,9 @@ class DoorGuest(Generic[C, At]):
 class DoorListener(Generic[C, At]):
     """All connections of one door. addresses: the `host:port` texts at which it listens.
 
-    Invariant: at most `_connections_max` connections are open, and one party has at most a quarter of them (`Places`).
-    `_open` has those whose handshake is complete.
-    """
+    Invariant: at most `_connections_max` connections are open, beside a few for the health of the node, and one party
+    has at most a quarter of them (`Places`).
+    `_open` has those whose handshake is complete."""
 
     def __init__(self, parts: NodeParts, nursery: trio.Nursery, *protocols: str) -> None:
         """nursery: runs the connections. It must stay open until `aclose` has returned. protocols: for ALPN."""
@@ -111,7 +111,7 @@ class DoorListener(Generic[C, At]):
         raise NotImplementedError
 
     def _admits(self, guest: DoorGuest[C, At], admission: Admission, *, gave_way: bool) -> bool:
-        """Whether a guest may stay, after its refusal was counted and logged. gave_way: another one went for it."""
+        """Whether a guest may stay. Logs its refusal. gave_way: whether another guest had to go for it."""
         raise NotImplementedError
 
     def _tell_closed(self, peer: str, kind: str, reason: str) -> None:
@@ -147,7 +147,7 @@ class DoorListener(Generic[C, At]):
             self._nursery.start_soon(self._run, guest, admission)
 
     def _enter(self, guest: DoorGuest[C, At]) -> Admission | None:
-        """Gives a place to a connection, if need be that of the oldest one that has sent no request yet."""
+        """Gives a place to a connection, if need be that of another one (`Places`). Returns None if there is none."""
         party = party_key(guest.identity, guest.address)
         admission, gone = self._places.enter(guest, party, self._connections_max)
         if gone is not None:
@@ -226,7 +226,7 @@ class DoorListener(Generic[C, At]):
         connection.close(kind)
 
     def stop_accepting(self) -> None:
-        """Accepts no more connections, and ends each one after what it has begun."""
+        """Accepts no more connections, and ends each one after its open requests or calls."""
         self._listening.cancel()
         for connection in self._open.values():
             connection.drain()

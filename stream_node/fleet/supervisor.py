@@ -159,7 +159,7 @@ class Supervisor:
     def _hang_up(self, number: int) -> None:
         self._processes[number].send_signal(signal.SIGHUP)
         if not self._watches:
-            # This worker reports to nobody, and nobody asks.
+            # Without a service manager, no worker reports that it has read its files, and nobody waits for that.
             self._end_reload(number)
 
     def _end_reload(self, number: int) -> None:
@@ -352,7 +352,7 @@ class WorkerWatch:
         self._end_reload = end_reload
         # A pair has no name, so no other program of the machine can send to it, or take its name first.
         self._reports, self._worker_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # The worker must not wait for this process. What it inherits stays as it is here.
+        # The worker must not wait for this process. It inherits the socket in this mode.
         self._worker_side.setblocking(False)
         self.descriptor = self._worker_side.fileno()
         self.environment = {"NOTIFY_SOCKET": f"{INHERITED}{self.descriptor}"}

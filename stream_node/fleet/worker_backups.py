@@ -31,7 +31,7 @@ def back_up_all(source: Path, target: Path, *, now_us: int, check: bool, progres
             # The databases of an older version do not say how many there are.
             write_durably(target / NOTE_FILE, (source / NOTE_FILE).read_bytes())
     except BaseException:
-        # A backup that lacks a worker is none. `back_up` has removed what it made itself.
+        # A backup that lacks a worker must not stay. `back_up` has removed the copy that has failed.
         for name in filter(None, folders):
             shutil.rmtree(target / name, ignore_errors=True)
         raise

@@ -56,8 +56,8 @@ async def lock_directory(config: Config) -> DirectoryLock:
 
 
 def check_workers(config: Config) -> None:
-    """Raises ConfigError if the data directory is for another number of workers, or belongs to one worker.
-    Each worker has its streams in a database of its own, and the number of workers decides which streams these are."""
+    """Raises ConfigError if the data directory is for another number of workers, belongs to one worker or has lost a
+    database, or if workers with TLS do not trust each other. The number of workers decides which streams each has."""
     folder = Path(config.data_dir)
     # Workers connect to each other with TLS too, so each must trust the certificate of the node.
     if config.workers > 1 and config.tls_certificate is not None and config.tls_forward_ca is None:

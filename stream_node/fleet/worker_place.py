@@ -74,7 +74,7 @@ def worker_name(number: int) -> str:
 
 def own_settings(config: Config, place: WorkerPlace | None) -> Config:
     """Returns the settings of one worker process; without a place, those of a whole node.
-    Each worker has HTTP at a port of its own: at that of the setting plus the number of the worker."""
+    Each worker has HTTP and gRPC at ports of its own: those of the settings plus the number of the worker."""
     if place is None:
         return config
     http, grpc = (tuple(_door_of(each, place.number) for each in addresses) for addresses in (config.http, config.grpc))
@@ -113,7 +113,7 @@ def take_place(environment: MutableMapping[str, str] = os.environ) -> WorkerPlac
 
 
 class OwnAddress(msgspec.Struct, frozen=True):
-    """The address at which one worker listens for the others. told: the one by which they reach it; None: the same."""
+    """The address at which one worker listens for the others. told: where they reach it; None: at this address."""
 
     host: str
     port: int

@@ -131,7 +131,7 @@ class Bidirectional:
         tell(holdings.has_ended)
 
     def _end(self, key: _Key) -> None:
-        # Also one that ends before its connections leaves nothing there.
+        # If it ends before its connections, they forget it here.
         address, watched = self._all.pop(key)
         for holdings in watched:
             holdings.unwatch(address)
@@ -297,7 +297,7 @@ class StreamSubscription(Worker):
 
 
 def _takes_from_route(worker: Worker | None, message: Message) -> bool:
-    """Whether a worker takes this message for the right to send it along a route, and for no other right."""
+    """Whether a worker demands only the right to route for this message."""
     try:
         demand = getattr(worker, "demand", lambda message: None)(message)
     except ProtocolError:

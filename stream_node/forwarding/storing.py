@@ -144,7 +144,7 @@ class StoringForwarder(Forwarder):
 
     def _settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
         if index is None:
-            # What is not stored does not wait. Else a full disk would have all senders refused for good.
+            # A message that is not stored must not count. Else a full disk would have all senders refused for good.
             self._waiting_bytes -= size_bytes
             self.refuse(message, reason)
             return
@@ -194,7 +194,7 @@ class StoringForwarder(Forwarder):
             # A page that is under way goes on meanwhile.
             self.context.call_later(RETRY_S, self._cut_again)
             return
-        # The stream cannot be opened, or somebody has deleted it. All who wait are told.
+        # The stream cannot be opened, or somebody has deleted it. All waiting senders, and the client, get an error.
         for message in self._link.take_pending():
             self.refuse(message, f"{self.registration.address} stores nothing any more")
         if self.registration.route:
@@ -234,7 +234,7 @@ class StoringForwarder(Forwarder):
         self._page_sizes = {message.index: len(message.data) for message in page.messages}
         for message in page.messages:
             routed = read_routed(message)
-            # A repair leaves empty messages. One that the client's framing cannot carry would stop all others.
+            # A repair leaves empty messages. A message that the client's framing cannot carry would stop all others.
             if routed is None or self.refusal_of_size(routed.onward_route, routed.return_route, routed.payload):
                 self._node.count_drop(NOT_FORWARDED)
                 continue

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HOST = local("worker_host")
 CLIENTS_MAX = 1_000
-"""The most clients inside the node of its workers together. Each identity for which they act has one."""
+"""The most clients inside the node that all of its workers use together. Each identity for which they act has one."""
 INSIDE = "inside:0"
 """The peer of a worker's own client, in logs and in the audit log."""
 

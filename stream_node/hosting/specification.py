@@ -46,7 +46,7 @@ MakeWorker = Callable[..., Worker]
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """One worker. code: MODULE:CLASS, the name of an entry point, or what makes the worker (of a program)."""
+    """One worker. code: MODULE:CLASS, the name of an entry point, or a class or function that makes the worker."""
 
     address: str
     code: str | MakeWorker

@@ -1,4 +1,4 @@
-"""The service `own_workers`: answers which of the operator's own workers run, as a tree, with their restarts."""
+"""The service `node_own_workers`: lists the operator's own workers, as a tree, with their states and restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class OwnWorker(msgspec.Struct, frozen=True):
     """One worker, see `ockam.actors.cell.WorkerState`. Its children follow it, with a depth that is higher by one.
 
     state: also "ended" (it is not started again) and "elsewhere" (another member of the cluster runs it, and its
-    children are not known). process: the process or member that runs it; empty on a node with one."""
+    children are not known). process: the process or member that runs it; empty on a node with one process."""
 
     address: str
     depth: bare.UInt
@@ -72,7 +72,7 @@ class OwnWorkersService(AnsweringWorker):
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
 
     def _join(self, message: Message, request_id: int, found: list[OwnWorkers]) -> None:
-        # Each process has the workers that run there, and names the others too.
+        # Each process also lists the workers of the other processes, as "elsewhere".
         workers = [each for part in found for each in part.workers if len(found) == 1 or each.state != "elsewhere"]
         self.reply(message, OWN_WORKERS.encode_response(OwnWorkers(request_id, workers)))
 

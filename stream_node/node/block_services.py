@@ -80,7 +80,7 @@ def read_trust(config: Config) -> BlockTrust:
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
-    """readers: those over gRPC, too. grpc: None: the node has no gRPC."""
+    """readers: with the subscriptions over gRPC. grpc: None if the node has no gRPC."""
 
     node: BlockNodeStatistics
     readers: ReadStatistics
@@ -143,7 +143,7 @@ class BlockServices:
         self._scan_bytes_per_s = config.block_scan_bytes
         self.grpc: GrpcServices | None = None
         if config.grpc:
-            # Only a node with gRPC waits for h2.
+            # Only a node with gRPC loads h2.
             from block_node.grpc.calls.services import GrpcServices
             from stream_node.doors.grpc.settings import grpc_limits
 
@@ -243,8 +243,8 @@ def _source_tls(config: Config, address: str) -> TlsLayer:
 
 
 def _first_block(config: Config) -> int:
-    """Returns the number of the first block that an empty node accepts. With backfill, it is not below backfill's
-    first."""
+    """Returns the number of the first block that an empty node accepts: with backfill, at least
+    `backfill_first_block_available`."""
     if not config.backfill_block_node_sources:
         return config.block_first
     return max(config.block_first, config.backfill_first_block_available)

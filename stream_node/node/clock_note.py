@@ -55,7 +55,7 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
         note = parse_json(without_seal((directory / FILE_NAME).read_bytes()), Note)
     except (OSError, ValueError):
         return Known(stored_us, None)
-    # A steady clock before that of the note is one of a virtual machine that went on from a snapshot.
+    # If the steady clock is earlier than in the note, this is a virtual machine that went on from a snapshot.
     is_steady = since_boot_s() * 1_000_000 >= note.time_us - note.offset_us
     if note.boot_id and note.boot_id == _boot_id() and is_steady:
         return Known(0, note.offset_us)

@@ -73,7 +73,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     the same `database`, and share its streams. See [scale.md](scale.md#cluster)."""
     cluster_address: str | None = None
     """The HOST:PORT at which the other nodes of the cluster reach this one. Without this setting, it is the address at
-    which the node listens. With several `workers`, they are reached at the ports behind this one, in their order."""
+    which the node listens. With several `workers`, the first is reached at the next port after this one, and so on."""
     workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """The number of processes that share the streams of this node, so that it uses several cores. It cannot change
     later, except with `database`. See [scale.md](scale.md#workers)."""
@@ -91,8 +91,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow_forward: tuple[str, ...] = ()
     """The HOST:PORT of other nodes that clients may reach through this node."""
     forwarding: bool = False
-    """Whether clients can register at this node to get an address on it, to which others send messages for them, and
-    have it read and write streams for them. See [own-workers.md](own-workers.md#forwarding-and-stored-routes)."""
+    """Whether clients can register at this node. Others then send messages for a client to its address on this node,
+    and streams can be read and written for it. See [own-workers.md](own-workers.md#forwarding-and-stored-routes)."""
     mirror_address: str | None = None
     """The HOST:PORT at which other nodes reach this node. The former source of a promoted mirror follows it there.
     Without this setting, it is the first address at which the node listens."""
@@ -179,9 +179,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     consumer_stuck_after: tuple[str, ...] = ("export-*=1d",)
     """The time without progress after which a consumer is called stuck, although messages wait: each as CONSUMER=TIME,
-    *@STREAM=TIME or CONSUMER@STREAM=TIME, in which a star stands for any characters. The word `never` in place of the
-    time mutes it, and the first that matches counts. For a consumer that none matches, the node learns how long
-    messages usually wait for it, and allows three times that; while it has not learned it, 15 minutes."""
+    *@STREAM=TIME or CONSUMER@STREAM=TIME, in which a star stands for any characters. With the word `never` as the time,
+    a consumer is never called stuck. The first entry that matches counts. For a consumer without an entry, the node
+    learns how long messages usually wait for it, and allows three times that; until then, 15 minutes."""
 
     export_folders: tuple[str, ...] = ()
     """The folders of exports whose runs and ranges the dashboard shows, each as `stream-node export run` got it. The
@@ -201,8 +201,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum size of one message of a publisher, also after it is decompressed. The size of a block is bounded by
     `block_bytes_max` alone: a block can come in several messages."""
     grpc_unfinished_bytes_max: MemoryBytes = 512 * 1024 * 1024
-    """The maximum number of bytes that have come of all unfinished gRPC messages. A host or identity whose messages
-    hold as much as is left of it waits, but for the eldest of them. All windows of publishers together have the same
+    """The maximum number of received bytes of all unfinished gRPC messages. One host or identity may hold as much as is
+    still free; above that, only its oldest message is read on. All windows of publishers together have the same
     maximum."""
     grpc_header_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=1024 * 1024)] = 8 * 1024
     """The maximum size of the headers of one call."""
@@ -213,8 +213,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     grpc_idle_timeout_s: Seconds = 7_200.0
     """The node closes a gRPC connection that has had no open call for this long."""
     grpc_duplicate_window: Annotated[int, msgspec.Meta(ge=1, le=10)] = 5
-    """A publisher that offers one of this many blocks below the last one is asked to skip it. The stream of a publisher
-    that offers an older block ends."""
+    """A publisher that offers a block which the node has is asked to skip it if the block is at most this many numbers
+    below the last one. The stream of a publisher that offers an older block ends."""
     grpc_compression: bool = False
     """Whether large messages to peers that accept it are compressed, with zstd or gzip."""
 
@@ -227,8 +227,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     worker: tuple[str, ...] = ()
     """The workers of your own that the node runs, each as MODULE:CLASS@ADDRESS, or as NAME@ADDRESS, where NAME is an
     entry point of the group stream_node.workers. ?OPTION=VALUE&… behind it are arguments of the
-    constructor. A file can have them by their address in the table [workers], where the key `processes` is then the
-    setting `workers`."""
+    constructor. A settings file can list workers by address in the table [workers]; its key `processes` then stands for
+    the setting `workers`."""
 
     # Group "Streams": how long messages are kept, and for how long a consumer keeps its partitions.
     retention_age_s: Amount | None = None

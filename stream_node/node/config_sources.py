@@ -124,7 +124,7 @@ def _check_block_settings(config: Config) -> None:
 
 
 def check_forwarding(config: Config) -> None:
-    """Raises ConfigError for a forwarding service on a node with several processes."""
+    """Raises ConfigError for a forwarding service on a node with several processes or in a cluster."""
     if config.forwarding and (config.cluster is not None or config.workers > 1):
         raise ConfigError(
             "forwarding: needs a node of one process, because otherwise the connections of its clients are in "
@@ -137,7 +137,7 @@ def check_start(config: Config) -> None:
     modules are imported, and the protection.
     Raises ConfigError with all mistakes."""
     mistakes: list[str] = []
-    # A node that may be reached without protection only logs a warning.
+    # With `insecure`, missing protection is no mistake.
     checks = (check_rules, check_workers_load)
     for check in checks if config.insecure else (*checks, check_exposure):
         try:
@@ -207,7 +207,7 @@ def _address_mistakes(config: Config) -> list[str]:
 
 
 def _origin_mistakes(config: Config) -> list[str]:
-    """Returns a sentence for each origin that no browser would send, and for those that stand for every page."""
+    """Returns a sentence for each origin that no browser would send, such as `*`, which stands for every page."""
     mistakes = []
     for origin in config.http_origins:
         try:
@@ -254,7 +254,7 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(workers, dict):
         if "worker" in found:
             raise ConfigError("worker: is given twice, as the table [workers] too")
-        # The name `workers` was that of the number of processes first; beside the table, its key has the number.
+        # `workers` is also the setting for the number of processes, which a key of the table gives then.
         processes = {WORKERS_TABLE: workers[PROCESSES_KEY]} if PROCESSES_KEY in workers else {}
         texts = [worker_text(address, each) for address, each in workers.items() if address != PROCESSES_KEY]
         found = {name: each for name, each in found.items() if name != WORKERS_TABLE} | processes | {"worker": texts}

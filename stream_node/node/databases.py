@@ -21,14 +21,14 @@ SCHEMES = ("postgresql", "postgres")
 
 def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
     """Opens the database that the settings name. Raises ConfigError, StorageError.
-    folder: the folder of its files, or of its lock. place: whose the database must be, if it is in a file."""
+    folder: the folder of its files, or of its lock. place: the worker to which a database in a file must belong."""
     if config.database is None:
         try:
             opened = Database.open(folder, migrate=config.migrate)
         except NoRoomToUpgrade:
             raise
         except DiskFull:
-            # A node that starts lets its operator delete something.
+            # Once the node has started, its operator can delete something.
             if not Ballast(folder).give_up():
                 raise
             opened = Database.open(folder, migrate=config.migrate)
@@ -64,7 +64,7 @@ def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
 
 
 def check_url(url: str) -> None:
-    """Raises ConfigError if the URL of a database is of another kind, or contains a password."""
+    """Raises ConfigError if the URL is not one of PostgreSQL, cannot be read, or contains a password."""
     try:
         parts = urlsplit(url)
     except ValueError:

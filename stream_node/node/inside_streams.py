@@ -35,8 +35,8 @@ STREAMS_MAX = 1_000
 
 
 class Stored(NamedTuple):
-    """The result of `messages` pushes that follow each other. first_index: of the first message; negative: stored long
-    ago, so that it is forgotten. error: why the messages are not stored; then the index means nothing."""
+    """The result of `messages` pushes that follow each other. first_index: of the first message; negative: forgotten,
+    since it was stored long ago. error: why the messages are not stored; then the index means nothing."""
 
     messages: int
     first_index: int
@@ -51,8 +51,8 @@ class KnownPartitions:
         self._changes = 0
 
     def of(self, changes: int) -> dict[str, list[StreamInfo]]:
-        """changes: how often a partition was added or removed. A list that was asked for before a change is put into
-        the dictionary of that time, where nobody finds it."""
+        """Returns the known partitions, to which the caller adds. changes: how often a partition was added or removed;
+        each change begins a new dictionary, so that a list that was requested before is not found after it."""
         if changes != self._changes or len(self._known) >= STREAMS_MAX:
             self._known, self._changes = {}, changes
         return self._known
@@ -66,10 +66,10 @@ class InsideStream(Stream):
         self._route = (stream_address(handle.name, handle.partition),)
 
     async def push_plain(self, messages: list[bytes]) -> list[Stored]:
-        """Stores messages without key and headers, in order. Returns the results, which have their errors."""
+        """Stores messages without key and headers, in order. Returns the result of each batch, with its error."""
         batches = list(_batches(messages))
         payloads = [encode_batch(0, batch) for batch in batches]
-        # The answers to this prefix have the reason of a failure, and whether it is unknown what is stored.
+        # With the prefix BATCHED, answers say why a push failed, and whether it is unknown what is stored.
         answers = await self._connection.ask(self._route, payloads, ANSWER_TIMEOUT_S, BATCHED)
         return [self._stored(answer, len(batch)) for answer, batch in zip(answers, batches, strict=True)]
 

@@ -34,7 +34,7 @@ FILES_READ_AGAIN = frozenset(
         *("access_rules", "forward_tokens"),
     )
 )
-"""The settings that name files which the node reads again while it runs. Another name needs a new start."""
+"""The settings that name files which the node reads again while it runs. Another file name needs a new start."""
 
 logger = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from stream_storage.sqlite.freed_memory import return_freed
 SUITED_BYTES = 1024 * 1024 * 1024
 """With at least this much memory, the settings hold as they are."""
 PEER_SHARE, IN_FLIGHT_SHARE, CACHE_SHARE = 8, 32, 16
-"""The parts of a smaller limit for all clients together, the requests of one client, and the page caches of SQLite.
+"""A smaller limit, divided by these, bounds all clients together, the requests of one client, and SQLite's page caches.
 A request takes several times its size on its way to the disk, as an answer does, and Python takes 80 MiB."""
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")

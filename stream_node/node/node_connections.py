@@ -76,7 +76,7 @@ class OpenConnection(msgspec.Struct, frozen=True):
 # type PartyTraffic struct { party: str  connections: uint  received: uint  received_bytes: uint  sent: uint
 #   sent_bytes: uint  received_bytes_s: uint  sent_bytes_s: uint }
 class PartyTraffic(msgspec.Struct, frozen=True):
-    """What one identity has sent and received since the start of the node, also by connections that have ended.
+    """The traffic of one identity since the start of the node, also that of connections that have ended.
 
     party: the identity; for anonymous peers, with their host. connections: the number of its open connections.
     """
@@ -145,7 +145,7 @@ class NodeConnectionsService(AnsweringWorker):
             listed([self._list])
 
     def _listed(self, message: Message, asked: ConnectionsRequest, found: Sequence[ConnectionsResponse]) -> None:
-        # Who asks all workers needs all that each has, to add up the parts of an identity.
+        # The worker that asks all others needs their whole lists, to add up the parts of an identity.
         limit = LISTED_MAX if message.onward_route[0] == PART_ADDRESS else asked.limit
         joined = join_connections(found, asked.request_id, limit)
         self.reply(message, CONNECTIONS.encode_response(joined))
@@ -164,7 +164,7 @@ class NodeConnectionsService(AnsweringWorker):
 
         def is_meant(connection: ConnectedPeer, presence: Presence) -> bool:
             is_named = who in (presence.peer, str(connection.identity), presence.party)
-            # Another worker knows the connection by which the request came by its peer only.
+            # Other workers know only the peer of the connection by which the request came.
             is_kept = presence.peer in (message.origin.peer, request.keep)
             return is_named and not is_kept
 

@@ -1,4 +1,4 @@
-"""The service `node_status`: answers how the node is, in counters from which a client computes rates."""
+"""The service `node_status`: answers with the state of the node, and counters from which a client computes rates."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class NodeStatusService(TaskAnsweringWorker):
 
     def demand(self, message: Message) -> Demand:
         """Returns the rights of which the sender needs one.
-        The use of one right alone would be an administrative act, with a line in the audit log for each question."""
+        If this demanded one right alone, each question would get a line in the audit log, as an administrative act."""
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
 
 

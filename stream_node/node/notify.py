@@ -17,7 +17,7 @@ from stream_storage.thread_runner import ThreadRunner
 WATCHDOG_SHARE = 4
 """The node reports its progress this many times in the time after which the service manager would kill it."""
 INHERITED = "descriptor:"
-"""What NOTIFY_SOCKET begins with if the number of an inherited socket follows."""
+"""The beginning of NOTIFY_SOCKET if the number of an inherited socket follows."""
 
 logger = structlog.get_logger(__name__)
 
@@ -82,7 +82,7 @@ class Notifier:
             return
         try:
             if self._inherited is not None:
-                # This takes no further descriptor: a worker that has none left makes progress all the same.
+                # Writing opens no descriptor, so a worker that has none left can still report.
                 os.write(self._inherited, text.encode())
                 return
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:

@@ -81,9 +81,9 @@ class Server:
         workers: Mapping[str, str | MakeWorker] | None = None,
     ) -> None:
         """notifier: reports progress and end to a service manager; None: there is none. place: the place of this
-        process among the workers of the node; None: it is the only one. workers: workers of the program that makes this
-        server, beside those of the setting `worker`: by their addresses, their classes, what else makes one, or texts
-        as in the setting."""
+        process among the workers of the node; None: it is the only one. workers: further workers, by their addresses,
+        beside those of the setting `worker`. Each is a class, a function that makes a worker, or a text as in the
+        setting."""
         self._memory_limit = find_memory_limit()
         self.config = bounded(config, self._memory_limit)
         self._place = place
@@ -255,7 +255,7 @@ class Server:
 
     async def _watch(self, parts: NodeParts, nursery: trio.Nursery) -> None:
         """Starts the tasks that watch the disk, the writing thread, and the files of certificates."""
-        # Only the server of another database sees its disk.
+        # A node with a PostgreSQL server cannot see the disk of the database.
         if parts.folder is not None:
             watched = parts.folder, self.condition, parts.services, parts.runner, Ballast(parts.folder)
             await nursery.start(watch_disk, lambda: self.config, *watched)
@@ -283,7 +283,7 @@ class Server:
         if parts.config.grpc:
             await self._listen_grpc(parts, nursery)
         if not parts.config.http:
-            # Only the dashboard takes the growth of streams.
+            # Only the dashboard uses the growth of streams.
             parts.services.counters.tells_growth = False
             return
         # Only a node with HTTP waits for starlette and h11, which take a tenth of a second.
@@ -307,7 +307,7 @@ class Server:
 
     async def _listen_grpc(self, parts: NodeParts, nursery: trio.Nursery) -> None:
         """Starts to accept gRPC connections. Raises CannotListen."""
-        # Only a node with gRPC waits for h2.
+        # Only a node with gRPC loads h2.
         from stream_node.doors.grpc.listener import GrpcListener
 
         self._grpc = GrpcListener(parts, nursery)

@@ -130,8 +130,8 @@ class Services:
     now_us, steady_s, new_id: return the wall clock in microseconds since 1970, a steady clock in seconds, and a random
     id. A simulation passes its own functions. known_time: known from earlier runs of this node. note_offset: stores the
     trusted clock offset for the next start, see `stream_service.workers.clock.Clock`. tracing: makes the spans of
-    pushes. elsewhere: knows which streams other nodes of a cluster serve. trials: find out whether pushes are stored
-    now.
+    pushes. remote_streams: knows which streams other nodes of a cluster serve. trials: find out whether pushes are
+    stored now.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class Services:
         self._mirrors.stop()
 
     def shards(self, hosted: HostedWorkers) -> StreamShards:
-        """Starts and stops the workers of shards, if the node is in a cluster."""
+        """Returns the object that starts and stops the workers of shards on a member of a cluster."""
         from stream_node.fleet.cluster_services import StreamShards
 
         return StreamShards(
@@ -327,7 +327,7 @@ class Services:
 
 
 def _make_forwarding(node: Node, config: Config) -> ForwardingServices | None:
-    # What is off is not loaded.
+    # A node without the service does not load it.
     if not config.forwarding:
         return None
     from stream_node.forwarding.services import ForwardingServices

@@ -47,7 +47,7 @@ async def end_traces(tracing: Tracing | None) -> None:
         try:
             await trio.to_thread.run_sync(tracing.close)
         except RuntimeError:
-            # The system has no room for the thread that waits. Everything else has ended, so this one may wait.
+            # The system has no room for one more thread. No other task is left, so this thread may wait.
             tracing.close()
     found = tracing.statistics()
     logger.info(

@@ -19,7 +19,7 @@ STORAGE_THREADS = "storage-"
 """How the names of the threads that touch a database begin."""
 
 _is_of_nodes: ContextVar[bool] = ContextVar("is_of_nodes", default=False)
-"""Whether this code runs for the nodes: in their thread, or in one that trio has started for it."""
+"""Whether this code runs for the nodes: in their thread, or in a thread that trio has started for their thread."""
 _logs: list[deque[str]] = []
 _render = structlog.processors.KeyValueRenderer(key_order=["event"])
 
@@ -68,7 +68,7 @@ def _host(_pid: int) -> Host:
 
 @contextmanager
 def logging_to(log: deque[str]) -> Iterator[None]:
-    """While the block runs, the lines of all nodes of this process go to this log, too, and to no other place."""
+    """While the block runs, the lines of all nodes of this process go to `log`, and not to the program's log."""
     # The program may have configured other processors since the last node.
     processors = structlog.get_config()["processors"]
     if _divert not in processors:

@@ -23,7 +23,7 @@ class NodeNotRunning(Exception):
 
 class HostedNode:
     """A node in a thread of this process, which runs while its block does: `with`, or in trio and asyncio `async with`.
-    http, grpc: where a real node listens for HTTP and gRPC, if its settings say so."""
+    http, grpc: the addresses at which a real node listens for HTTP and gRPC, if its settings have any."""
 
     def __init__(self, serve: Callable[[HostedNode], Awaitable[None]]) -> None:
         """serve: runs the node in the thread. It calls `listens`, and returns after `stopping` is set."""
@@ -49,7 +49,7 @@ class HostedNode:
         return "\n".join(self._log)
 
     def listens(self, address: str) -> None:
-        """Ends the start of the block."""
+        """Notes the address of the node, which now listens, so that the block begins."""
         self._address = address
         self._started.set()
 

@@ -58,7 +58,7 @@ class NodeRates(msgspec.Struct, frozen=True):
 
 class TopView(msgspec.Struct, frozen=True):
     """Everything that one drawing shows, with rows in the wanted order.
-    See `stream_node.node.node_status.NodeStatus`; None: the node did not report it."""
+    For the fields before `rates`, see `stream_node.node.node_status.NodeStatus`; None: the node did not report it."""
 
     now_us: int | None
     version: str | None
@@ -83,7 +83,7 @@ STATUS_FIELDS = (
     *("now_us", "version", "schema_version", "connections", "waiting", "failed", "refused", "memory_bytes"),
     *("free_disk_bytes", "refusing_pushes", "write_failure"),
 )
-"""The fields that a view has from the status of the node; None without one."""
+"""The fields that a view copies from the status of the node. They are None without a status."""
 
 
 def make_view(before: Reading | None, now: Reading, sort: SortKey) -> TopView:

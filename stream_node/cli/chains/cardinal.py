@@ -1,5 +1,4 @@
-"""The commands `stream-node cardinal produce`, which sends blocks as messages, and `consume`, which reads them.
-It registers the whole command group."""
+"""The commands `stream-node cardinal produce`, which sends blocks as messages, and `consume`, which reads them."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def history(
 
         rows = [asdict(each) for each in table.history_of(folder).load_runs(last)]
         if not rows:
-            # A path without an export is told, because it may be misspelt.
+            # A path without an export is an error here, because it may be misspelt.
             table.open(folder)
     say_each(rows, columns([HEAD, *map(_cells, rows)], NUMBERS) if rows else "no run yet")
 
@@ -237,9 +237,9 @@ def forget(
 ) -> None:
     """Erase the messages of a stream, or of one key, from the table, and never export them again.
 
-    The command erases messages that the node stored until now, also those that it exports later. It also removes the
-    files that older versions of the table need, so that these versions can no longer be read. The table keeps the
-    SHA-256 of the key.
+    This concerns all messages that the node has stored until now, also those that are not exported yet. The command
+    also removes the files that older versions of the table need, so that these versions can no longer be read. The
+    table keeps the SHA-256 of the key.
 
     Example: stream-node export forget ./lake --stream orders --key customer-17
     """

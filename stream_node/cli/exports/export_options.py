@@ -213,7 +213,7 @@ AS_IT_IS = DecodingOptions()
 
 
 class ExportOptions(NamedTuple):
-    """What an export takes from where, and how."""
+    """The streams, the node, the table and the steps of an export."""
 
     folder: FolderArgument
     stream: Annotated[

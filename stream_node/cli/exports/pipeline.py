@@ -101,7 +101,7 @@ def run(
         choose_log_level(log_level)
         os.nice(nice)
         settings, bronze = pipeline.settings(), pipeline.bronze()
-        # What is wrong is told before Spark starts, which takes seconds.
+        # Mistakes are reported before Spark starts, which takes seconds.
         find_state(bronze, pipeline.out, settings, rebuild=rebuild)
         session = pipeline.session()
         try:

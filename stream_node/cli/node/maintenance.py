@@ -169,7 +169,7 @@ def _replaced(present: Present) -> str:
 
 def verify(data_dir: DataDirOption = None) -> None:
     """Read and check everything in the database: schema, gaps, order, checksums and sizes. With several workers, this
-    checks the databases of all of them. Then check the seals of the small files, and of all lines of the audit log.
+    checks the databases of all of them. Also check the seals of the small files, and of all lines of the audit log.
 
     Example: stream-node verify --data-dir ./data
     """

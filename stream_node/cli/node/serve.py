@@ -99,7 +99,7 @@ def serve(
     place = take_place()
     effective, origins = load_effective(flags, file=config)
     settings = own_settings(effective, place)
-    # The process that watches over several workers serves nothing: it starts them again after growing pauses anyway.
+    # A supervisor of several workers counts no repeated events: it starts them again after growing pauses anyway.
     configure_logs(settings.log_level, counts_repeated=place is not None or settings.workers == 1)
     if place is None:
         check_workers(settings)
@@ -127,8 +127,8 @@ def serve(
 
 
 class _LoadedAtUse(ModuleType):
-    """Stands for a module that is loaded when one of its names is used. `importlib.util.LazyLoader` loads it when it is
-    imported the second time."""
+    """Stands for a module that is loaded when one of its names is used. `importlib.util.LazyLoader` would already load
+    it at its second import."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
@@ -141,7 +141,7 @@ def _leave_out_modules() -> None:
     # structlog imports rich, for tracebacks in colors, and a module for greenlets, if they are installed.
     for name in ("rich", "structlog._greenlets"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-    # trio, SQLAlchemy and structlog import these for what this node may never do.
+    # trio, SQLAlchemy and structlog import these for features that a node may never use.
     for name in ("asyncio", "idna", "importlib.metadata", "ssl", "zstandard"):
         if name not in sys.modules and (spec := find_spec(name)) is not None:
             sys.modules[name] = module = _LoadedAtUse(name)
@@ -156,8 +156,8 @@ def _leave_out_modules() -> None:
 
 def end_at_once(code: int = 0) -> NoReturn:
     """Ends this process, which has closed its files, at once.
-    Python would free all objects first, which takes ten seconds for 100,000 streams; after so long, service managers
-    kill. And without a free file, the C library aborts a process whose threads Python ends."""
+    Python would free all objects first, which takes ten seconds for 100,000 streams, and some service managers kill by
+    then. And if the process can open no file, the C library aborts it when Python ends its threads."""
     write_waiting_lines()
     with suppress(OSError):
         sys.stdout.flush()

@@ -98,7 +98,7 @@ def config_show(flags: FlagOptions = NO_FLAGS) -> None:
     _report_without_effect(effective)
     settings: list[dict[str, Any]] = msgspec.to_builtins(found)
     for each in settings:
-        # A token in place of its file would be shown.
+        # A token that was given in place of its file must not be shown.
         each["value"] = _without_tokens(each["value"])
     rows = [("setting", "value", "from")]
     rows += [(each["name"], _shown(each["value"]), each["where"] or each["origin"]) for each in settings]

@@ -34,7 +34,7 @@ class RulesOptions(NamedTuple):
         return None if file is None else Path(file)
 
     def file(self) -> Path:
-        """Returns the same, or raises UsageError without a file."""
+        """Returns what `known_file` returns. Raises UsageError without a file, and ConfigError."""
         file = self.known_file()
         if file is None:
             raise UsageError("no file of rules: say --rules FILE, or set access_rules (--config FILE)")
@@ -117,7 +117,7 @@ def check(
     if right not in RIGHT_NAMES:
         raise UsageError(f"{right!r} is no right; there are {', '.join(RIGHT_NAMES)}")
     identity = _identity(who)
-    # What the node itself keeps is decided by built-in rules, beside those of the file.
+    # Built-in rules protect the node's own streams, beside those of the file.
     made = Rules([*BLOCK_KEEPERS, *load_rules(rules.file()).rules])
     decision = made.decide(identity, Demand(RIGHT_NAMES[right], name))
     rule = decision.rule.name if decision.rule is not None else None

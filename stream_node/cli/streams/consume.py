@@ -1,4 +1,4 @@
-"""The commands `stream-node consume` and `tail`, which read growing streams. Registers all commands for streams."""
+"""The commands `stream-node consume` and `tail`, which read growing streams."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def list_all(
             lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
             place = each.client_id, each.stream_name, each.partition
             rows.append((*place, each.index, lag, each.saved_us, each.holder))
-        # What is left are partitions that a consumer of all of them has to read, too, and has not begun to.
+        # The partitions that are left are those that a consumer of all of them has not begun to read.
         for (client_name, name), lags in unread.items():
             rows += ((client_name, name, partition, None, lag, None, None) for partition, lag in lags.items())
         if not found and stream is not None:

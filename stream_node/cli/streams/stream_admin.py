@@ -1,4 +1,4 @@
-"""The commands `stream-node stream …`: create, copy, list, truncate and delete streams, and set their retention."""
+"""The commands `stream-node stream create|list|info|delete|truncate`."""
 
 from __future__ import annotations
 

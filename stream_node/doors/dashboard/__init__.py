@@ -1,2 +1,2 @@
-"""The dashboard: pages for a browser that show a node and change it. The server makes them; nothing comes from
-outside."""
+"""The dashboard: pages for a browser that show a node and change it. The node makes them; they load nothing from other
+sites."""

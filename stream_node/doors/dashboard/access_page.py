@@ -26,7 +26,7 @@ FIELDS = ("time", "identity", "peer", "right", "name", "reason")
 """The fields of a line that are shown. A line has only the fields that apply to its event."""
 LINES_MAX = 50
 REFUSALS = ("refused", "limited", "tls_refused", "http_refused", "token_refused", "channel_refused")
-"""How the events of lines about refused peers begin; the rest of an event says that there were more of them."""
+"""The beginnings of the events of refusals. An event such as `refused_more` stands for several of them."""
 
 
 async def show_access(page: DashboardPage) -> Response:

@@ -1,4 +1,4 @@
-"""Dashboard: the pages of one node, and the task that watches its rates."""
+"""Dashboard: the pages of one node, and the tasks that watch its rates, its troubles and its trends."""
 
 from __future__ import annotations
 

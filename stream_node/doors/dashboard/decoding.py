@@ -27,7 +27,7 @@ class _NotDecoded(Exception):
 
 
 class Decoded(NamedTuple):
-    """The data of a message as a page shows it, in the form `view`. note: why this is not the requested form."""
+    """The data of a message as a page shows it, in the form `view`. note: why it is another form, or is cut."""
 
     view: str
     text: str

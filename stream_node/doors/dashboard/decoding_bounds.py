@@ -10,7 +10,7 @@ from typing import Any
 
 CBOR_DEPTH_MAX = 64
 CBOR_TAGS = frozenset({0, 1, 2, 3, 24, 32, 33, 34, 37, 55_799})
-"""The tags that are decoded: times, large integers, and texts. Tags for references and for arithmetic are refused."""
+"""The tags that are decoded, as of times, large integers and texts. Tags for references and arithmetic are refused."""
 AVRO_DEPTH_MAX = 50
 AVRO_WORK_MAX = 2_000
 """The most values that one record may have outside of its arrays and maps."""

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 async def show_exports(page: DashboardPage) -> Response:
-    # Of each folder its view with the last run, or the reason why its history cannot be read.
+    # For each folder, its view with the last run, or the reason why its history cannot be read.
     rows: list[tuple[str, Any, str]] = []
     for folder in _folders(page):
         try:

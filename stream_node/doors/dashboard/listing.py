@@ -138,7 +138,7 @@ def show_rows(page: DashboardPage, rows: Sequence[Any]) -> Shown:
 
 
 def cut_rows(rows: Sequence[Any], first: int, make: Callable[[Any], Any] = lambda row: row) -> Shown:
-    """Returns the page that begins with a row; one behind the last page is the last one. make: completes a row."""
+    """Returns the page from the row `first` on, or the last page if there is no such row. make: completes a row."""
     first = min(first, max(0, len(rows) - 1) // ROWS * ROWS)
     return shown_rows(list(map(make, rows[first : first + ROWS])), first, len(rows))
 
@@ -151,7 +151,7 @@ def shown_rows(rows: list[Any], first: int, total: int) -> Shown:
 
 class Asked(NamedTuple):
     """The query of a page. search: a part of a name, in capital or small letters. first: the number of the first row.
-    streams, clients: the edges of the names that the user may see. rates: messages per second, by stream."""
+    streams, clients: which names the user may see (`DashboardPage.edges`). rates: messages per second, by stream."""
 
     search: str
     order: str

@@ -39,7 +39,7 @@ WAIT_S = 4.0
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """A row of the list. message: its beginning, or None if it cannot be read, with the reason."""
+    """A row of the list. message: its beginning; None if it cannot be read: then `decoded` has the reason."""
 
     index: int
     message: CutMessage | None
@@ -286,7 +286,7 @@ def _start(text: str) -> StartLike:
 
 
 async def _resolve(stream: Stream, start: Any, first: int, after: int) -> int:
-    """Returns the index at which a page begins. It is an index that the stream has."""
+    """Returns the index at which a page begins, from `first`, the stream's first index, to `after`, its next index."""
     if start == NEW:
         return after
     index = start if isinstance(start, int) else await stream.find_index(start)

@@ -21,8 +21,9 @@ KINDS: dict[MirrorCondition, TroubleKind] = {
     MirrorCondition.UNREACHABLE: "mirror_not_following",
     MirrorCondition.FAILED: "mirror_not_following",
 }
-"""The trouble of each condition that is one, the worst first. Those that may pass by themselves must last."""
+"""The conditions that are troubles, the worst first."""
 MAY_PASS: frozenset[TroubleKind] = frozenset({"mirror_promoting", "mirror_not_following"})
+"""The troubles that may pass by themselves, and so must last LASTS_S_MIN seconds."""
 
 
 class _Since(NamedTuple):

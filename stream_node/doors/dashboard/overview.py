@@ -39,7 +39,7 @@ _MORE: dict[TroubleKind, tuple[str, str]] = {
     "token_ends": ("tokens end soon, or have ended", "/access"),
     "block_source_failing": ("block sources fail", "/blocks"),
 }
-"""The text of the troubles of a kind that are not listed, and their page. Streams of mirrors are the rest."""
+"""The text for the troubles of a kind that are not listed, and their page. The other kinds are about mirrors."""
 
 
 class Overview:

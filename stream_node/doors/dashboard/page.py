@@ -28,7 +28,7 @@ FORM_BYTES_MAX = 1024 * 1024
 COUNT_MAX = 2**63 - 1
 """The largest index or number in a query: the largest integer of the database."""
 OPERATOR = Right.OPERATE | Right.ADMIN
-"""One of these rights lets somebody see the state of something, by its name; of the whole node on `EVERY_NAME`."""
+"""A user with one of these rights on a name may see the state of what it names; on `EVERY_NAME`, of the whole node."""
 CLUSTER_RESOURCE = "cluster"
 NAVIGATION = (
     ("overview", "Overview", ""),

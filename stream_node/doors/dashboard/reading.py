@@ -17,7 +17,7 @@ from stream_storage.thread_runner import ThreadRunner
 
 
 class ConsumerLag(msgspec.Struct, frozen=True, gc=False):
-    """A consumer of one stream with messages that it has not processed. partitions: how many have some.
+    """A consumer of one stream with messages that it has not processed. partitions: how many have such messages.
     partition: the one in which a message waits longest; the consumer is at `index` there, without progress since
     `since_us`. lag: the messages that wait in all."""
 
@@ -31,7 +31,7 @@ class ConsumerLag(msgspec.Struct, frozen=True, gc=False):
 
 
 class Beyond(msgspec.Struct, frozen=True, gc=False):
-    """A consumer whose position is beyond the end of a partition. One of a former stream of the same name is none.
+    """A consumer whose position is beyond the end of a partition. Positions of a former stream do not count.
     partition: the first of `partitions` such partitions. index: the position there. end: the next index there."""
 
     client_id: str
@@ -108,6 +108,6 @@ def _read(session: Session) -> ConsumerProgress:
 
 
 async def read_positions(runner: ThreadRunner) -> ConsumerProgress:
-    """Returns all consumers that may be in trouble: what the dashboard and the alerts count is never cut.
+    """Returns all consumers that may be in trouble, because the dashboard and the alerts count all of them.
     Raises StorageError, see `ThreadRunner.read`."""
     return (await runner.read(partial(Do, _read))).result

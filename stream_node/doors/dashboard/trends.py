@@ -83,7 +83,7 @@ class Trends:
             lag, lag_before = look.lags.get((client_id, name)), before.lags.get((client_id, name))
             rate = read = _rate(before, look, name)
             if rate is not None and lag is not None and lag_before is not None:
-                # What was written and does not wait was read, or deleted before.
+                # Messages that were written and do not wait were read, or deleted before.
                 read = max(0.0, rate - (lag - lag_before) / (look.time_s - before.time_s))
             points.append((look.time_s, lag, rate, read if lag is not None else None))
         return _columns(page, points, 4)

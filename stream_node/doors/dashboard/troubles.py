@@ -15,8 +15,8 @@ from stream_node.node.identity.endings import Ending
 from stream_node.node.parts import NodeParts
 
 ENDS_S, ENDS_BAD_S = 14 * 86_400.0, 86_400.0
-"""The time before the end of a certificate or a token from which on it is named, and is bad.
-A fifth, and a twentieth, of its whole time count if they are shorter."""
+"""A certificate or a token is a warning this long before its end, and bad this long before its end. If a fifth, and a
+twentieth, of its lifetime are shorter, these count."""
 SLOW_COMMIT_MS = 1_000.0
 """A disk is slow if the commits take this long. An ordinary commit takes less than ten milliseconds."""
 RETENTION_LAG_S = 60.0
@@ -113,7 +113,7 @@ def of_disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
 
 def of_endings(endings: list[Ending], now_s: float) -> Iterator[Trouble]:
     for each in endings:
-        # What lasts an hour ends soon only near its end. Somebody who needed an old token has missed it long ago.
+        # A token of one hour is no warning for all of that hour. Whoever needed an old token has missed it long ago.
         left_s, lasts_s = each.ends_s - now_s, each.ends_s - each.began_s
         if left_s > min(ENDS_S, lasts_s / 5) or (each.kind == "token" and left_s < -ENDS_BAD_S):
             continue

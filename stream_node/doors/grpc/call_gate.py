@@ -1,4 +1,4 @@
-"""CallGate: decides who makes a call, and whether the rules let them. Then the call gets its handler.
+"""CallGate: finds out who makes a call, and checks their rights. Then the call gets its handler.
 
 The identity is that of the certificate of the connection, else that of a token (`authorization: Bearer …`), else
 anonymous, as at the node's other doors.

@@ -82,7 +82,7 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         return self._gate.end_calls(is_meant, reason)
 
     def stop_accepting(self) -> None:
-        """Accepts no more connections, and has each peer open no more calls."""
+        """Accepts no more connections, and tells each peer to open no more calls."""
         self._gate.end_about()
         super().stop_accepting()
 

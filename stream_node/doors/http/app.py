@@ -52,7 +52,7 @@ logger = structlog.get_logger(__name__)
 
 
 class HttpCall(NamedTuple):
-    """One request to an endpoint. caller: if the endpoint demands no right, the identity of the connection.
+    """One request to an endpoint. caller: if the endpoint `is_open`, the identity of the connection.
     memory: counts the bytes that the node holds for the request."""
 
     request: Request
@@ -166,7 +166,7 @@ class HttpApp:
     async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:
         readable = readable_send(Request(scope), send, self._parts.config)
         answer = _Answer(readable, body, self.answered, scope[MEMORY])
-        # What nobody waits for any more is not worked on: an answer whose peer has gone ends here.
+        # An answer whose peer has gone ends here, because nobody waits for it.
         async with self._watches.watched(body.watch):
             problem = await self._answer(scope, body, answer)
             if problem is not None and not answer.has_begun:
@@ -292,7 +292,7 @@ def _pattern_of(path: str) -> re.Pattern[str]:
 
 
 class _Answer:
-    """Sends one answer: adds the security headers, and reads the rest of the body before it."""
+    """Sends one answer: adds the security headers, and first reads some of the rest of the request's body."""
 
     def __init__(self, send: Send, body: RequestBody, answered: Counter[int], memory: RequestMemory) -> None:
         self._send = send

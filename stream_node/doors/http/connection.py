@@ -106,7 +106,7 @@ class HttpStream:
 class HttpConnection:
     """Serves the requests of one connection, one after the other.
     identity: as the last request has proved it. closed: counts by reason.
-    Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with others."""
+    Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with what nobody reads."""
 
     def __init__(
         self,
@@ -333,5 +333,5 @@ def _date(now_s: int) -> bytes:
 
 @lru_cache(maxsize=100)
 def _response(status: int, headers: tuple[tuple[bytes, bytes], ...], is_last: bool) -> h11.Response:
-    """Many answers of one second have the same headers, which h11 checks one by one."""
+    """Returns the head of an answer. Many answers of one second have the same headers, and h11 checks each header."""
     return h11.Response(status_code=status, headers=[*headers, *([(b"connection", b"close")] if is_last else [])])

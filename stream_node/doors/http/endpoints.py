@@ -18,7 +18,7 @@ NOT_WRITING = "the writing thread has given up; look at the log line writing_sto
 
 
 async def livez(call: HttpCall) -> Response:
-    """The answer itself shows that the event loop runs."""
+    """Returns whether the writing thread works. The answer itself shows that the event loop runs."""
     return _answer("live", [] if call.parts.runner.is_writing else [NOT_WRITING])
 
 

@@ -25,7 +25,7 @@ class LateWatches:
 
     @asynccontextmanager
     async def watched(self, function: Callable[[trio.CancelScope], Awaitable[None]]) -> AsyncIterator[None]:
-        """The block is cancelled by the function, which runs if the block takes longer than WATCH_AFTER_S."""
+        """Calls the function with the cancel scope of the block if the block takes longer than WATCH_AFTER_S."""
         watch = _Watch(function)
         self._short[watch] = None
         if not self._looks:

@@ -43,7 +43,7 @@ class Readings:
 
 class RequestMemory:
     """The bytes that the node holds for one request. A context manager: after its block, nothing is held.
-    They are those of the body, of the data that is read for the answer, and of the part that is being sent.
+    It counts the body, the data that is read for the answer, and the part of the answer that is being sent.
     Invariant: each of `_counted` and the holdings of the connection count the sum of these three."""
 
     def __init__(self, usages: Usages, holdings: Holdings, key: str, readings: Readings, page_bytes: int) -> None:

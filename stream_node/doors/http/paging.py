@@ -1,7 +1,7 @@
 """Reads messages for an answer over HTTP, after the memory for them is counted.
 The size of a message is known only after it was read. So if a page is larger than usual, or must wait for a message, or
-belongs to a partition elsewhere, its reading begins with a pull of the first message without its data. This pull also
-waits for a message, if it shall, and a waiting request holds nothing."""
+belongs to a partition elsewhere, its reading begins with a pull of the first message without its data. If the request
+waits for a message, this pull waits, and holds nothing meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OVERHEAD_BYTES = 500
 HEADER_BYTES = 150
 """The memory of one header of a message beside its value."""
 PART_BYTES = 64 * 1024
-"""An answer is sent in parts of about this size, so that its other form is never in memory as a whole."""
+"""An answer is sent in parts of about this size, so that its encoded form is never in memory as a whole."""
 
 
 async def pull_cut(stream: Stream, start: StartLike, limit: int, data_bytes_max: int, wait_s: float = 0.0) -> CutPage:

@@ -90,7 +90,7 @@ def problem_of(error: errors.ClientError, *, is_read: bool = False) -> Problem:
     status, name = next(found, (500, "internal-error"))
     members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt and not is_read}
     if isinstance(error, errors.NodeFailed) and NO_ROOM in str(error):
-        # Nothing of an operation without room is stored.
+        # An operation that found no room has stored nothing.
         return Problem(507, "no-room", str(error), headers=RETRY, members=members | {"in_doubt": False})
     if isinstance(error, errors.AccessDenied) and error.right:
         members |= {"right": error.right, "rule": error.rule}

@@ -74,8 +74,8 @@ GRPC_BLOCK_METRICS = (
     _reference.gauge("subscriber_open_connections", lambda e: e.subscribe.sessions, "Subscriptions."),
     *(_reference.counter(f"{name}_total", _counted(name), text) for name, text in COUNTED.items()),
 )
-"""The metrics of a node that speaks gRPC. Those of the reference block node are its own, so that its dashboards and
-alerts read them; they count gRPC alone."""
+"""The metrics of a node that speaks gRPC. Those with the prefix `blocknode_` have the names of the reference block
+node, so that its dashboards and alerts work here; their publishers, subscribers and counters are of gRPC alone."""
 BLOCK_METRICS = (
     _store.gauge("blocks", lambda e: e.blocks, "Blocks that can be read."),
     _store.gauge("block_bytes", lambda e: e.size_bytes, "Size of these blocks."),

@@ -219,7 +219,7 @@ TROUBLES = (
 
 
 STREAMS_NAMED_MAX = 100
-"""The largest number of streams that the metrics name: the greatest lag first, and of equal ones the longest."""
+"""The largest number of mirrors that the metrics name: those with the most messages of lag, then the longest lag."""
 
 
 def _conditions(snapshot: Snapshot) -> Values:

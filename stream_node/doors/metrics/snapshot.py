@@ -98,7 +98,7 @@ _CONSUMERS, _CONSUMERS_TOTAL = compiled(_consumers), compiled(_all_consumers)
 
 
 class Figures(NamedTuple):
-    """The statistics of streams and consumers; the last entry of each is for all others together."""
+    """The statistics of streams and consumers. If some are not named, the last entry of a list is their sum."""
 
     streams: list[StreamFigures]
     consumers: list[ConsumerFigures]
@@ -216,6 +216,6 @@ def _file_sizes(folder: Path) -> dict[str, float]:
         try:
             sizes[name] = float(os.stat(folder / file).st_size)
         except FileNotFoundError:
-            # There is no log between its end and the next write.
+            # SQLite has removed the log when the database was closed.
             sizes[name] = 0.0
     return sizes

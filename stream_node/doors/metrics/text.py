@@ -19,7 +19,7 @@ from stream_node.doors.metrics.snapshot import Snapshot
 from stream_storage.histogram import Histogram
 
 GZIP_LEVEL = 1
-"""The text repeats itself, so that the fastest level makes a tenth of it."""
+"""The text repeats itself, so even the fastest level makes it ten times smaller."""
 _UNWANTED = re.compile(
     r"""; \s* (q \s*=\s* 0 (\.0*)? \s* (;|$) | version \s*=\s* (?! "?(0\.0\.4|1\.0\.0)"? \s* (;|$)))""",
     re.VERBOSE | re.IGNORECASE,
@@ -76,5 +76,5 @@ def render(snapshot: Snapshot, accept: str = "", accept_encoding: str = "") -> t
 
 
 def _wanted(header: str) -> str:
-    """Returns the header without what it excludes, and without the versions of formats that are not made here."""
+    """Returns the header without entries that it excludes (q=0), and without versions that are not made here."""
     return ",".join(each for each in header.split(",") if not _UNWANTED.search(each))

@@ -133,7 +133,7 @@ class Link:
                 raise ProtocolError("another process answers there")
         except ProtocolError as error:
             logger.warning("cluster_link_refused", member=self.member.name, reason=str(error))
-            # After its end, the router tries again: the other member may not have read that this one has joined.
+            # The router connects again: the other member may not have read yet that this one has joined.
             self._hang_up([self.connection])
             return
         self._send(MEMBER, PROVE.encode_request(ProveRequest(prove(b"caller", self._tokens, nonces))))

@@ -104,7 +104,7 @@ class ClusterMember:
         await self._open(mine)
         task_status.started()
         while not self._left.is_set():
-            # A read that has begun before does not count for those who ask now.
+            # Calls that ask for a read from now on get the next one: this one may begin too early for them.
             asked, self._on_read = self._on_read, []
             # One transaction writes the beat and reads the tables. A failed one is tried again at the next beat.
             try:
@@ -137,7 +137,7 @@ class ClusterMember:
             while self.router.served and self._has_successor():
                 self.refresh()
                 await self._after_read()
-            # What was sent on must come back before the connections end.
+            # The answers to messages that were passed on must come back before the connections end.
             if self._has_successor():
                 await self._all_seen()
                 await self._quiet()
@@ -165,7 +165,7 @@ class ClusterMember:
 
     async def _all_seen(self) -> None:
         """Returns when every other living member has read the present tables, so that it sends nothing more here.
-        A beat reads them, and the beat after it says that this is done."""
+        A member reads the tables with a beat, and its next beat shows that it has done so."""
         before = dict(self.router.view.members)
         while any(
             self.lives(name) and member.beats < before[name].beats + 2
@@ -340,8 +340,8 @@ def fixed_view(members: Sequence[StoredMember]) -> ClusterView:
 
 
 class FixedMember:
-    """One of the processes of one machine that share the shards for good, with the calls of ClusterMember. The
-    supervisor starts a dead one again, so no member takes shards of another one, and no member beats."""
+    """One of the processes of one machine that share the shards for good, with the methods of ClusterMember. The
+    supervisor starts a dead process again, so no process takes shards of another one, and none beats."""
 
     def __init__(self, router: Router, services: ShardServices, view: ClusterView) -> None:
         """view: from `fixed_view`, with this member."""
@@ -359,7 +359,7 @@ class FixedMember:
             self.router.update(self._view)
             with trio.move_on_after(LOOK_S):
                 await self._wake.wait()
-                # A connection has ended. What follows from that is done by the next update.
+                # A connection has ended. The next update settles that.
             self._wake = trio.Event()
 
     def refresh(self) -> None:

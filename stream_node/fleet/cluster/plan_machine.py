@@ -61,8 +61,7 @@ class PlanMachine:
         return member is not None and bool(member.token) and self._now_s - self._seen[name].since_s < LIVES_S
 
     def silent_s(self, name: str) -> float:
-        """Returns for how long a member has not written, in seconds. Of this member and of unknown ones nothing is
-        known: 0."""
+        """Returns for how long a member has not written, in seconds; 0 for this member, and for unknown ones."""
         seen = self._seen.get(name)
         return 0.0 if seen is None or name == self._name else self._now_s - seen.since_s
 

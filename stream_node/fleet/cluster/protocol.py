@@ -28,10 +28,10 @@ connection between the members waits for the mailboxes that get them."""
 #   shard: uint, moves: uint, source: string, name: string, peer: string, frame_bytes_max: uint
 # }
 class MemberEnvelope(msgspec.Struct, frozen=True):
-    """What one member tells another about a message.
+    """The data about a message that one member sends to another one.
 
     shard: the shard for which the message is.
-    moves: from how many members the message was sent on.
+    moves: how many members have passed the message on.
     source, name: the identity that the client has proved. peer: the `host:port` of the client.
     frame_bytes_max: the largest frame that can carry an answer to the client, in bytes.
     """

@@ -34,7 +34,7 @@ from stream_node.fleet.cluster.view import SHARDS, UNOWNED, ClusterView, Shard, 
 from stream_service.names import stream_address
 
 MOVES_MAX = 16
-"""A message that so many members have passed on is dropped: they do not agree who owns the shard."""
+"""A message that this many members have passed on is dropped: they do not agree who owns the shard."""
 PASSED_ON_MAX = 10_000
 MARK_S_MAX = 5.0
 """A mark that is not back after this time counts as lost, and its link as broken."""
@@ -88,10 +88,9 @@ class Router:
         refresh: makes the member read the tables of the cluster again, and then call `update`. has_own_database:
         whether each member has its streams in a database of its own. others_at: the stream whose owner gets the
         messages for unknown addresses that are no streams; None: they are dropped. openings: addresses where a message
-        opens a session, each with the function that encodes a refusal. homes: the shards at whose owners the operator's
-        workers run, by the addresses of these. A session is never opened by way of a third
-        member: it would end without a word when that member leaves.
-        """
+        opens a session, each with the function that encodes a refusal. A session is never opened by way of a third
+        member: it would end without a word when that member leaves. homes: by the address of each of the operator's
+        workers, the shard at whose owner it runs. linked: called with each connection that a member has proved."""
         self.name = name
         self.proofs = Proofs(token, new_nonce, node.is_registered)
         self.passed_on: set[Route] = set()
@@ -460,7 +459,7 @@ class Router:
         shards = [shard for shard, way in self._ways.items() if way is link]
         if member is None and not shards:
             # It left after this member had learned that it gave its shards away, and nothing was under way to it. It
-            # has answered what it got, so the clients need not notice. What it has not answered never will be.
+            # has answered what it got, so most clients need not notice. Requests that are still open get an error.
             for route in requests.take():
                 self._node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
         elif len(link.unanswered):

@@ -1,6 +1,6 @@
 """The tables of a cluster, and the storage operations on them.
-Every member reads both tables at each of its beats. An operation that changes them names the values that it expects,
-and changes nothing if the tables have others."""
+Every member reads both tables at each of its beats. Beats, moves and leaving name the values that they expect, and
+change nothing if the tables have others."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def beat(session: Session, name: str, token: str) -> None:
 
 
 def move_shards(session: Session, owner: str, moves: Sequence[tuple[int, str]], fences: Mapping[str, str]) -> list[str]:
-    """Gives those shards a new owner that still have the owner that `moves` names with them.
+    """Gives shards a new owner. moves: each shard with its owner before; one that has another owner now keeps it.
     Owners that do not live are fenced before, so that they can never write again. fences: their tokens, by name.
     Returns the names of those that this operation has fenced."""
     # A member that is frozen in the middle of a COPY keeps its locks, for which the next statements would wait.

@@ -1,7 +1,7 @@
 """UnansweredRequests: messages of clients to one other member that have no answer yet. It sends nothing.
 When the member is lost, nobody knows which of them it has served. A peer of the real services gets ERROR for each push,
-which it sends again, and no message for each pull. A client of ours loses its connection and sends everything again in
-order. A client that has all answers notices nothing."""
+which it sends again, and an empty answer to each pull. A client of ours loses its connection and sends everything again
+in order. A client that has all answers notices nothing."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _pushes(payload: bytes) -> int:
     if not payload.startswith(BATCH_TAG):
         return 1
     try:
-        # Both begin with the size of the body, a request id and the number.
+        # A batch and its answer begin with the size of the body, a request id and the number of pushes.
         _, at = decode_uint(payload, BATCH_TAG_BYTES)
         _, at = decode_uint(payload, at)
         return decode_uint(payload, at)[0]
@@ -123,7 +123,7 @@ def _pushes(payload: bytes) -> int:
 
 
 def _lost_answer(payload: bytes) -> bytes | None:
-    """Returns the answer to a request of the specification that is lost; None if it has none."""
+    """Returns the answer to a lost push or pull of the specification; None for any other request."""
     try:
         if PUSH.is_in(payload):
             return PUSH.encode_response(PushConfirm(decode_push(payload).request_id, Status.ERROR, 0))

@@ -48,7 +48,7 @@ async def set_aside(
         if copied.done:
             break
         if not copied.fits:
-            # The source parts at another index than before the kill. What was copied stays where it is.
+            # The source parts at another index than before the kill. The copies stay in the stream that they are in.
             logger.warning("messages_set_aside_anew", stream=name, partition=partition, from_index=index, besides=to)
             directory.reopen_stream(StoredStream(copied.record, 0, None))
             to = ""

@@ -55,7 +55,7 @@ class RemoteNode:
 
 @contextmanager
 def asking(node: Node, destination: str, new_id: Callable[[], str]) -> Iterator[RemoteNode]:
-    """Gives the node at `destination`, a `host:port`. Raises SourceLost if that is no address of a node."""
+    """Yields the node at `destination`, a `host:port`. Raises SourceLost if that is no address of a node."""
     try:
         asker = Asker(node, tcp(destination))
     except InvalidAddress as error:

@@ -28,7 +28,7 @@ from stream_storage.contract import Session
 from stream_storage.errors import StorageError
 
 REFRESH_S = 3600
-"""The interval in which it is stored anew that a mirror is still there."""
+"""The shortest time between two writes of when a mirror last asked."""
 
 logger = structlog.get_logger(__name__)
 
@@ -95,7 +95,7 @@ class Followers:
         if known.get(mirror, recent_us) > recent_us:
             return
         if mirror not in known and len(known) >= FOLLOWERS_MAX and min(known.values()) > recent_us:
-            # All others are there. One more would take the place of the next one with each request.
+            # All others have asked lately. Another one and they would drive out each other with each request.
             return
         gate = self._directory.node.gate
         if refusal_of_name(mirror.stream_name) or refusal_of_source(mirror.address):

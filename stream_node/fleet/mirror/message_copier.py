@@ -108,7 +108,7 @@ class MessageCopier:
         try:
             there = await self._mirror.change_source(remote)
         except SourceRefused:
-            # A mirror of a mirror needs no right to ask for this. It asks again after its next connect.
+            # A mirror can follow without the right to ask for this. It asks again after its next connect.
             self._circle_look_s = math.inf
             return
         is_circle = (there.source, there.stream_name) == (self._self.address, self._self.stream_name)

@@ -95,7 +95,7 @@ class LocalStream:
         return operation
 
     async def write(self, work: Callable[[Session], T]) -> T:
-        """Does what writes, but does not change this stream. Raises StorageError."""
+        """Calls a function that writes, but does not change this stream. Raises StorageError."""
         return await do(self.directory.storage.submit_write, work)
 
     async def read(self, work: Callable[[Session], T]) -> T:
@@ -136,11 +136,11 @@ Identity = tuple[str, int]
 
 
 class Mirror:
-    """What the tasks of one mirror share. condition, reason: see `stream_node.fleet.mirror.protocol.MirrorState`.
+    """The data of the tasks of one mirror. condition, reason: see `stream_node.fleet.mirror.protocol.MirrorState`.
 
     row: as it was when the present task began, with the source, which stays the same until the next task.
-    source_next_index: the end of the source, when the mirror last got it. heard_us: when it had asked for this, in
-    microseconds since 1970; 0 if the source never answered. The source has not ended earlier since then.
+    source_next_index: the end of the source in its last answer. heard_us: when the mirror requested that answer, in
+    microseconds since 1970; 0 if there was none. What the source had confirmed by then is before that end.
     promotion_reason: why a promotion that is under way does not go on; empty if it does.
     """
 

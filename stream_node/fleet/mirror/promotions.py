@@ -70,7 +70,7 @@ class Promotions:
             if begun.is_known:
                 if begun.failure is not None:
                     raise begun.failure
-                # The answer is what is so now, and not what was so when the promotion ended.
+                # The answer is about the present, and not about the moment at which the promotion ended.
                 if self.mirrors(name):
                     raise MirrorError(f"{name!r} was promoted, and has become a mirror again since")
                 return True, begun.before
@@ -182,7 +182,7 @@ class Promotions:
     async def _promote(self, name: str, begun: Begun) -> None:
         """Does what is left of a promotion. Sets its failure, or raises the error if it has to be repeated."""
         if begun.takes and not self.mirrors(name, {StreamRole.PROMOTING}):
-            # The last step has raised an error, and was done all the same.
+            # The last step has raised an error, but its change was stored.
             return
         if not self.mirrors(name):
             # A request has made all partitions primaries while the source could not be reached.
@@ -202,7 +202,7 @@ class Promotions:
         except StorageClosed:
             raise
         except (MirrorError, StorageError, ProtocolError) as error:
-            # A source that is down can be a mirror already, and this node a primary in a part. Both go on.
+            # The source may be a mirror already, or some partitions here primaries: then the promotion is repeated.
             begun.takes = begun.takes or promotion.takes
             if begun.takes or (begun.is_resumed and isinstance(error, SourceLost)):
                 raise

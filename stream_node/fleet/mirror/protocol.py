@@ -21,7 +21,7 @@ ADDRESS = "mirror"
 class MirrorAction(enum.IntEnum):
     """What a request asks for.
 
-    STATUS: how the mirrors of the node are.
+    STATUS: report the states of the mirrors of the node.
     ADD: follow a stream of another node.
     PROMOTE: make the mirror of a stream its primary.
     REMOVE: stop following. The messages stay, in a stream of its own.

@@ -203,7 +203,7 @@ class MirrorTasks:
             for partition in partitions:
                 await self._make(name, partition, row, force)
         finally:
-            # What was made counts by itself now; what was not made is free again.
+            # The streams that were made count by themselves now; the places of the others are free again.
             self.directory.give_back(missing)
 
     async def _make(self, name: str, partition: int, row: MirrorRow, force: bool) -> None:
@@ -295,7 +295,7 @@ async def _fence(mirror: Mirror, remote: RemoteNode, own_address: Callable[[], s
 
 TAGS = (PUSH.tag, PUSH_BATCH.tag, RICH_PUSH.tag)
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
-"""The backlog of a source above which the mirror refuses pushes, as it does without this module."""
+"""The backlog of a source above which the mirror refuses pushes, as it does without `mirror_passes_pushes`."""
 
 
 class Passing(Worker):

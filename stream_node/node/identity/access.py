@@ -1,4 +1,4 @@
-"""The rules and limits of a running node: opens them with the audit log, reads them again, refuses an open start.
+"""The rules and limits of a running node: opens them with the audit log, and reads them again. Checks the protection.
 `ockam.identity.rules` decides. This module connects it with the settings, the files and the connections of one node."""
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ def make_tls(config: Config) -> ServerTls | None:
 
 
 def make_outgoing_tls(config: Config) -> OutgoingTls:
-    """Returns the TLS of the connections to other nodes. The node shows its own certificate there, if it has one."""
+    """Returns the TLS of the connections to other nodes. Those for the node's own messages show its certificate, if it
+    has one; those for forwarded messages do not (`OutgoingTls.find`). Raises ConfigError."""
     if config.tls_forward_ca is None:
         if config.tls_forward_plaintext:
             raise ConfigError("tls_forward_plaintext: has no effect without tls_forward_ca")
@@ -68,7 +69,7 @@ def make_outgoing_tls(config: Config) -> OutgoingTls:
 
 
 def make_listener(config: Config, tls: ServerTls, alpn: str | None = None) -> TlsListener:
-    """alpn: see `TlsListener`."""
+    """Returns what makes TLS handshakes with the peers of a listener. alpn: see `TlsListener`."""
     most, handshake_s = config.tls_handshakes_max, config.tls_handshake_timeout_s
     return TlsListener(tls, handshake_s=handshake_s, handshakes_max=most, alpn=alpn)
 

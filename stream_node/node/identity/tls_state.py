@@ -43,7 +43,7 @@ def find_certificate_sha384(config: Config) -> str | None:
         return None
     try:
         text = Path(config.tls_certificate).read_text()
-        # Those of intermediate authorities follow the node's own.
+        # The certificates of intermediate authorities follow the node's own.
         own = text[: text.index(_PEM_END) + len(_PEM_END)]
         return hashlib.sha384(ssl.PEM_cert_to_DER_cert(own[own.index(_PEM_BEGIN) :])).hexdigest()
     except (OSError, ValueError):

@@ -50,7 +50,7 @@ def _check_text(data: bytes) -> None:
 
 
 def decoded(data: bytes) -> Iterator[str]:
-    """Returns text in UTF-8, in pieces. Raises UnicodeDecodeError."""
+    """Decodes text in UTF-8, in pieces. Raises UnicodeDecodeError."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for piece in slices(data):
         yield decoder.decode(piece)

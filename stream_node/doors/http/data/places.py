@@ -28,15 +28,15 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
 
 
 async def known_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
-    """Returns what `find_partitions` does, but perhaps older bounds: the node lists them once until
-    any partition is added or removed. A caller without the right gets what the node lists for it."""
+    """Returns what `find_partitions` returns, but perhaps older bounds: a list is remembered until any partition is
+    added or removed. A caller without the right gets what the node lists for it."""
     if call.parts.remote_streams is not None or not call.may(Demand(right, name)):
         return await find_partitions(client, name)
     known = call.known.of(call.parts.services.partition_changes)
     found = known.get(name)
     if found is None:
         found = await find_partitions(client, name)
-        # The list is empty for streams without end, so only those that exist are remembered.
+        # Requests can name any number of streams that do not exist, so only those that exist are remembered.
         if found:
             known[name] = found
     return found
@@ -64,7 +64,7 @@ async def get_partitions(call: HttpCall, client: StreamClient, name: str, right:
 def partition_at(call: HttpCall, client: StreamClient, name: str, number: int) -> Stream:
     (handle,) = client.session.core.find_handles(name, [number])
     if call.parts.remote_streams is None:
-        # The hash of another name can have the same address.
+        # Another name can have the same hash, and so the same address.
         worker = call.parts.node.find_judge(stream_address(name, number))
         if isinstance(worker, ReadableStream) and worker.identity == (name, number):
             return InsideStream(client.session, handle, call.connection())

@@ -108,7 +108,7 @@ def _not_saved(call: HttpCall) -> Problem:
         reason = "look at the node's log, and send it again"
     if NO_ROOM not in reason:
         return Problem(503, "not-saved", detail + reason, headers=RETRY, members={"in_doubt": True})
-    # Nothing of an operation without room is stored.
+    # An operation that found no room has stored nothing.
     return Problem(507, "no-room", detail + reason, headers=RETRY)
 
 

@@ -30,7 +30,7 @@ B = TypeVar("B")
 class ListQuery(msgspec.Struct, frozen=True):
     """The parameters of a list. prefix: the beginning of the names. limit: the largest number of partitions.
 
-    after, after_partition: the last partition of the page before; without them, the list begins.
+    after, after_partition: the last partition of the page before; without them, the first page.
     """
 
     prefix: str = ""
@@ -112,7 +112,7 @@ async def describe(call: HttpCall) -> Response:
     name = stream_name(call.request)
     read_query(call.request, NoQuery)
     async with call.client() as client:
-        # What the node remembers for `get_partitions` has old bounds and an old retention; it raises if there is none.
+        # `get_partitions` may return remembered bounds, which are old. It is called only for its error.
         found = await find_partitions(client, name) or await get_partitions(call, client, name, Right.READ)
     return _description(name, found)
 
