@@ -221,8 +221,8 @@ class LeaseGroups:
         for key in [key for key in self._groups if is_meant(key[1])]:
             group = self._groups.pop(key)
             self._count(group, 0)
-            # The rows that were read for them may be from before the change. The error says that the same request can
-            # succeed.
+            # The rows read for waiting requests may be from before the change. The error says that a request can
+            # succeed later.
             for work in group.waiting:
                 work(Refusal("the leases were forgotten", StorageBusy("the leases are read anew; ask again")))
 

@@ -267,8 +267,8 @@ class LeaseMachine:
 
     def expire(self, now_s: float) -> None:
         """Removes the members whose time to live is over, and ends OLD leases when they have certainly expired."""
-        # Every request calls this, so the times of all members are not compared each time. Who has joined or renewed
-        # since the last comparison expires later than it has found.
+        # Every request calls this, so the times of all members are not compared each time. A member that has joined or
+        # renewed since the last comparison expires later than the time that was found.
         if now_s < self._expires_first_s:
             return
         expired = [each for each in self._members.values() if now_s >= each.expires_s]

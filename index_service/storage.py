@@ -185,8 +185,8 @@ def merge_positions(session: Session, other: Session) -> None:
     """Copies positions from the database of `other` to the database of `session`, if they are missing or lower there.
     Skips damaged rows, and ends without an error at a damaged database. Call it inside a transaction."""
     with suppress(StorageError):
-        # In a database of an older version, rows have neither incarnation nor generation, or no checksum either. A row
-        # of schema version 2 that was brought up to date has its checksum before both.
+        # In a database of an older version, rows have neither incarnation nor generation, or no checksum either. If the
+        # database was upgraded from schema version 2, the checksum is the column before both.
         columns = [each[1] for each in other.execute(_COLUMNS)]
         for values in other.execute(_EVERY_ROW):
             found = dict(zip(columns, values, strict=True))

@@ -99,7 +99,7 @@ class IndexService:
         monotonic_s: Callable[[], float] = trio.current_time,
         remote_streams: RemoteStreams | None = None,
     ) -> None:
-        """elsewhere: knows which streams other nodes of a cluster serve; None: this node serves all streams."""
+        """remote_streams: knows which streams other nodes of a cluster serve; None: this node serves all streams."""
         self.storage = storage
         self.now_us = now_us
         self.node: Node | None = None

@@ -139,7 +139,7 @@ _MODULES = {
     "transport.tcp": "TcpTransport",
     "transport.tcp_statistics": "TcpStatistics",
 }
-"""The names of each module. It is imported at the first use of one of them."""
+"""The public names of each module. A module is imported at the first use of one of its names."""
 
 
 def __getattr__(name: str) -> Any:

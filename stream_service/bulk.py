@@ -55,7 +55,7 @@ _head_decoder = bare.Decoder(BulkHead)
 
 
 def page_payload(page: BulkPage, arrow: bytes | bytearray) -> bytes:
-    """Returns the payload of a page without its `arrow`, which is given apart: megabytes are copied only once."""
+    """Returns the payload of a page. `page.arrow` is empty and `arrow` given apart: megabytes are copied only once."""
     assert not page.arrow, "the Arrow stream is given as `arrow`, not in the page"
     head = _page_encoder.encode(page)[:-1] + _uint_encoder.encode(len(arrow))
     return b"".join((BULK.tag, _uint_encoder.encode(len(head) + len(arrow)), head, arrow))

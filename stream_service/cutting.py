@@ -1,4 +1,4 @@
-"""The messages of `node/stream_pull/2`, by which somebody who shows messages reads only their beginnings
+"""The messages of `node/stream_pull/2`, by which a program that shows messages reads only their beginnings
 (docs/wire.md)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stream_service.extensions import Header, Start
 
 # type CutPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint  data_bytes_max: uint }
 class CutPull(msgspec.Struct, frozen=True):
-    """A pull as RichPull, for somebody who wants no more than the first `data_bytes_max` bytes of each message."""
+    """A RichPull for a program that wants no more than the first `data_bytes_max` bytes of each message."""
 
     request_id: bare.UInt
     start: Start
@@ -37,7 +37,7 @@ class CutMessage(msgspec.Struct, frozen=True, gc=False):
 # type CutPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint
 #   messages: list<CutMessage> }
 class CutPage(msgspec.Struct, frozen=True):
-    """The answer to a CutPull, as RichPage."""
+    """The answer to a CutPull. The bounds are those of RichPage."""
 
     request_id: bare.UInt
     first_index: bare.UInt

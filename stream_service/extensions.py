@@ -264,10 +264,10 @@ class MarkedPage(RichPage, frozen=True):
 
 # type PackedPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint  created_us: u64 }
 class PackedPull(MarkedPull, frozen=True):
-    """A MarkedPull that is answered by a PackedPage. At the end of the stream, more of them can follow, its parts: each
-    has the messages that were stored since the one before.
+    """A MarkedPull that is answered by a PackedPage. At the end of the stream, the page can come in several parts: each
+    part has the messages that were stored since the part before.
 
-    All parts together have at most `limit` messages, and the bytes of one page. Each is waited for up to `wait_ms`.
+    All parts together have at most `limit` messages, and the bytes of one page. `wait_ms` counts for each part.
     """
 
 

@@ -14,9 +14,9 @@ from stream_storage.seal import seal_column
 from stream_storage.sealed_rows import SealedRows
 
 FOLLOWERS_MAX = 8
-"""The largest number of written mirrors of one stream-partition. All of them are asked after a start."""
+"""The largest number of stored mirrors of one stream-partition. All of them are asked after a start."""
 FORGET_S = 30 * 24 * 3600
-"""The time after which a mirror is forgotten that has not asked for messages since, in seconds."""
+"""The time, in seconds, after which a mirror that has not asked for messages is forgotten."""
 
 
 class FollowerRow(msgspec.Struct, frozen=True):

@@ -17,12 +17,12 @@ from stream_storage.sealed_rows import SealedRows
 
 
 class NoMirror(StorageError):
-    """Error: a stream does not follow its source any more, or its task is not one that the change expects."""
+    """Error: a stream does not follow its source any more, or its role is not one that the change expects."""
 
 
 class FenceUnfinished(StorageError):
-    """Error: a primary does not become a mirror, because its former source is still to be fenced. Nobody else would do
-    it, so the former source would take pushes when it returns."""
+    """Error: a primary does not become a mirror, because its former source is still to be fenced. Nobody else would
+    fence the source, which would take pushes when it returns."""
 
 
 class MirrorRow(msgspec.Struct, frozen=True):

@@ -95,7 +95,7 @@ def decode_rich_page(payload: bytes) -> RichPage:
 
 
 def _payload(tag: bytes, pieces: list[bytes]) -> bytes:
-    # Few pieces are counted, and many are joined twice: a page of few messages may have megabytes.
+    # Megabytes can be in few pieces: their sizes are summed. It is faster to join many small pieces twice.
     if len(pieces) <= COUNTED_PIECES_MAX:
         return b"".join((tag, encode_uint(sum(map(len, pieces))), *pieces))
     body = b"".join(pieces)
@@ -184,8 +184,7 @@ def _decode_usual(payload: bytes, tag: bytes, numbers: int, timed: bool) -> tupl
 class PackedMessages:
     """The messages of a page, which are made all at once when one of them is first asked for.
 
-    So a client can request the next page first. Whoever has checked the columns makes it: making messages cannot fail.
-    """
+    So a client can request the next page first. The columns are checked before, so making messages cannot fail."""
 
     def __init__(
         self,

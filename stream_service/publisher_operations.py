@@ -47,8 +47,8 @@ def note_publishers(
     *,
     makes_mark: bool = False,
 ) -> bool:
-    """Writes the rows of publishers whose last messages are before `end`, and sets the mark there. Returns whether
-    there was no mark and none was made: no publisher of the stream has numbered its messages.
+    """Writes the rows of publishers whose last messages are before `end`, and sets the mark there. Returns True if the
+    stream has no mark and needs none: none of its publishers has numbered its messages.
 
     rows: the rows that have changed since the mark, where the stream's worker knows them. None: they are read from the
     messages, if the stream has a mark, or `makes_mark` is set and all its messages can be searched.

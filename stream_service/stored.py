@@ -1,7 +1,7 @@
 """Reads and writes the attributes of streams in the database, and reads the headers and times of messages.
 
-Both are BARE in a column, so new values need no change of the database schema. The functions raise StorageError, or
-sqlite3.Error, which the storage threads convert. Those that write are called inside a transaction.
+Attributes and headers are BARE in a column, so new values need no change of the database schema. The functions raise
+StorageError, or sqlite3.Error, which the storage threads convert. Those that write are called inside a transaction.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _first_in_part(session: Session, stream_id: int, low: int, high: int, time_u
 
 
 def first_index_kept(session: Session, record: StreamRecord, retention: Retention, now_us: int) -> int:
-    """Returns the index of the first message that a retention keeps, or one before it.
+    """Returns the index of the first message that a retention keeps, or a lower index.
 
     For a limit by size, one call measures at most SIZES_MAX messages. The caller deletes the messages before the
     result, and calls this function again.
@@ -276,7 +276,7 @@ def step_end(session: Session, record: StreamRecord, index: int, messages_max: i
     """Returns the index before which one step of a truncation deletes: `index`, or where a limit is reached."""
     end, size_bytes = record.first_index, 0
     limit = max(0, min(messages_max, index - end))
-    # Nearly always all of them fit, which one statement says. Else they are measured one by one.
+    # Nearly always all messages fit, as one statement shows. Otherwise they are measured one by one.
     summed = session.execute(SIZE_BETWEEN, (record.stream_id, end, end + limit)).fetchone()[0]
     if summed <= bytes_max:
         return end + limit

@@ -97,7 +97,7 @@ class DatabaseTooOld(StorageError):
     """The error of opening a database of an earlier schema version when it must not be brought up to date."""
 
     def __init__(self, found: int, wanted: int, migrating: str = "makes a backup first") -> None:
-        """migrating: what else it does."""
+        """migrating: what `--migrate` does, for the text of the error."""
         super().__init__(
             f"the database has schema version {found}, this program uses version {wanted}, and migrating is off; start "
             f"with --migrate, which {migrating}, or install the program that wrote the database"

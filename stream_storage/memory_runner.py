@@ -14,7 +14,7 @@ from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 
 class MemoryRunner:
     """A `stream_storage.runner.Runner` that does all operations in the trio thread, with one session. Like another
-    thread, it completes none before its submission returns."""
+    thread, it completes no operation before its submission returns."""
 
     def __init__(self, session: Session, batches: Batches) -> None:
         self._session = session
@@ -25,7 +25,7 @@ class MemoryRunner:
 
     def submit_write(self, operation: Operation) -> None:
         self._completions.admit()
-        # All writes that are submitted until then become one transaction.
+        # All writes that are submitted until `_write` runs become one transaction.
         if not self._writes:
             self._soon(self._write)
         self._writes.append(operation)

@@ -156,8 +156,8 @@ class ThreadRunner:
         self._reads.put(operation)
 
     async def read(self, make: Callable[[Callable[[Any], None]], OperationT]) -> OperationT:
-        """Carries out the read that `make` returns for an `on_done`, and returns it. Raises StorageError; ReadLate
-        after READ_S_MAX seconds, and at once while another one is as late: this one would wait behind it."""
+        """Submits the read that `make` returns for an `on_done`, and returns it when it is done. Raises StorageError;
+        ReadLate after READ_S_MAX seconds, and at once while an earlier read is late: this one would wait behind it."""
         if self._late:
             raise ReadLate(READ_S_MAX)
         ended = trio.Event()
@@ -280,8 +280,8 @@ class ThreadRunner:
                 else:
                     await self._short_parking.park()
                 self._short_wanted = False
-                # If one of them has submitted another operation, the writing thread commits both together. It may also
-                # be at work still, with an operation that this one must not overtake.
+                # If another task has submitted an operation, the writing thread commits both together. It may also be
+                # at work still, with an operation that this one must not overtake.
                 written = self.writer.commit_here() if self._writes == 1 else None
                 if written is None:
                     self.writer.wake_up()

@@ -16,7 +16,7 @@ DEFAULT_PORT = 4000
 ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NO_HOST = re.compile(r"[/@\s\0]")
-"""Matches a character that no host contains, for example the slash of a URL. A resolver would not explain it."""
+"""Matches a character that no host contains, for example the slash of a URL. A resolver's error would not name it."""
 _HOST_CHARS_MAX = 255
 """No name of a host is longer (RFC 1035, section 2.3.4)."""
 SHOWN_BYTES_MAX = 200
@@ -82,7 +82,7 @@ def _is_host(text: str) -> bool:
     if not 0 < len(text) <= _HOST_CHARS_MAX or _NO_HOST.search(text):
         return False
     try:
-        # Every host is encoded so before it is looked up. It fails for `a..b` and for a part of 64 characters.
+        # Python encodes every host like this before a look-up. That fails for `a..b` and for a part of 64 characters.
         text.encode("idna")
     except UnicodeError:
         return False
@@ -90,7 +90,7 @@ def _is_host(text: str) -> bool:
 
 
 def _is_port(text: str) -> bool:
-    # There are digits that `int` does not take, and so many that it does not.
+    # `int` refuses some characters that `isdigit` accepts, such as `²`, and numbers with thousands of digits.
     return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535
 
 

@@ -11,7 +11,7 @@ from ockam.actors.worker import Worker
 from ockam.protocol import ProtocolError, error_payload
 
 TASKS_MAX = 100
-"""The most tasks of one `TaskAnsweringWorker`. While what they wait for hangs, each can last for seconds."""
+"""The most tasks of one `TaskAnsweringWorker`. A task can last for seconds if what it waits for hangs."""
 
 
 class AnsweringWorker(Worker):

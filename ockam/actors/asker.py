@@ -36,7 +36,7 @@ Answers: TypeAlias = list[bytes] | Unanswered
 class Asker(Worker):
     """A worker with an address of its own, to which the asked workers answer.
 
-    asked: the first hop of the route to the asked node, from which alone answers are taken; None: from anybody.
+    asked: the first hop to the asked node. Answers come only from there or from this node; None: from anybody.
 
     Invariant: at most one request is unanswered. After a request without an answer the object must not be used again,
     so that no late answer is taken for another one."""
@@ -56,13 +56,13 @@ class Asker(Worker):
         return NOTHING if self._asked is None else demand_of_answer(message, self._asked)
 
     def ask(self, route: Route, payload: bytes, on_done: Callable[[Answers], None], patience_s: float) -> None:
-        """Sends a request. on_done: called once, with its answer."""
+        """Sends a request. on_done: called once, with its answer or an Unanswered."""
         self.expect(1, on_done, patience_s)
         if not self._node.send(Message(route, (self.context.address,), payload)):
             self._end(Unanswered.NO_ROUTE)
 
     def expect(self, wanted: int, on_done: Callable[[Answers], None], patience_s: float) -> None:
-        """Waits for answers to a request that the caller sends. on_done: called once, with `wanted` answers."""
+        """Waits for answers to a request that the caller sends. on_done: called once, with all or an Unanswered."""
         self._answers, self._wanted, self._on_done = [], wanted, on_done
         self._deadline_s = trio.current_time() + patience_s
         # One timer serves all requests: an answered request would leave its own timer behind.
@@ -70,7 +70,7 @@ class Asker(Worker):
             self._watch_later()
 
     async def answer(self, route: Route, payload: bytes, patience_s: float) -> bytes | Unanswered:
-        """Sends a request and waits for its answer."""
+        """Sends a request. Returns its answer or an Unanswered."""
         ended, found = trio.Event(), list[Answers]()
 
         def done(answers: Answers) -> None:
@@ -111,7 +111,7 @@ class Asker(Worker):
 
 def demand_of_answer(message: Message, asked: Address) -> Demand | None:
     """Returns NOTHING (the sender needs no right) for a message that can be an answer: it comes through the connection
-    to the asked node, or from a worker of this node, for example because there is no way to the asked node."""
+    to the asked node, or from a worker of this node, for example if there is no way to it. Else None."""
     peer = asked.value.decode("utf-8", "replace") if asked.type == TCP else None
     return NOTHING if message.origin.kind == "local" or message.origin.peer == peer else None
 

@@ -40,9 +40,9 @@ class AskingNode(Protocol):
 
 
 class Ask:
-    """One request. answer: the message that answered it, or the error that ended it. task: the one that waits.
+    """One request. answer: the message that answered it, or the error that ended it. task: the waiting task.
 
-    address: where the answer comes to. worker: the worker or the connection of this node to which the request goes
+    address: the return address. worker: the worker or the connection of this node to which the request goes
     first; None: a transport takes it."""
 
     __slots__ = ("address", "answer", "deadline_s", "route", "task", "worker")

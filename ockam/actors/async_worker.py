@@ -1,4 +1,4 @@
-"""AsyncWorker: the base class of actors that await. Each has a trio task, which ends and is started again with it."""
+"""AsyncWorker: the base class of actors that await. Each actor has a trio task, which ends and restarts with it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class AsyncWorker(Worker):
     each, or `run` to take them yourself.
 
     If `handle` or `run` raises an exception, the worker has crashed: the sender of the message that it was handling
-    gets an `error`, and the worker is started again as its `Restarts` say, with the messages that still wait. A `run`
-    that returns stops the worker. When the worker is stopped, its task is cancelled, after its children have ended, and
-    the senders of all its messages get an `error`. A mailbox that is full refuses further messages with an `error`."""
+    gets an `error`. Its `Restarts` say whether it is then started again, or after `run` has returned, with the messages
+    that still wait. When the worker is stopped, its task is cancelled after its children have ended, and the senders of
+    all its messages get an `error`. A full mailbox refuses further messages with an `error`."""
 
     awaits = True
     _unread: list[Message] | None = None
@@ -50,7 +50,7 @@ class AsyncWorker(Worker):
         self.reply(message, error_payload("nobody here takes messages"))
 
     async def next_message(self) -> Message:
-        """Waits for the next message. The one before it counts as handled.
+        """Waits for and returns the next message. The one before it counts as handled.
 
         Only one task of the worker may wait at a time; otherwise raises `trio.BusyResourceError`."""
         if self._handled is not None:

@@ -156,7 +156,7 @@ class Cell:
         self.make_ready()
 
     def stop(self, end: Ended | None = None) -> None:
-        """Ends the worker, after its children. Then tells its parent about this end, if there is one to tell."""
+        """Ends the worker, after its children. end: what the parent's `child_ended` gets; None: nothing."""
         self._end(Life.STOPPED, lambda: self._gone(end))
 
     @property
@@ -258,16 +258,16 @@ class Cell:
         self.go_on()
 
     def go_on(self) -> None:
-        """Ends the worker if that is ordered and the children have ended. Their end and that of a task call it."""
+        """Ends the worker if that is ordered and its children have ended. Called when a child or the task has ended."""
         if self._then is None or self.children or (self._is_started and not self._end_worker()):
             return
-        # A worker that frees its own address when it stops has ended the cell, which so is not started again.
+        # A worker that frees its own address in `stopped` has ended the cell, and is not started again.
         then, self._then = self._then, None
         if then is not None:
             then()
 
     def _end_worker(self) -> bool:
-        """Ends the worker object. Returns False if it needs time for that, and calls `go_on` then."""
+        """Ends the worker object. Returns False if its task must end first; the task then calls `go_on`."""
         self._is_started = False
         try:
             self.worker.stopped()
@@ -311,7 +311,7 @@ class CellContext:
 
     def __init__(self, dispatcher: Dispatcher, cell: Cell) -> None:
         self._dispatcher = dispatcher
-        # The node's own methods, because all answers pass here.
+        # The node's own methods are used without a wrapper, because all answers pass here.
         self.send = dispatcher.send
         self.send_run = dispatcher.send_run
         self.ask = dispatcher.ask

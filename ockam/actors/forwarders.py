@@ -41,7 +41,7 @@ from ockam.transport.wire_legacy import ROUTE_HOPS_MAX
 
 ADDRESSES = ("forwarding_service", "forwarding")
 STATIC_ADDRESSES = ("static_forwarding_service",)
-"""The addresses at which a payload of Ockam's peers is a name for the address, and not only something to send back."""
+"""The addresses where the payload of an Ockam peer names the wanted address. At ADDRESSES it is only sent back."""
 PREFIX, STATIC_PREFIX = "FWD_", "forward_to_"
 NAME = re.compile(r"[^/\s\x00-\x1f\x7f]{1,64}")
 """The names of forwarding addresses. They stand in rules, in logs and in the names of streams."""
@@ -50,7 +50,7 @@ PARTY_FORWARDERS_MAX = 100
 SENDERS_MAX = 1_000
 """The most senders to one forwarder whose answers may pass. The one that was quiet for longest is forgotten first."""
 HEADER_BYTES = 256
-"""At least the bytes of a frame around its payload and routes, and of a ForwardDelivery around its payload."""
+"""An upper bound of the bytes that a frame adds to its payload and routes, and a ForwardDelivery to its payload."""
 FORWARDED, NOT_FORWARDED = "forwarded", "not_forwarded"
 """The names by which the node counts messages that are sent on to a client, and messages that are dropped."""
 FROM_OUTSIDE = ("tcp", "channel")
@@ -60,7 +60,7 @@ _name_decoder = bare.Decoder(str)
 class Registration:
     """One forwarding address, which survives a crash of its worker.
 
-    owner: the identity that has registered it; nobody else can while it is there. party: for whom it counts.
+    owner: the identity that has registered the address; nobody else can have it. party: whose limit counts it.
     route, origin: the way to the client, and its connection; an empty route while the client is away.
     stores, confirms: see `RegisterRequest`."""
 
@@ -84,7 +84,7 @@ class Forwarder(Worker):
     def __init__(self, node: Node, registration: Registration) -> None:
         self._node = node
         self.registration = registration
-        # The first hops of the senders: whether it came from outside this node, and whether the client has answered.
+        # By the first hop of a sender: whether the sender is outside this node, and whether the client has answered.
         self._senders: dict[Address, tuple[bool, bool]] = {}
 
     def joined(self, answer: bytes) -> None:
@@ -113,7 +113,7 @@ class Forwarder(Worker):
             self.forward(message, message.payload, None)
 
     def forward(self, message: Message, payload: bytes, request_id: int | None) -> None:
-        """Passes a message on, and answers the request that it was (`ForwardRequest`)."""
+        """Passes a message on. request_id: that of a `ForwardRequest`, which is answered; None: a plain message."""
         refusal = self.find_refusal(message.onward_route[1:], message.return_route, payload)
         if refusal is not None:
             self.refuse(message, refusal)
@@ -136,7 +136,7 @@ class Forwarder(Worker):
         return self.refusal_of_size(rest, return_route, payload)
 
     def refusal_of_size(self, rest: Route, return_route: Route, payload: bytes) -> str | None:
-        # The client's connection must not end for what somebody else sends, so its limits are kept here.
+        # A message of somebody else must not end the client's connection, so its limits are checked.
         hops = (*self.registration.route, *rest, self.registration.address, *return_route)
         if len(self.registration.route) + len(rest) > ROUTE_HOPS_MAX or len(return_route) + 1 > ROUTE_HOPS_MAX:
             return f"the route is too long; {ROUTE_HOPS_MAX} hops are the most"
@@ -146,7 +146,7 @@ class Forwarder(Worker):
 
     def through(self, return_route: Route, rest: Route, payload: bytes) -> Message:
         route = self.registration.route
-        # A sender that goes on with what the client has answered to it names the client's worker itself.
+        # A sender that replies to an answer of the client has the client's first hop in its route already.
         is_answered = self._senders.get(return_route[1], (False, False))[1] if len(return_route) > 1 else False
         onward = rest if rest[:1] == route[:1] and is_answered else (*route, *rest)
         return Message(onward, return_route, payload)
@@ -182,8 +182,8 @@ class Forwarder(Worker):
     def _answer(self, message: Message, rest: Route) -> None:
         is_outside, _ = self._senders[rest[0]]
         self._senders[rest[0]] = is_outside, True
-        # What leaves by the sender's own connection passes like an answer of this node. A worker of this node decides
-        # by the rights of the client.
+        # An answer to a sender outside passes like an answer of this node. A worker of this node decides by the
+        # rights of the client.
         origin = HERE if is_outside else message.origin
         back = (self.registration.address, *message.return_route)
         if len(back) > ROUTE_HOPS_MAX or not self.context.send(Message(rest, back, message.payload, origin)):
@@ -196,7 +196,7 @@ Make = Callable[[Registration], Forwarder]
 class Forwarders:
     """The forwarding addresses of a node.
 
-    make: makes the worker of an address. stores: whether `make` can make workers that store messages.
+    make: makes the workers of addresses that store messages; None: no address can store any.
 
     Invariant: each registration in `all` has a worker at its address, or one that restarts. `_parties` has their number
     for each party."""
@@ -217,8 +217,8 @@ class Forwarders:
         self._missed_before = before if before is not None else self._missed_before
 
     def register(self, message: Message, request: RegisterRequest) -> Registration:
-        """Gives the sender of this message an address, or takes it for the new route to one that the sender has.
-        Raises ProtocolError."""
+        """Gives the sender of this message an address, or a new route to the address that it has already. Raises
+        ProtocolError."""
         if not message.return_route:
             raise ProtocolError("a registration has a return route, which is the route to the client")
         if request.stores and (self._make is None or request.name is None):

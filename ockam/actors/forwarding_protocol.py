@@ -15,7 +15,7 @@ from ockam.protocol import Protocol
 class RegisterRequest(msgspec.Struct, frozen=True):
     """A request for a forwarding address: `forward_to_` and `name`, or a random one if there is no name.
 
-    stores: whether the node stores the messages to the address until they are delivered. It needs a name, and lasts.
+    stores: whether the node stores messages for the client while it is away. The address then needs a name, and stays.
     confirms: whether the client takes its messages as a `ForwardDelivery`, and confirms each one."""
 
     request_id: bare.UInt

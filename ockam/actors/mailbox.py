@@ -40,8 +40,8 @@ class Mailbox:
 
     refuses: whether the node refuses messages for it while it is `at_limit`. It then never counts as full, so that a
     worker that never reads stops no connection.
-    is_link: whether it is that of a connection that this node has made, by which it passes messages on.
-    is_peer: whether it is that of a connection whose peer has called this node.
+    is_link: whether it belongs to a connection that this node has made to pass messages on.
+    is_peer: whether it belongs to a connection whose peer has called this node.
     passed: the number of its first messages that the gate has let pass, by the rules of `rules_version`.
 
     Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
@@ -107,14 +107,14 @@ class Mailbox:
             self._hold_for(usage, size_bytes)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Puts messages in front of all others: the last ones of those that were taken and not handled."""
+        """Puts taken messages that were not handled, the last ones of a run, in front of all others."""
         self._messages[:0] = messages
         self._size_bytes += sum(len(message.payload) for message in messages)
         self._taken -= len(messages)
         self.passed += len(messages)
 
     def take_run(self, count_max: int = RUN_MESSAGES_MAX, *, counts: bool = False) -> list[Message]:
-        """Takes the oldest messages. counts: whether they are counted for their senders until `handled` is called."""
+        """Returns the oldest messages. counts: whether they are counted for their senders until `handled` is called."""
         run = self._messages
         # Mostly the worker takes everything, and nothing needs to be summed.
         if len(run) <= count_max:
@@ -134,7 +134,7 @@ class Mailbox:
         return run
 
     def handled(self, count: int | None = None) -> None:
-        """Counts this many of the messages that were taken no longer. None: all of them."""
+        """Stops counting `count` of the messages that were taken; None: all of them."""
         self._taken -= self._taken if count is None else count
         if self.counted:
             self._give_back()

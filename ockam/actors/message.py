@@ -44,7 +44,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     @property
     def party(self) -> str:
         """The key under which the sender counts, as for its limits. The identity of a channel that nobody has named as
-        trusted counts by its connection, because its owner can make more of them."""
+        trusted counts by its connection, because its owner can make more identities."""
         return self.usage.key if self.usage is not UNLIMITED else party_key(self.identity, self.peer)
 
     @property
@@ -54,7 +54,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the client's connection has ended. A channel through other nodes can go on over another one."""
+        """Whether the client's connection has ended. A channel through other nodes can outlive its connection."""
         return self.holdings.has_ended and not self.hops
 
     @property
@@ -80,7 +80,7 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
 
 def check_message(message: Message) -> None:
-    """Raises InvalidMessage for a payload or a route of another type, which the receiver could not answer either."""
+    """Raises InvalidMessage if the payload is not bytes or a hop of a route is not an Address."""
     if message.payload.__class__ is not bytes:
         raise InvalidMessage(f"a payload is bytes, and not {message.payload!r:.100}; encode it, such as text.encode()")
     for hop in message.onward_route:
@@ -96,7 +96,7 @@ def _not_a_route(route: Route) -> InvalidMessage:
 
 
 def signed(message: Message, origin: Origin) -> Message:
-    """Returns a message of a worker with the worker's origin. One that the worker passes on keeps its own."""
+    """Returns a worker's message with the worker's origin. A message that the worker only passes on keeps its own."""
     return message if message.origin is not HERE else msgspec.structs.replace(message, origin=origin)
 
 

@@ -27,8 +27,8 @@ from ockam.quotas.usage import Usages
 RUNS_PER_BATCH_MAX = 10_000
 """The worker calls after which other tasks of the event loop run. Two workers could answer each other without end."""
 ROUND_RUNS_MIN = 500
-"""A round (a call of each worker that has messages) counts as at least so many calls. So a few workers that answer each
-other keep the event loop for twenty rounds only, and thousands that are called once each are called together."""
+"""A round (a call of each worker that has messages) counts as at least this many calls. So a few workers that answer
+each other keep the event loop for twenty rounds only, and thousands that are called once each are called together."""
 
 ANSWERED = Mailbox()
 """The mailbox of what never waits, so that it is always empty: answers to `Node.ask`, and messages that were refused
@@ -205,7 +205,7 @@ class Node:
 
     def register_forward(self, address_type: int, forward: Forward) -> Forward | None:
         """Registers the transport for one address type: it gets the messages whose next hop is no worker of this node.
-        Returns the function that was registered before."""
+        Returns the function registered before, or None."""
         before = self._forwards.get(address_type)
         self._forwards[address_type] = forward
         return before
@@ -405,8 +405,8 @@ class Node:
 
     def _refuse_full(self, cell: Cell, message: Message) -> None:
         self._dropped["restarting" if cell.life is Life.RESTARTING else "mailbox_full"] += 1
-        # A connection has stopped reading, so that only workers that awaits are told. The answer has no return route:
-        # two full mailboxes would refuse each other's refusals without end.
+        # Only a full worker that awaits refuses with an answer: for others, connections stop reading. The answer has
+        # no return route: two full mailboxes would refuse each other's refusals without end.
         if cell.mailbox.refuses and message.return_route:
             self.send(Message(message.return_route, (), failed_payload("the mailbox is full; send it again later")))
 

@@ -28,7 +28,7 @@ STEP_QUIET_S = 0.01
 COST_S = 0.0002
 """The expected time of a connection's first step. Later steps are expected to take as long as the last one."""
 LIGHT_ABOUT_S = 0.1
-"""After a light connection has waited, other light connections are expected for this many seconds."""
+"""For this many seconds after a light connection has waited or worked, further light ones are expected."""
 PAUSE_S = 0.001
 """While light connections are expected, the loop sleeps this long in each turn. The thread that writes to the database
 then gets the interpreter's lock at once, and otherwise only every 5 ms."""

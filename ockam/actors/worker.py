@@ -25,8 +25,8 @@ class Restarts(msgspec.Struct, frozen=True):
     """When the node starts a worker again that has ended. It then has the same addresses and the same mailbox.
 
     when: "always"; "on_crash" (not after it has stopped by itself); or "never".
-    most, within_s: a worker that ends again after `most` restarts within so many seconds is given up: it is not started
-        again, and its parent is told (`Worker.child_ended`). None: no limit.
+    most, within_s: a worker that ends again after `most` restarts within `within_s` seconds is given up: it is
+        not started again, and its parent is told (`Worker.child_ended`). None: no limit.
 
     The first restart comes after 0.1 s; each further one after twice the time, at most 10 s. A worker that has run for
     a minute begins with 0.1 s again."""
@@ -80,7 +80,7 @@ class Context(Protocol):
         ...
 
     def handled(self) -> None:
-        """Counts the oldest message that an AsyncWorker has taken no longer for its sender."""
+        """Stops counting, for its sender, the oldest message that an AsyncWorker has taken."""
         ...
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:
@@ -119,7 +119,7 @@ class Worker:
         """Runs when the worker stops or has crashed. Override it to free the worker's resources."""
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Handles a list of messages, oldest first. If this method raises an exception, the worker is restarted."""
+        """Handles a list of messages, oldest first. If this method raises an exception, the worker has crashed."""
         for position, message in enumerate(run):
             try:
                 self.handle(message)
@@ -145,7 +145,7 @@ class Worker:
         self.context.send(reply_to(message, message.onward_route[0], payload))
 
     def start_child(self, addresses: Sequence[Address], factory: WorkerFactory, restarts: Restarts = FEW) -> Address:
-        """Starts a worker that ends when this worker stops or crashes, before it. Returns its first address.
+        """Starts a child, which ends before this worker when this worker stops or crashes. Returns its first address.
 
         Call it in `started`, so that a restart of this worker starts its children anew. Raises AddressInUse,
         WorkerEnded."""
@@ -175,4 +175,4 @@ class HandlingFailed(Exception):
 
 
 WorkerFactory = Callable[[], Worker]
-"""Creates a worker, at the start and after each crash. State that must survive a crash is stored elsewhere."""
+"""Creates a worker, at its start and at each restart. State that must survive a restart is stored elsewhere."""

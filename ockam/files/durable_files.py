@@ -20,10 +20,10 @@ CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, er
 read-only or cannot sync folders. Usually its names are older than the program's files."""
 
 PRIVATE_MODE: Final = 0o600
-"""The permissions of a file with messages or rules: other users of the machine would read around the rules."""
+"""The permissions of a file with messages or rules: other users of the machine could read it without a right."""
 
 CANNOT_BE_LOCKED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
-"""The error numbers by which a file system says that it has no such locks."""
+"""The error numbers of a file system that cannot lock folders."""
 
 
 def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:

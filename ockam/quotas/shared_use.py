@@ -24,9 +24,9 @@ from struct import Struct
 from ockam.quotas.usage_machine import HOUR_S, OPEN_LIMITS
 
 ENTRIES = 8_192
-"""The number of identities that use something at a time. Further ones have the limits of each process alone."""
+"""The most identities that use something at a time. For further ones, each process applies the limits alone."""
 PROBES_MAX = 64
-"""The entries that an identity may have. Entries are not emptied, so only this ends the search for a new one."""
+"""The most entries that are searched for an identity. Entries are never emptied, so nothing else ends the search."""
 _HEAD = Struct("=16sd")
 _COUNT = Struct("=q")
 _PLACES = {limit: place for place, limit in enumerate(OPEN_LIMITS)}
@@ -89,7 +89,7 @@ class SharedUse:
             return True
 
     def _add(self, at: int, change: int) -> None:
-        # A thing may have been opened before the file had room for its identity.
+        # A thing that was opened before the file had room for its identity was not counted.
         _COUNT.pack_into(self._map, at, max(0, _COUNT.unpack_from(self._map, at)[0] + change))
 
     def _find(self, key: str) -> int | None:

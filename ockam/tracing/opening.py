@@ -1,4 +1,4 @@
-"""`open_tracing`: loads OpenTelemetry and opens a Tracing. Nothing else of this package loads OpenTelemetry."""
+"""`open_tracing`: opens a Tracing. OpenTelemetry is loaded only when this function is called."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ARRIVAL_BYTES_MAX = 4096
 ARRIVALS_MAX = 64
 """The most reads of one turn of the event loop. With the work of their messages they take some 6 ms."""
 HAS_EPOLL = hasattr(select, "epoll")
-"""Linux has it. Elsewhere, each connection reads itself."""
+"""Linux has it. Elsewhere, each connection reads its own socket."""
 SMALL_READS_MIN = 4
 """The number of small reads in a row after which a connection is read here. Each change costs some system calls."""
 
@@ -63,7 +63,7 @@ class ReadyConnections:
         self._scope = trio.CancelScope()
 
     async def wait(self, descriptor: int, share: Share, take: Callable[[], bool]) -> None:
-        """Calls `take` in a batch of the node whenever the socket has bytes. Returns when it has returned False."""
+        """Calls `take`, in a batch of the node, whenever the socket has bytes, until it returns False or raises."""
         arrival = ReadyConnection(share, take)
         if not self._arrivals:
             self._scope = trio.CancelScope()

@@ -27,7 +27,7 @@ Framing: TypeAlias = Literal["head", "legacy", "auto"]
 `auto`: head if the other node answers our hello within AUTO_WAIT_S, else legacy. Always head with TLS."""
 
 AUTO_WAIT_S = 2.0
-"""The longest wait for the answer to our hello with `auto`. Only the first call of a legacy node takes so long."""
+"""The longest wait for the answer to our hello with `auto`. A legacy node costs it once in LEGACY_KEPT_S."""
 LEGACY_KEPT_S = 600.0
 """How long a silent destination counts as a legacy node. A busy node with the head framing can be silent too."""
 CONNECT_TIMEOUT_S = 10.0
@@ -81,7 +81,7 @@ class Caller:
                 if greets:
                     await stream.send_all(HEAD.hello if tls is None else tls.encrypt(HEAD.hello))
                 is_open = True
-        # Trio encodes a name of other letters more strictly than `split_host_port`, which is a UnicodeError.
+        # Trio encodes a name with non-ASCII letters more strictly than `split_host_port`, and can raise UnicodeError.
         except (OSError, UnicodeError, trio.TooSlowError) as error:
             raise ConnectFailed(f"cannot reach {destination}: {str(error) or 'no answer in time'}") from error
         except (TlsFault, TlsFilesError, trio.BrokenResourceError) as error:

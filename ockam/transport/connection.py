@@ -436,7 +436,7 @@ class Connection(Worker):
             arrived = os.read(self._socket.fileno(), ARRIVAL_BYTES_MAX)
         except OSError:
             return False
-        # The end of the bytes is there to be read again. A large read waits for its turn.
+        # If the peer has closed its side, the next read finds that again. A large read waits for its turn.
         if not 0 < len(arrived) < ARRIVAL_BYTES_MAX:
             self._arrived = arrived
             return False
@@ -621,7 +621,7 @@ class Connection(Worker):
 
     @property
     def is_reading(self) -> bool:
-        """Whether messages of the peer can come. One that has closed its side may take answers, but is leaving."""
+        """Whether messages of the peer can come. A peer that has closed its side may take answers, but is leaving."""
         return self._machine.state in (TransportState.OPENING, TransportState.OPEN, TransportState.HELD_BACK)
 
     @property

@@ -206,8 +206,8 @@ class ConnectionMachine:
         is_named: bool = True,
     ) -> None:
         """wire: the framing if we connected to the node, which has our hello already; otherwise None.
-        address: the connection's address, the first hop of every return route if `is_named`; if not, these go on as
-        they came.
+        address: the connection's address, the first hop of every return route if `is_named`; if not, return routes stay
+        as they are.
         share_bytes: lowers a limit while the memory for all peers is nearly used up (`PeerMemory.share_bytes`).
         origin: creates the `Origin` of the received messages."""
         self.limits = limits
@@ -305,7 +305,7 @@ class ConnectionMachine:
             if wire is None:
                 return reply, b""
             self._speak(wire)
-            # The detector keeps all bytes that it gets, so it is empty from now on.
+            # The detector keeps all bytes that it gets, so a new one replaces it.
             chunk, self._detector = detector.received, FramingDetector()
         # The framing is known. If its hello stayed in the bytes, it would be read as the length of a frame.
         frames = strip_hello(chunk, wire)

@@ -16,7 +16,7 @@ from ockam.quotas.usage_waits import waits_of
 from ockam.transport.forwarding import CONNECTION_PREFIX, reports_to_sender
 
 REFUSED_S = 5.0
-"""The seconds for which a new connection of an identity with too many stays open. Its requests are refused."""
+"""How long a new connection of an identity with too many of them stays open. Its requests are refused."""
 TOO_MANY = "identity_connections_max"
 
 

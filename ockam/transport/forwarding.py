@@ -1,7 +1,7 @@
 """Forwarding between nodes: answers requests that cannot be forwarded, and remembers unanswered requests.
 
 Only requests of our own protocols (`node/…`) get such an answer: one of the real producers publishes every message that
-it receives (facts/ockam.md §0.9). Pushes get none: it would not tell whether the push was stored."""
+it receives (facts/ockam.md §0.9). Pushes get none: an error would not tell whether the push was stored."""
 
 from __future__ import annotations
 

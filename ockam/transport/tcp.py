@@ -139,7 +139,7 @@ class TcpTransport:
         return [socket_name(listener.socket.getsockname()) for listener in listeners]
 
     async def connect(self, destination: str, framing: Framing = "head") -> Address:
-        """Connects to a node. Returns the address that begins every route to the node. Raises ConnectFailed."""
+        """Connects to a node. Returns the first hop of every route to it. Raises ConnectFailed, InvalidAddress."""
         return (await self.open_connection(destination, framing)).own_address
 
     def attach(self, stream: trio.abc.Stream, peer: str, identity: Identity) -> Connection:
@@ -255,7 +255,7 @@ class TcpTransport:
             self._closed["closed_before_header"] += 1
             stream.socket.close()
             return
-        # An identity of TLS is not known yet. Its handshakes have a limit of their own.
+        # With TLS, the identity is not known yet, and the handshakes have a limit of their own.
         usage = self._node.usages.get(party_key(ANONYMOUS, peer), trio.current_time())
         if self._tls is None and usage.turns_away:
             self._closed[TOO_MANY] += 1

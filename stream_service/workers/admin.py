@@ -160,7 +160,7 @@ class StreamManagement:
             # While a truncation is under way, retention waits for its next round.
             return
         # An empty stream has nothing to delete. A mirror deletes what its source has deleted, and nothing else. A
-        # stream that is held may become one.
+        # stream that is held may become a mirror.
         if retention is None or self._bounds.refusal is not None or self._bounds.first_index == self._bounds.next_index:
             self._counters.retaining.pop(self._bounds.stream_id, None)
             return
@@ -316,7 +316,7 @@ class StreamManagement:
         """Logs a truncation or a deletion. first_index: of the first deleted message."""
         end = first_index + deleted
         known = {"deleted": deleted, "from_index": first_index, "before_index": end, **message.origin.who}
-        # What the node's own workers delete is no act of somebody, and happens often.
+        # Deletions by the node's own workers are no acts of an operator, and happen often.
         (self._log.debug if message.origin is HERE else self._log.info)(event, **known)
 
     def _note_failure(self, message: Message, deleted: int, first_index: int, error: StorageError) -> None:

@@ -62,7 +62,7 @@ class StreamDirectory:
 
     new_id: returns a new random text, from which stream names are generated.
     keepers: rules for the streams that a part of the node writes, such as the block node. Clients may only read them.
-    elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams.
+    remote_streams: tells which streams other nodes of a cluster serve; None: this node serves all streams.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class StreamDirectory:
                 return name
 
     def find_keeper(self, name: str) -> Rule | None:
-        """Returns the rule by which only a part of the node may write the stream of this name."""
+        """Returns the rule by which only a part of the node may write a stream of this name, or None."""
         return next((rule for rule in self._keepers if name.startswith(rule.on)), None)
 
     def is_read_only(self, name: str) -> bool:
-        # What the node's own workers keep, they write like clients, by messages.
+        # The node's own workers write their streams by messages, like clients.
         keeper = self.find_keeper(name)
         return keeper is not None and keeper.keeper != NODE
 
@@ -198,7 +198,7 @@ class StreamDirectory:
                 raise AddressInUse(f"the address of stream {name!r} belongs to another stream; choose another name")
             return
         self.changes += 1
-        # A part of the node works with each stream that it writes, and a mirror asks its source.
+        # These start at once: a part of the node works with each stream that it writes, and a mirror asks its source.
         if self.is_read_only(name) or stream.mirror is not None:
             self.node.register([address], StreamFactory(self, stream))
             self._addresses[address] = None

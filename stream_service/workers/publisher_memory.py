@@ -78,7 +78,7 @@ class PublisherMemory:
 
         def noted(operation: Do[bool]) -> None:
             if operation.error is not None:
-                # The next one writes these rows, too.
+                # The next call writes these rows, too.
                 logger.warning("publishers_not_noted", reason=str(operation.error))
             elif machine is not None and rows is not None:
                 machine.noted(end, rows)

@@ -112,7 +112,7 @@ TRANSITIONS: dict[PullState, dict[PullEvent, PullState]] = {
 
 
 class WaitingPull(Protocol):
-    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait. A sent part moves this.
+    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait. A sent part moves it.
     goes_on: whether the pull stays a long poll when a message has come."""
 
     @property
@@ -277,7 +277,7 @@ class PullMachine(Generic[P]):
         return True
 
     def wake(self) -> list[P]:
-        """Ends and returns all long polls but those that go on. Their pulls wait in the queue again, oldest first."""
+        """Ends and returns all long polls but those that go on. The ended ones queue again, oldest first."""
         woken = [pull for pull in self.long_polls if not pull.goes_on]
         for pull in woken:
             del self.long_polls[pull]

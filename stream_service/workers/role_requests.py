@@ -82,8 +82,8 @@ class RoleRequests:
             if wanted is not None and self._services.role_changed is not None:
                 self._services.role_changed(self._identity, operation.mirror)
 
-        # A planned promotion waits for the fence. A primary that fences this stream takes pushes already, so this one
-        # must not take any more: the old source finds that out by asking here when it returns.
+        # Without `force`, a planned promotion waits for the fence of this stream. With it, another primary takes pushes
+        # already, so this stream must not: its former source finds that out by asking here when it returns.
         force = request.force
         return self._worker.change(partial(store_role, to=wanted, force=force, gives_up_fence=force), changed)
 

@@ -34,7 +34,7 @@ SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 """The addresses of the stream service: the address in the specification, and two that real clients use."""
 
 PART_ADDRESS = local("stream_service_part")
-"""Where another node of a cluster sends a create for one partition, whose number is the next hop."""
+"""Where another node of a cluster sends lists, and creates for one partition, whose number is the next hop."""
 PART_DIGITS_MAX = 9
 
 PARTITIONS_PER_TURN = 4_096

@@ -76,7 +76,7 @@ class StreamWorker(ReadableStream):
 
     @property
     def roles(self) -> RoleRequests:
-        # It keeps nothing, so each request has one of its own.
+        # A RoleRequests keeps nothing, so each request gets a new one.
         return RoleRequests(self, self.identity, self._bounds, self._services)
 
     @property
@@ -312,7 +312,7 @@ class StreamWorker(ReadableStream):
         self._services.counters.stored(len(pushes), pushes.waited_s())
         if self._pulls is not None:
             self._pulls.wake()
-        # A next append that is refused at once forgets only numbers that are not stored.
+        # This comes first: the next append can be refused at once, and then forgets the numbers that are not stored.
         pushes.remember(operation.first_index)
         # The next append is submitted first, so that the writing thread works on it while the confirms are encoded.
         if self._gathered.messages:

@@ -1,6 +1,6 @@
 """Runs the text of commands, such as BEGIN and COMMIT, in one trip to the server. Values stand in the text itself.
 
-Several commands in one text are a part of the open transaction, or begin one. The server does nothing behind a command
+Several commands in one text are a part of the open transaction, or begin one. The server does nothing after a command
 that fails."""
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class PostgresSession:
     def recover(self, error: StorageError) -> bool:
         if not isinstance(error, DatabaseLost):
             return False
-        # Others have just waited in vain, and these with them.
+        # Other operations have just waited in vain, and these were in the queue meanwhile.
         gave_up_s, self._gave_up_s = self._gave_up_s, 0.0
         if time.monotonic() - gave_up_s < QUEUED_S:
             self._lost_since_s = None

@@ -27,7 +27,7 @@ CHECKPOINT_BYTES_MAX = 4 * 1024 * 1024
 CHECKPOINT_COMMITS = 100
 """After this many commits, the size of the data does not count: a commit of one byte writes some five pages."""
 FORCED_SHARE = 2.0
-"""After this many times these numbers of bytes and commits, the checkpoint runs even while operations wait."""
+"""After this many times the data or the commits that make a checkpoint due, it runs even while operations wait."""
 WAL_PAGES_MAX = 8_192
 """If the WAL has this many pages (64 MiB), the next checkpoint waits for readers, at most CHECKPOINT_WAIT_MS. SQLite
 overwrites the WAL from its beginning only after a checkpoint during which no reader needs old pages."""
@@ -48,7 +48,7 @@ class Checkpointer:
     """Keeps the write-ahead log (WAL) of one writing session short, in the thread of that session. `after_commit` and
     `copy` return None, or a fatal error, after which the session must not write any more.
 
-    Invariant: `_copied_bytes` and `_copied_commits` are those written when `after_commit` last started a checkpoint."""
+    Invariant: `_copied_bytes` and `_copied_commits` are the numbers written when `after_commit` last copied."""
 
     def __init__(self, session: SqliteSession, ballast: Ballast | None = None) -> None:
         self.checkpoints = 0
@@ -72,7 +72,7 @@ class Checkpointer:
         )
 
     def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
-        """Copies the WAL into the database file, and extends it, if that is due after so many `commits`. waiting:
+        """Copies the WAL into the database file, and extends it, if that is due after `commits` commits. waiting:
         whether operations wait for the next commit. tight: whether the disk has little room, so that each commit is
         copied."""
         failure = None

@@ -20,7 +20,7 @@ from stream_storage.sqlite.rows import SqliteRows, execute, execute_many, find_m
 from stream_storage.statement import Values
 
 TRIAL_ROOM_BYTES = 256 * 1024
-"""The least room that a trial asks for. The rest of a file may have room for one push and not for another."""
+"""The least room that a trial asks for. The room that is left may be enough for one push and not for another."""
 
 
 class WalCheckpoint(NamedTuple):

@@ -75,7 +75,7 @@ class Audit:
         # A disk that becomes full takes the beginning of a line.
         if written:
             self._is_torn = written < len(data)
-        # Without the end of the line, the line is there nevertheless.
+        # If only the line feed is missing, the line itself is in the file.
         if written < len(data) - 1:
             self._report_lost("only a part of a line was written")
             return False

@@ -169,7 +169,7 @@ class Authorizer:
             return True
         if isinstance(worker, Connection):
             return self._may_pass(worker, message)
-        # A worker of the operator and its children act for the same, and need no right to talk to each other.
+        # A worker of the operator and its children have one identity, and need no right to talk to each other.
         if origin is worker.origin and origin is not HERE:
             return True
         # A message that cannot be decoded needs only some right: its worker answers with an error.

@@ -15,7 +15,7 @@ class Right(enum.IntFlag):
         of its messages. ADMIN: set its retention, copy messages into it with chosen indexes and times, and make it a
         mirror of a stream of another node, or a primary again.
     INDEX, SHARE: on consumers, by the client id.
-        INDEX: read, save and set the positions of the consumer. SHARE: take leases of partitions as a member of it.
+        INDEX: read, save and set the positions of the consumer. SHARE: take leases of partitions as its member.
     BLOCK_PUBLISH, BLOCK_READ: on chains of blocks, by the name of the chain.
     OPERATE: see the state of the block node, and start its search for missing blocks; by the name of its chain. See how
         the whole node does, by its status, metrics and dashboard; on EVERY_NAME. ADMIN is enough for the status.
@@ -46,7 +46,7 @@ STREAM_RIGHTS = Right.READ | Right.WRITE | Right.CREATE | Right.DELETE | Right.A
 RIGHT_NAMES: dict[str, Right] = {right.name.lower().replace("_", "-"): right for right in Right if right.name}
 """The rights by the names that rules, logs and answers use, for example `block-read`."""
 EVERY_NAME = ""
-"""The name on which only a right on all names is a right, because it is the beginning of them all."""
+"""The empty name. Only a rule on all names gives a right on it, because no other prefix begins the empty text."""
 _TEXTS = {right: name for name, right in RIGHT_NAMES.items()}
 
 

@@ -7,7 +7,7 @@ to the outer one:
     connection ◀── nonce | ciphertext ── outer ◀──────────── answer ──────────────────┘
 
 A crash of the worker ends the channel. The node never restarts it: a restarted worker would begin again with nonce 0,
-and the cipher protects nothing once one nonce has met one key twice."""
+and the cipher protects nothing once a nonce is used twice with one key."""
 
 from __future__ import annotations
 
