@@ -6,6 +6,7 @@ stored. So the stream that became a mirror has confirmed no push beyond the end 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -17,12 +18,14 @@ from ockam.actors.worker import Context
 from ockam.protocol import ProtocolError, failed_payload
 from stream_service.append_operation import append_expected
 from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_append
+from stream_service.counters import NO_ROOM
 from stream_service.mirror_operations import StreamChange
 from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
 from stream_service.role_operations import RoleChanged, store_role
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Session
+from stream_storage.errors import IndexConflict, UnknownStreamId
 
 logger = structlog.get_logger(__name__)
 
@@ -88,27 +91,40 @@ class RoleRequests:
         return self._worker.change(partial(store_role, to=wanted, force=force, gives_up_fence=force), changed)
 
     def append_expected(self, message: Message) -> bool:
+        arrived_s = time.perf_counter()
         request = read_append(message.payload, self._services.limits)
+        counters, data = self._services.counters, [each.data for each in request.messages]
+        data_bytes = sum(map(len, data))
         if self._bounds.hold is not None and not self._bounds.is_mirror:
+            counters.refused += 1
             self._refuse_later(message, self._bounds.hold)
             return True
-        refusal = self._services.counters.find_no_room([each.data for each in request.messages])
-        if refusal is not None:
-            self._refuse_later(message, refusal)
+        if not counters.has_room(data_bytes, len(data)):
+            counters.not_stored(len(data), data_bytes, NO_ROOM)
+            self._refuse_later(message, NO_ROOM)
             return True
 
         def appended(operation: StreamChange[AppendStatus]) -> None:
-            if operation.error is not None or operation.record is None:
-                self._refuse_later(message, str(operation.error))
+            error = operation.error
+            if error is not None or operation.record is None:
+                # The disk is not the reason if the stream is deleted, or is read again.
+                if not isinstance(error, IndexConflict | UnknownStreamId):
+                    counters.not_stored(len(data), data_bytes, str(error))
+                self._refuse_later(message, str(error))
                 return
             if operation.result is AppendStatus.OK:
-                self._services.counters.stored(len(request.messages), 0.0)
+                counters.stored(len(data), time.perf_counter() - arrived_s)
+            counters.refused += operation.result is AppendStatus.REFUSED
             entry_id = operation.history[-1].entry_id
             response = AppendResponse(request.request_id, operation.result, operation.record.next_index, entry_id)
             self._worker.reply(message, APPEND.encode_response(response))
 
         work = partial(append_expected, request=request, now_us=self._services.now_us())
-        return self._worker.change(work, appended)
+        if not self._worker.change(work, appended):
+            return False
+        # The room is reserved once, however often the request had to wait.
+        counters.find_no_room(data)
+        return True
 
     def _refuse_later(self, message: Message, reason: str) -> None:
         payload = failed_payload(reason)

@@ -24,12 +24,15 @@ from stream_node.doors.metrics.catalogue import METRICS
 from stream_node.node.config import Config
 from stream_node.node.identity.endings import read_endings
 from stream_node.node.process import NodeProcess
+from stream_service.appending import APPEND, AppendedMessage, AppendRequest
+from stream_service.protocol import PUSH, PushRequest
 from tests.ockam.identity.rules.guarded_node import may, write_rules
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import HttpNode, http_node
 from tests.stream_node.fleet.workers.test_workers import wait_for
 from tests.stream_node.forwarding.forwarding_peers import connect as connect_peer
 from tests.support.certificates import Authority
+from tests.support.stream_peer import stream_peer
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -146,6 +149,34 @@ async def test_metrics_count_what_a_client_did(tmp_path: Path) -> None:
         assert value(samples, "writing") == 1
         assert samples["process_resident_memory_bytes", ()] > 0
         assert "stream_node_access_rules" not in {name for name, _ in samples}
+
+
+async def test_appends_at_an_expected_index_count_like_pushes(tmp_path: Path) -> None:
+    """Goal: the time, the data and the failures of `node/stream_append/1` are in the metrics of pushes, once.
+
+    Method: an append alone; one that arrives behind a push, and waits for it; one to a node without room on its disk.
+    """
+
+    def append(expected: int, data: bytes) -> bytes:
+        return APPEND.encode_request(AppendRequest(1, expected, None, [AppendedMessage(None, [], data)]))
+
+    async with http_node(tmp_path) as node, stream_peer(node.running.address) as peer:
+        route = await peer.create("orders")
+        await peer.ask(route, append(0, b"one"))
+        samples = await scrape(node)
+        assert value(samples, "confirm_seconds_count") == 1
+        assert value(samples, "confirm_seconds_sum") > 0
+        push = PUSH.encode_request(PushRequest(2, b"three"))
+        await peer.stream.send_all(peer.frame(route, push) + peer.frame(route, append(2, b"eleven")))
+        await peer.receive()
+        assert APPEND.decode_response((await peer.receive()).payload).next_index == 3
+        samples = await scrape(node)
+        assert (value(samples, "pushes_total"), value(samples, "push_bytes_total")) == (3, len(b"onethreeeleven"))
+        assert value(samples, "pushes_failed_total") == 0
+    full = tmp_path / "full"
+    async with http_node(full, free_disk_bytes_min=2**60) as node, stream_peer(node.running.address) as peer:
+        await peer.ask(await peer.create("orders"), append(0, b"one"))
+        assert value(await scrape(node), "pushes_failed_total") == 1
 
 
 async def test_names_are_bounded(tmp_path: Path) -> None:

@@ -130,8 +130,10 @@ async def test_a_mirror_refuses_every_change_and_says_who_its_source_is(tmp_path
         assert source in await refusal(peer, route, TRUNCATE, TruncateRequest(1, BeforeIndex(1)))
         assert source in await refusal(peer, route, DELETE, DeleteRequest(1))
         assert source in await refusal(peer, route, RETENTION, RetentionRequest(1, Retention(1)))
+        refused_before = node.statistics().services.refused
         refused = await ask(peer, route, APPEND, AppendRequest(1, 1, None, appended(b"x")))
         assert (refused.status, refused.next_index) == (AppendStatus.REFUSED, 1)
+        assert node.statistics().services.refused == refused_before + 1
         assert data_of(await pull(peer, route, FromIndex(0))) == [b"before"]
         assert (await mirrored(peer, route, 0)).is_mirror
         assert await role(peer, route, None) == made
