@@ -33,6 +33,7 @@ class Call(PendingResult):
     checks: the number of checks for late answers since the request was sent. It is sent again after `patience` checks.
     on_part: takes an answer that is only a part; returns False if it is the last one. None: each answer counts.
     renew: encodes what is left of the request after the parts so far, to send it again.
+    was_lost: whether its connection ended before the answer, so that the node may have carried it out.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class Call(PendingResult):
         "state",
         "target",
         "wanted",
+        "was_lost",
     )
 
     def __init__(
@@ -69,6 +71,7 @@ class Call(PendingResult):
         self.return_routes: list[Route] = []
         self.on_part: Callable[[bytes], bool] | None = None
         self.renew: Callable[[], bytes] | None = None
+        self.was_lost = False
 
 
 class Create(Call):
@@ -149,6 +152,7 @@ class Calls:
 
     def disconnected(self) -> None:
         for call in self._calls.values():
+            call.was_lost = call.was_lost or call.state is CallState.SENT
             call.state = after(call.state, CoreEvent.DISCONNECTED)
 
     def take(self, message: Message) -> None:
@@ -173,6 +177,11 @@ class Calls:
 
     def finish(self, call: Call, error: ClientError | None = None) -> None:
         self.forget(call)
+        if error is not None and call.was_lost and not error.in_doubt:
+            # Other requests may fail with the same error without a doubt, so this one gets a copy.
+            doubted = type(error).__new__(type(error), *error.args)
+            vars(doubted).update(vars(error), in_doubt=True)
+            error = doubted
         call.finish(error)
 
     def forget(self, call: Call) -> None:

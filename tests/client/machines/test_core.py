@@ -9,7 +9,7 @@ from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client.core.calls import pulled
 from stream_client.core.client_core import ClientCore
-from stream_client.errors import ClientError, PushNotStored, PushUnknown, RequestRefused
+from stream_client.errors import AuthenticationFailed, ClientError, PushNotStored, PushUnknown, RequestRefused
 from stream_service.extensions import LIST, ListRequest, Outcome, RichStatus, StreamKey
 from stream_service.names import stream_address
 from stream_service.protocol import (
@@ -141,6 +141,21 @@ def test_a_failure_of_what_was_sent_again_says_that_nobody_knows() -> None:
         far.fail(message, "the disk is full")
     assert isinstance(before.error, PushUnknown), "the first copy may have been stored"
     assert isinstance(meanwhile.error, PushNotStored)
+
+
+def test_a_request_that_was_sent_before_its_refusal_is_in_doubt() -> None:
+    """Claim: the node may have carried out a request whose connection ended before the answer, also if the client's
+    token was revoked meanwhile; a later request was never sent. Method: a create of each kind, and one refusal."""
+    core, far = connected_core()
+    sent = core.create("orders")
+    assert far.sent()
+    core.disconnected()
+    held = core.create("bills")
+    core.close(AuthenticationFailed("it was revoked", "revoked"))
+    assert isinstance(sent.error, AuthenticationFailed)
+    assert isinstance(held.error, AuthenticationFailed)
+    assert (str(sent.error), sent.error.kind, sent.error.in_doubt) == ("it was revoked", "revoked", True)
+    assert not held.error.in_doubt
 
 
 def test_an_error_of_a_service_that_gives_no_reason_denies_nothing() -> None:
