@@ -49,6 +49,8 @@ class BlockNotCompared(ClientError):
     given: the possible root hashes of the program's block, one for each hash scheme.
     """
 
+    in_doubt = True
+
     def __init__(self, number: int, given: tuple[RootCandidate, ...], node: str) -> None:
         self.number = number
         self.given = given
@@ -59,10 +61,14 @@ class BlockNotCompared(ClientError):
 
 
 class PublishGaveUp(ClientError):
-    """The publisher gave up, because no block was acknowledged for a long time. Acknowledged blocks are durable."""
+    """The publisher gave up, because no block was acknowledged for a long time. Acknowledged blocks are durable.
+
+    Blocks that were sent and not acknowledged may be stored.
+    """
 
     fault = "network"
     retriable = True
+    in_doubt = True
 
 
 class SubscriptionRefused(ClientError):

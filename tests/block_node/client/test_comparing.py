@@ -209,8 +209,9 @@ async def test_a_block_that_the_node_does_not_keep_is_unknown(tmp_path: Path) ->
     ):
         await publish(client, *OURS[:6])
         await wait_until(lambda: _first_block(running) == 4)
-        with pytest.raises(BlockNotCompared, match=f"unknown whether block 1 with root {OURS[1].root.hex()}"):
+        with pytest.raises(BlockNotCompared, match=f"unknown whether block 1 with root {OURS[1].root.hex()}") as caught:
             await publish(client, OURS[1])
+        assert caught.value.in_doubt
 
 
 OLD = Protocol[protocol.PublishRequest, protocol.PublishResponse](

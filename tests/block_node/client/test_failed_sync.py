@@ -52,6 +52,7 @@ async def test_a_block_whose_sync_failed_is_unknown_and_a_duplicate_after_a_rest
         broken_disk.fail("sync", LOG)
         with pytest.raises(PublishGaveUp) as gave_up:
             await publish(node.address, SOON, BLOCKS[1])
+        assert gave_up.value.in_doubt
         text = str(gave_up.value)
         assert "PERSISTENCE_FAILED" in text
         assert "disk" in text
