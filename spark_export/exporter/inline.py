@@ -62,10 +62,13 @@ class TaskThreads:
                     remove_files(plan, written.files)
 
         workers = [_in_thread(work) for _ in range(min(self.parallelism, len(tasks)))]
+        all_done = asyncio.gather(*workers)
         try:
-            await asyncio.shield(asyncio.gather(*workers))
+            await asyncio.shield(all_done)
         except BaseException:
             stop.set()
+            # After a cancellation nobody takes the errors of the threads, which asyncio would log.
+            all_done.add_done_callback(lambda ended: ended.exception())
             await asyncio.wait(workers, timeout=GIVE_UP_S)
             # A task that is still at work removes its files itself.
             await asyncio.to_thread(remove_files, plan, [each for written in done for each in written.files])

@@ -7,6 +7,7 @@ given up half way, in this process, held at their beginning.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import threading
@@ -54,6 +55,34 @@ def test_told_to_end_while_tasks_write(world: World, command: str, number: signa
     assert_interrupted(world, err)
     assert world.run().rows == ROWS
     world.assert_whole()
+
+
+def test_an_interrupted_task_says_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: a run that is interrupted leaves no error for asyncio to log. Method: its task is held until the run has
+    begun to end, and then ends early; the loop's handler of lost errors."""
+    world.push(100)
+    begun, go_on, lost = threading.Event(), threading.Event(), list[str]()
+
+    def held(site: str) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+
+    monkeypatch.setattr("spark_export.exporter.inline.failpoint", held)
+
+    async def main(exporter: Exporter) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context["message"]))
+        run = asyncio.create_task(exporter.run())
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        run.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait([run])
+        assert run.cancelled()
+
+    world.with_exporter(main)
+    gc.collect()
+    assert lost == []
 
 
 @pytest.mark.parametrize("again", [False, True])
