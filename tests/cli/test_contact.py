@@ -84,6 +84,16 @@ def test_an_answer_that_does_not_come_is_waited_for_as_long_as_said(command: Com
     assert "has not answered for 0.3 s" in line
 
 
+@pytest.mark.parametrize("arguments", [("status",), ("drain", "db1")], ids=["status", "drain"])
+def test_a_node_in_no_cluster_is_told(
+    at_node: CommandLine, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """Claim: who asks a lone node about its cluster learns what to look at. Method: a short wait for answers, and a
+    node that has no such service."""
+    monkeypatch.setattr("stream_client.shell.defaults.ANSWER_TIMEOUT_S", 0.3)
+    assert at_node("cluster", *arguments).failed(1).endswith("is it a member of a cluster (`serve --cluster`)?")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("through_a_door", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_commands_that_wait_say_that_the_node_is_gone_and_back(tmp_path: Path, through_a_door: bool) -> None:

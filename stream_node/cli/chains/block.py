@@ -51,7 +51,9 @@ SuffixOption = Annotated[str, typer.Option(help=f"The suffix of the files: {', '
 def publish(
     files: Annotated[list[Path], typer.Argument(help="Block files, or folders of them, in any order.")],
     nodes: BlockNodeOptions = ANY_BLOCK_NODE,
-    give_up: Annotated[float, typer.Option(help="Fail after this many seconds without an acknowledgement.")] = 30.0,
+    give_up: Annotated[
+        float, typer.Option(min=0.1, help="Fail after this many seconds without an acknowledgement.")
+    ] = 30.0,
     grpc: PeerOption = None,
 ) -> None:
     """Publish blocks from .blk, .blk.gz and .blk.zstd files, and wait until the node has verified and stored all

@@ -37,7 +37,7 @@ class TransportOptions(NamedTuple):
     node: NodeOptions = NodeOptions()
     recording: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A recording (a file) in place of a node. It is made if it does not exist."),
+        typer.Option(metavar="FILE", help="A recording (a file) in place of a node. Commands that write make it."),
     ] = None
     kafka: Annotated[
         str | None,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from stream_node.cli.client import with_client
 from stream_node.cli.options import ANY_NODE, NodeOptions, not_empty
 from stream_node.cli.output import columns, say
+from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
+    from ockam.protocol import Protocol
     from stream_client import StreamClient
     from stream_node.fleet.cluster.protocol import ClusterStatus
+
+Q = TypeVar("Q")
 
 HEAD = ("member", "address", "state", "shards")
 
@@ -27,9 +31,9 @@ def status(node: NodeOptions = ANY_NODE) -> None:
     """
 
     async def run(client: StreamClient) -> None:
-        from stream_node.fleet.cluster.protocol import CLUSTER, STATUS, ClusterStatusRequest
+        from stream_node.fleet.cluster.protocol import STATUS, ClusterStatusRequest
 
-        _say(await client.session.ask(str(CLUSTER), STATUS, ClusterStatusRequest(0)))
+        _say(await _ask(client, STATUS, ClusterStatusRequest(0)))
 
     with_client(run, node)
 
@@ -48,11 +52,21 @@ def drain(
     """
 
     async def run(client: StreamClient) -> None:
-        from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, DrainRequest
+        from stream_node.fleet.cluster.protocol import DRAIN, DrainRequest
 
-        _say(await client.session.ask(str(CLUSTER), DRAIN, DrainRequest(0, member, not undo)))
+        _say(await _ask(client, DRAIN, DrainRequest(0, member, not undo)))
 
     with_client(run, node)
+
+
+async def _ask(client: StreamClient, protocol: Protocol[Q, ClusterStatus], request: Q) -> ClusterStatus:
+    from stream_client import RequestTimeout
+    from stream_node.fleet.cluster.protocol import CLUSTER
+
+    try:
+        return await client.session.ask(str(CLUSTER), protocol, request)
+    except RequestTimeout as error:
+        raise CommandFailed(f"{error}; is it a member of a cluster (`serve --cluster`)?") from error
 
 
 def _say(found: ClusterStatus) -> None:

@@ -235,6 +235,8 @@ def test_no_node_is_reached(command: CommandLine, tmp_path: Path) -> None:
     command("block", "generate", tmp_path, "--blocks", "1", "--suffix", ".blk")
     for arguments in (("status",), ("get", "0"), ("publish", tmp_path, "--give-up", "0.1")):
         command("block", *arguments, "--node", "127.0.0.1:1").failed(3)
+    # A publisher with no time at all would give up for no reason that it could name.
+    assert command("block", "publish", tmp_path, "--give-up", "0", "--node", "127.0.0.1:1").code == 2
 
 
 def test_the_stream_of_the_blocks_is_read_by_all_and_written_by_none(at_blocks: CommandLine) -> None:
