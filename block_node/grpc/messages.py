@@ -140,12 +140,17 @@ class ItemSet:
 
     def __init__(self, data: bytes, start: int = 0) -> None:
         self.data = data
-        self._at = start
+        self._start = self._at = start
         self._item_end: int | None = None
 
     @property
     def left_bytes(self) -> int:
         return len(self.data) - self._at
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether items were taken."""
+        return self._at > self._start
 
     def take(self, items_max: int, bytes_max: int) -> tuple[list[bytes], Piece]:
         """Returns the next items: at most `items_max`, and none after the one that reaches `bytes_max` bytes. A larger

@@ -248,7 +248,8 @@ class PublishCall(CallHandler):
         """Hands on the next items. What is left follows after other tasks of the node have run: a large request has a
         million items, or one that is handed on in pieces."""
         limits = self._runner.limits
-        self._take_items(*rest.take(limits.slice_items_max, limits.slice_bytes_max))
+        begins_set = not rest.is_begun
+        self._take_items(*rest.take(limits.slice_items_max, limits.slice_bytes_max), begins_set=begins_set)
         if self._is_over:
             return
         if rest.left_bytes:
@@ -265,13 +266,13 @@ class PublishCall(CallHandler):
             self._machine.admit_due = True
         self._rest, self._rest_bytes = None, 0
 
-    def _take_items(self, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
+    def _take_items(self, items: list[bytes], piece: Piece = Piece.WHOLE, *, begins_set: bool = True) -> None:
         # A later piece of an item may begin like a header by chance.
         begins = piece is Piece.WHOLE or piece is Piece.FIRST
         is_header = begins and bool(items) and items[0].startswith(HEADER_TAG)
         state = self.publisher.session.state
         is_dropped = bool(items) and not is_header and state is not SessionState.RECEIVING
-        self._counted["publisher_stream_sets_dropped"] += is_dropped
+        self._counted["publisher_stream_sets_dropped"] += is_dropped and begins_set
         # The rest of a block that was refused may still be under way, also after its end.
         if is_dropped and state is SessionState.IDLE:
             return

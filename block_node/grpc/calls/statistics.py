@@ -22,7 +22,7 @@ ANSWERS: Final = {
 """The counter of each answer to a publisher, by its field."""
 
 COUNTED: Final = {
-    "publisher_block_items_received": "Items that publishers have sent.",
+    "publisher_block_items_received": "Items that publishers have sent, without those of dropped sets.",
     "publisher_blocks_closed_complete": "Blocks of which a publisher has sent the end.",
     "publisher_receive_latency_ns": "Time from the header to the end of these blocks, in nanoseconds.",
     "publisher_stream_sets_dropped": "Sets of items that came after their block was refused.",

@@ -9,7 +9,7 @@ class GrpcDoorStatistics(msgspec.Struct, frozen=True):
     """The statistics of gRPC. `open`, `open_calls` and `unfinished_bytes` are those of now; the others are counted
     since the start.
 
-    closed: the connections that the node has closed or refused, by reason. calls: ended calls, by their status.
+    closed: the connections that have ended or were refused, by reason. calls: ended calls, by their status.
     unfinished_bytes: what has come of large messages that have not arrived completely.
     """
 

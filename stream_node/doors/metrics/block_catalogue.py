@@ -29,15 +29,15 @@ _reference = _part(lambda blocks: blocks.grpc, prefix="blocknode_")
 _reference_node = _part(lambda blocks: None if blocks.grpc is None else blocks.node, prefix="blocknode_")
 
 
-def _of_backfill(field: str, name: str, text: str) -> Metric:
-    """Returns a metric of backfill. Its name is not what Prometheus expects of a counter, so it has no type."""
+def _of_backfill(field: str, name: str, kind: str, text: str) -> Metric:
+    """Returns a metric of backfill. The name of a counter is not what Prometheus expects of one, so it has no type."""
 
     def read(backfill: BackfillStatistics) -> Values:
         found = getattr(backfill if hasattr(backfill, field) else backfill.counters, field)
         # The problem is a text; its metric says only whether there is one.
         return found if found is None else float(bool(found) if field == "problem" else found)
 
-    return _backfill.untyped(name, read, text)
+    return (_backfill.gauge if kind == "gauge" else _backfill.untyped)(name, read, text)
 
 
 def _counted(name: str) -> Callable[[GrpcCallStatistics], Values]:
@@ -121,7 +121,7 @@ BLOCK_METRICS = (
         "block_subscriptions_ended_total", lambda e: e.ended, "Subscriptions that ended or were refused.", "status"
     ),
     _access.counter("block_answers_total", lambda e: e.answers, "Answers to requests for one block.", "status"),
-    *(_of_backfill(field, name, text) for field, name, _, text in (*SPECIFIED, *MORE)),
+    *(_of_backfill(*each) for each in (*SPECIFIED, *MORE)),
     _backfill.gauge(
         "backfill_source_healthy",
         lambda e: {each.name: float(not each.failures) for each in e.sources},

@@ -120,7 +120,7 @@ GRPC = (
     _grpc.counter(
         "grpc_connections_closed_total",
         lambda e: e.closed,
-        "gRPC connections that the node has refused or closed.",
+        "gRPC connections that have ended or were refused.",
         "reason",
     ),
 )

@@ -9,7 +9,7 @@ from stream_node.doors.metrics.snapshot import Snapshot
 from stream_storage.histogram import Histogram
 
 Kind = Literal["counter", "gauge", "histogram", "untyped"]
-"""untyped: a counter or gauge of a specification that has another name than Prometheus wants for its type."""
+"""untyped: a counter of a specification that has another name than Prometheus wants for its type."""
 Values = float | None | Mapping[str, float] | Mapping[tuple[str, ...], float] | Histogram
 """A value; or None if there is none at present; or the values by label, or by the labels in their order."""
 

@@ -315,6 +315,21 @@ async def test_a_large_request_is_handed_on_in_parts_between_which_others_run(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_large_set_that_is_dropped_counts_once(tmp_path: Path) -> None:
+    """Claim: `stream_sets_dropped` counts requests, and not those whose header was refused. Method: a stored block
+    again, in one request of several parts, and its items without the header in another one."""
+    block, following = chain_of(2, BlockShape(item_count=100))
+    async with block_door(tmp_path, PublishLimits(slice_items_max=16)) as door, publisher(door) as first:
+        await first.block(block)
+        await first.expect("acknowledgement", 0)
+        await first.items(block.items)
+        await first.items(block.items[1:])
+        await first.expect("skip_block", 0)
+        await first.block(following)
+        await first.expect("acknowledgement", 1)
+        assert door.services.statistics().counted["publisher_stream_sets_dropped"] == 1
+
+
 async def test_an_item_larger_than_a_part_is_handed_on_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
