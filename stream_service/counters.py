@@ -32,7 +32,8 @@ class StreamCounters:
 
     refused: the requests that were answered with `error` because they are not valid or not allowed.
     pushes_failed, pulls_failed, creates_failed: the requests that failed with a storage error.
-    pages, pulled, pulled_bytes: the number of answered pulls, and the messages and the bytes of these answers.
+    pages, pulled, pulled_bytes: the number of answered pulls and bulk reads, and the messages and the bytes of these
+        answers.
     stored_s, unstored_s: when a push was last stored, and last not stored, in seconds of `time.monotonic`.
     """
 

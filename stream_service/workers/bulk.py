@@ -112,4 +112,7 @@ class BulkReads:
         if len(payload) > payload_bytes_max(message):
             reason = f"the message at index {page.start} needs {len(payload)} bytes, more than this framing carries"
             return error_payload(f"{reason}; pull it")
+        self._counters.pages += 1
+        self._counters.pulled += page.rows
+        self._counters.pulled_bytes += len(payload)
         return payload

@@ -30,7 +30,10 @@ from stream_client import Header, RequestRefused, blocking
 from stream_node.node.process import NodeProcess
 from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload, split_page
 from stream_storage.sqlite.bulk.arrow_pages import ipc_size_bytes, write_ipc
+from tests.metrics.test_metrics import scrape, value
 from tests.spark_export.doors import door
+from tests.stream_node.doors.http.http_node import http_node
+from tests.support.stream_peer import stream_peer
 
 pytestmark = pytest.mark.spark
 
@@ -111,6 +114,20 @@ def test_without_data_only_the_rest_is_read(node: NodeProcess) -> None:
     table = read_all(ReadRange("thin", 0, 0, 10), options_for(node, "thin", includeData="false"))
     assert table.schema.names == ["key", "stream", "partition", "index", "timestamp"]
     assert table.column("index").to_pylist() == list(range(10))
+
+
+async def test_bulk_reads_count_like_pulls(tmp_path: Path) -> None:
+    """Goal: the metrics show what Spark reads. Method: one bulk read of three messages, and the metrics."""
+    async with http_node(tmp_path) as node, stream_peer(node.running.address) as peer:
+        route = await peer.create("read")
+        for data in (b"one", b"three", b"eleven"):
+            await peer.push(route, data)
+        request = BulkRead(1, 0, 3, 1 << 20, data=True, beside=False, checksum=False)
+        payload = (await peer.ask(route, BULK.encode_request(request))).payload
+        assert split_page(payload)[0].rows == 3
+        counted = ("pulls_total", "pulled_messages_total", "pulled_bytes_total")
+        samples = await scrape(node)
+        assert [value(samples, name) for name in counted] == [1, 3, len(payload)]
 
 
 def test_a_cut_arrow_stream_is_noticed() -> None:

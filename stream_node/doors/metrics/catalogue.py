@@ -315,9 +315,9 @@ STREAMS = (
         lambda e: e.confirm_seconds,
         "Time from the arrival of the first push of a batch to the confirms after the sync, once for each push.",
     ),
-    _counters.counter("pulls_total", lambda e: e.pages, "Answered pulls."),
-    _counters.counter("pulled_messages_total", lambda e: e.pulled, "Messages in the answers to pulls."),
-    _counters.counter("pulled_bytes_total", lambda e: e.pulled_bytes, "Answers to pulls."),
+    _counters.counter("pulls_total", lambda e: e.pages, "Answered pulls and bulk reads."),
+    _counters.counter("pulled_messages_total", lambda e: e.pulled, "Messages in the answers to pulls and bulk reads."),
+    _counters.counter("pulled_bytes_total", lambda e: e.pulled_bytes, "Answers to pulls and bulk reads."),
     _counters.counter(
         "pulls_failed_total", lambda e: e.pulls_failed, "Pulls and bulk reads whose messages could not be read."
     ),
