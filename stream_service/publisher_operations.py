@@ -11,7 +11,7 @@ from stream_service.publisher_rows import (
     MARK,
     PublisherRow,
     Times,
-    exact_from,
+    exact_before,
     find_publisher,
     forget_old,
     list_publishers,
@@ -32,7 +32,7 @@ class KnownSequences(NamedTuple):
 
 def load_sequences(session: Session, stream_id: int) -> KnownSequences:
     record, rows = session.log.get_stream(stream_id), list_publishers(session, stream_id)
-    exact, least = exact_from(record, rows.get(MARK)), record.next_index - LOADED_MAX
+    exact, least = exact_before(record, rows.get(MARK)), record.next_index - LOADED_MAX
     begin = max(exact, least)
     found = stored.list_sequences(session, stream_id, begin, record.next_index)
     return KnownSequences(rows, begin, exact >= least, found)
@@ -62,7 +62,7 @@ def note_publishers(
         write_publishers(session, stream_id, rows, times.now_us)
     else:
         record = session.log.get_stream(stream_id)
-        if end - exact_from(record, mark) > LOADED_MAX:
+        if end - exact_before(record, mark) > LOADED_MAX:
             return False
         note_messages(session, record, end, times.now_us)
     write_publishers(session, stream_id, {MARK: PublisherRow("", None, end)}, times.now_us)

@@ -120,7 +120,7 @@ def write_publishers(session: Session, stream_id: int, rows: Mapping[bytes, Publ
 
 def note_messages(session: Session, record: StreamRecord, end: int, now_us: int) -> bool:
     """Writes the rows that are not exact yet for the messages before `end`. Returns whether there were any."""
-    begin = exact_from(record, find_publisher(session, record.stream_id, MARK))
+    begin = exact_before(record, find_publisher(session, record.stream_id, MARK))
     if begin >= end:
         return False
     found = list_sequences(session, record.stream_id, begin, end)
@@ -134,7 +134,7 @@ def note_messages(session: Session, record: StreamRecord, end: int, now_us: int)
     return bool(last)
 
 
-def exact_from(record: StreamRecord, mark: PublisherRow | None) -> int:
+def exact_before(record: StreamRecord, mark: PublisherRow | None) -> int:
     """Returns the index before which the rows of a stream are exact."""
     return record.first_index if mark is None else max(mark.index, record.first_index)
 
