@@ -65,17 +65,18 @@ def load_manifest(out: Path) -> Manifest | None:
     """Returns the state of the last published step; None if there is none. Raises TableRefused, ExportError."""
     try:
         found = json.loads((out / MANIFEST).read_bytes())
+        if found.pop("format") == MANIFEST_FORMAT:
+            return Manifest(**found)
     except FileNotFoundError:
         if (out / "latest").is_symlink():
             raise TableRefused(
                 f"{out} has tables of an earlier version of this program: choose another folder, or --rebuild"
             ) from None
         return None
-    except ValueError as error:
+    # The file can be JSON that this program has not written.
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ExportError(f"{out / MANIFEST} is damaged: {error}; build the tables anew with --rebuild") from error
-    if found.pop("format") != MANIFEST_FORMAT:
-        raise TableRefused(f"{out} is of another version of this program: build it anew with --rebuild")
-    return Manifest(**found)
+    raise TableRefused(f"{out} is of another version of this program: build it anew with --rebuild")
 
 
 def table_at(out: Path, name: str) -> DeltaTable:

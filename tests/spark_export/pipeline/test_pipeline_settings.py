@@ -61,6 +61,7 @@ def test_a_setting_without_effect_is_told() -> None:
 
 
 def test_tables_of_another_version_are_refused(tmp_path: Path) -> None:
+    """Goal: the user reads which folder to build anew, whatever the file of the state holds. Method: such files."""
     assert load_manifest(tmp_path) is None
     (tmp_path / "latest").symlink_to("builds/1")
     with pytest.raises(TableRefused, match="earlier version"):
@@ -68,9 +69,10 @@ def test_tables_of_another_version_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pipeline.json").write_text('{"format": 99}')
     with pytest.raises(TableRefused, match="another version"):
         load_manifest(tmp_path)
-    (tmp_path / "pipeline.json").write_text("{")
-    with pytest.raises(ExportError, match="damaged"):
-        load_manifest(tmp_path)
+    for text in ("{", "{}", "[]", "null", '{"format": 3}', '{"format": 3, "export": "", "settings": {}, "more": 1}'):
+        (tmp_path / "pipeline.json").write_text(text)
+        with pytest.raises(ExportError, match="damaged"):
+            load_manifest(tmp_path)
 
 
 def test_touched_rows_as_a_condition_of_deltalake() -> None:
