@@ -51,7 +51,8 @@ class ForkChoice:
     ) -> None:
         """weight: returns the weight of the branch that ends at a block. Of equal branches, the first one stays.
         store_name: a store of the manager; None: all blocks stay in memory. The head begins as the newest block of the
-            store and takes over its reference from `add_store`. Blocks that `keep_blocks` blocks follow are persisted.
+            store. It takes over its reference from `add_store`, or gets one if it has none. Blocks that `keep_blocks`
+            blocks follow are persisted.
         keep_blocks: how many blocks of the branch, at its end, may change without a write. Forks that end before them
             are released. A fork that begins before them can still win; the store follows when that fork is long enough.
         orphans_max: how many blocks without a parent are kept. Beyond, the one with the highest number is dropped; it
@@ -64,6 +65,9 @@ class ForkChoice:
         self._keep_blocks = keep_blocks
         self._orphans_max = orphans_max
         self.head = None if store_name is None else manager.head(store_name)
+        # A block with a child in memory gets none from `add_store`, and another `ForkChoice` may have released it.
+        if self.head is not None and manager.get_reference_count(self.head.block_id).external == 0:
+            manager.ref_block(self.head.block_id)
         self._tips = {} if self.head is None else {self.head.block_id: self.head}
         self._orphans: dict[str, dict[str, Block]] = {}
         self._orphan_count = 0

@@ -162,6 +162,24 @@ def test_an_add_that_failed_is_repeated_with_its_orphans() -> None:
     assert 2 < failures < 30
 
 
+def test_a_head_without_a_reference_of_its_own_gets_one() -> None:
+    """Goal: the choice goes on from the head of a store, however the store came there, and releases it once.
+
+    Method: a store whose newest block has a child in memory when it is added, and two choices, one after the other.
+    """
+    chain = [Block("a", NULL_BLOCK_ID, 0), Block("b", "a", 1)]
+    manager = BlockManager()
+    manager.put([*chain, Block("c", "b", 2)])
+    manager.add_store("chain", MemoryStore(chain))
+    for fork in ("d", "e"):
+        choice = ForkChoice(manager, lambda block: block.number, "chain")
+        change = choice.add(Block(fork, "b", 2))
+        assert change is not None
+        assert [block.block_id for block in change.apply] == [fork]
+        assert manager.get_reference_count("b").external == 0
+        manager.check_integrity()
+
+
 def test_a_store_on_disk_goes_on_where_it_was(tmp_path: Path) -> None:
     """Goal: one import opens it; forks before the kept end are dropped, and the next life begins at the stored head."""
     chain = [Block(f"c{n}", f"c{n - 1}" if n else NULL_BLOCK_ID, n) for n in range(20)]
