@@ -3,20 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import Demand, Right
-from stream_client import Retention, StreamInfo
+from stream_client import ClientError, Retention, Stream, StreamInfo
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_node.doors.http.app import HttpCall, json_response
 from stream_node.doors.http.body import read_small
 from stream_node.doors.http.data.places import find_partitions, get_partitions, partition_at
 from stream_node.doors.http.data.query import INDEX_MAX, Index, NoQuery, read_query, stream_name
 from stream_node.doors.http.data.reading import time_text
-from stream_node.doors.http.problems import Problem
+from stream_node.doors.http.problems import Problem, problem_of
 from stream_service.extensions import LIST, ListRequest, StreamKey
 
 LIMIT_MAX = 1_000
@@ -133,7 +134,8 @@ async def create(call: HttpCall) -> Response:
         if body.retention is not None:
             # The stream may have more partitions than the body asks for. All of them get the retention.
             kept = _retention(body.retention)
-            found = [await partition_at(call, client, name, each.partition).set_retention(kept) for each in found]
+            streams = [partition_at(call, client, name, each.partition) for each in found]
+            found = await _each(streams, lambda stream: stream.set_retention(kept), len(found) > len(before))
     return _description(name, found, 200 if before else 201)
 
 
@@ -144,10 +146,8 @@ async def change(call: HttpCall) -> Response:
     body = await _body(call, ChangedStream)
     async with call.client() as client:
         infos = await get_partitions(call, client, name, Right.ADMIN)
-        found = [
-            await partition_at(call, client, name, each.partition).set_retention(_retention(body.retention))
-            for each in infos
-        ]
+        streams = [partition_at(call, client, name, each.partition) for each in infos]
+        found = await _each(streams, lambda stream: stream.set_retention(_retention(body.retention)))
     return _description(name, found)
 
 
@@ -156,8 +156,22 @@ async def delete(call: HttpCall) -> Response:
     read_query(call.request, NoQuery)
     async with call.client() as client:
         infos = await get_partitions(call, client, name, Right.DELETE)
-        deleted = [await partition_at(call, client, name, each.partition).delete() for each in infos]
+        streams = [partition_at(call, client, name, each.partition) for each in infos]
+        deleted = await _each(streams, lambda stream: stream.delete())
     return json_response(Deleted(name, sum(deleted)), end=b"\n")
+
+
+async def _each(streams: list[Stream], change: Callable[[Stream], Awaitable[B]], is_changed: bool = False) -> list[B]:
+    """Changes one partition after another. Raises Problem, in doubt if a change before was made (`is_changed`)."""
+    changed: list[B] = []
+    try:
+        for stream in streams:
+            changed.append(await change(stream))
+    except ClientError as error:
+        problem = problem_of(error)
+        problem.members["in_doubt"] |= is_changed or bool(changed)
+        raise problem from error
+    return changed
 
 
 async def _body(call: HttpCall, kind: type[B]) -> B:

@@ -14,9 +14,13 @@ import pytest
 from ockam.identity.rules.rights import Right
 from stream_client import SavedIndexes, connect
 from stream_node.doors.http.data import follow, places
+from stream_service.mirroring import ROLE, BeMirror, RoleRequest
+from stream_service.names import stream_address
 from tests.ockam.identity.rules.guarded_node import may
 from tests.stream_node.doors.http.http_node import http_node
 from tests.stream_node.doors.http.test_identity import rules, token
+from tests.support.rich import ask
+from tests.support.stream_peer import stream_peer
 
 INVALID = "urn:stream-node:problem:invalid-request"
 
@@ -153,3 +157,21 @@ async def test_a_description_is_that_of_now(tmp_path: Path) -> None:
         assert (now["first_index"], now["next_index"], now["size_bytes"]) == (1, 2, 1)
         assert now["retention"]["messages"] == 10
         assert (await client.get(f"{path}/messages/7")).json()["detail"].endswith("it has those from 1 to 1")
+
+
+async def test_a_change_of_some_partitions_is_in_doubt(tmp_path: Path) -> None:
+    """Goal: an error says so when a part of the change is made. Method: the second of two partitions is a mirror, which
+    refuses every change; then it is the only one."""
+    changes = [("PUT", {"retention": {"messages": 1}}), ("PATCH", {"retention": {"messages": 2}}), ("DELETE", None)]
+    async with http_node(tmp_path) as node, node.client() as client, stream_peer(node.running.address) as peer:
+        await peer.create_partitions("s", 2)
+        become = RoleRequest(1, BeMirror("127.0.0.1:9", "there"), False)
+        await ask(peer, (stream_address("s", 1),), ROLE, become)
+        for method, body in changes:
+            problem = (await client.request(method, "/v1/streams/s", json=body)).json()
+            assert "'s' is a mirror" in problem["detail"]
+            assert problem["in_doubt"], method
+        assert [each["partition"] for each in (await client.get("/v1/streams/s/info")).json()["partitions"]] == [1]
+        for method, body in changes[1:]:
+            problem = (await client.request(method, "/v1/streams/s", json=body)).json()
+            assert not problem["in_doubt"], method
