@@ -68,7 +68,7 @@ def find_packed_java() -> Path | None:
 
 
 def ensure_wrapper(java: Path, directory: Path) -> Path:
-    """Writes a script `bin/java` that runs `java` for Spark. Several processes can call this at the same time."""
+    """Writes a script `bin/java` that runs `java` for Spark. Returns its JAVA_HOME. Safe to call in parallel."""
     text = WRAPPER.format(java=java)
     home = directory / "java"
     script = home / "bin" / "java"

@@ -29,8 +29,8 @@ LOGGERS = {
     **dict.fromkeys(("storage.BlockManager", "sql.execution.datasources.v2.python"), "error"),
     **dict.fromkeys(("sql.execution.python.DataSourceManager", "sql.execution.datasources.DataSourceManager"), "error"),
 }
-"""The levels of some loggers of Spark. Without the log of task failures, which the caller gets as exceptions, and
-without warnings that mean nothing: two tasks have made the same block of a cache, or a format is registered again."""
+"""The levels of some loggers of Spark. They hide task failures, which the caller gets as exceptions, and warnings that
+mean nothing: two tasks have made the same block of a cache, or a format is registered again."""
 LOG4J = """\
 status = error
 rootLogger.level = warn
@@ -62,8 +62,8 @@ CONNECT_PORT = 15002
 CONNECT_TIMEOUT_S = 10.0
 
 WORKER_LATE = "failed to connect back"
-"""What Spark says if a Python process takes more than ten seconds to start, as on a busy machine. Spark repeats tasks
-for it, and no queries."""
+"""What Spark says if a Python process takes more than ten seconds to start, as on a busy machine. Spark then repeats a
+task, but not a query."""
 OURS = re.compile(r"spark_export\.[\w.]*?\w+: (.+)")
 
 

@@ -97,7 +97,7 @@ def make_archive() -> str:
     if not made.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         # Two threads, or two containers with the same process number, may make the zip in one folder at once. The first
-        # one stays: Spark refuses a file that has changed since a session was given it, and each making has its times.
+        # zip stays: Spark refuses a file that changed after a session got it, and each zip has other time stamps.
         partial = made.with_suffix(f".{uuid4().hex}")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, path in sources.items():

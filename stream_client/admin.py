@@ -80,7 +80,7 @@ class StreamAdmin(OnePartition):
         except AccessDenied:
             raise
         except RequestRefused:
-            # An older node. A node that refuses the deletion itself refuses this, too.
+            # An older node refuses DELETE_ALL. A node that refuses the deletion itself also refuses DELETE.
             deleted = (await self.session.ask(self.handle, DELETE, DeleteRequest(0))).deleted
         self.session.core.streams.drop(self.handle)
         return deleted

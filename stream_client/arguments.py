@@ -133,7 +133,7 @@ def microseconds(time: datetime) -> int:
 
 def _in_words(error: bare.EncodeError) -> str:
     _, outer, *inner = f"{error.path}.".split(".")
-    # A location where reading begins or deleting ends is one value for the program, whatever the wire makes of it.
+    # For the program, `start` and `before` are single values, although the wire format has fields in them.
     field = outer if outer in ("start", "before") or not inner[:-1] else inner[-2]
     what = re.sub(r"^(?:wants|\w+(?= must be)) (?:must be )?", "", error.what)
     what = re.sub(r"^an int for \w+", "an int", what)

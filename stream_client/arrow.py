@@ -22,7 +22,7 @@ class ArrowBatches:
         self._arrow = pyarrow
         self._place = (stream, partition)
         self._decode = decode
-        # The schema of a decoder is known when it has decoded no message.
+        # Decoding an empty batch shows the columns that the decoder adds.
         self._schema = self.batch(()).schema
 
     def batch(self, messages: Sequence[RichMessage]) -> Any:

@@ -10,7 +10,7 @@ from stream_client.requests import Requests
 
 
 class Conversing:
-    """What one end of a conversation has received, and whether it is lost."""
+    """The client's end of a conversation: its received messages, and the error if the conversation is lost."""
 
     def __init__(self, session: Requests, service: str) -> None:
         self._session = session

@@ -319,8 +319,8 @@ class ClientClosed(ClientError):
 class ClientForked(ClientError):
     """The client was opened in another process, of which this one is a child that fork() made.
 
-    The child has told nobody anything: its client ends at the fork, and the parent's goes on. Requests that the parent
-    made before the fork are the parent's; they may have been carried out.
+    The client in the child ends at the fork, and sends nothing. The client in the parent continues, also with the
+    requests that the parent made before the fork; they may have been carried out.
     """
 
     in_doubt = True

@@ -64,7 +64,7 @@ class PositionSaves:
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Sends the index of each partition to the node, without waiting. Without a connection, the save is lost,
-        unless a consumer reads the partition from here. Raises InvalidArgument for an index that no node can save."""
+        unless the position was loaded with `resume`. Raises InvalidArgument for an index that no node can save."""
         marked, plain = self._split(stream_name, indexes)
         for request in marked:
             # A later save makes an unanswered one useless. So at most one save of each partition waits for an answer.

@@ -51,9 +51,9 @@ class Positions(Protocol):
 class SavedIndexes(PositionSaves):
     """The positions that a node's index service saves under one client id: the next index to read of each partition.
 
-    The service keeps the highest index saved so far. The positions that a consumer reads from here are saved with an
-    answer, and with the incarnation of their stream (`Marks`). The service does not confirm other saves: `save` reads
-    these indexes back, and saves again if a save was lost together with a connection.
+    The service keeps the highest index saved so far. It confirms the saves of positions that were loaded with `resume`,
+    which name the incarnation of the stream (`Marks`). It does not confirm other saves: `save` reads these indexes
+    back, and saves again if a save was lost together with a connection.
     """
 
     _session: ClientSession

@@ -62,7 +62,7 @@ class Publisher(PushWindow):
         # Without a pause here, a program that never waits would encode its whole window before the first byte is sent.
         elif self._session.core.connection.outgoing_bytes > UNSENT_BYTES_MAX and not self._session.shell.gathers():
             await self._session.shell.yield_control()
-        # An idempotent publisher numbers its messages, and only the protocol of keyed pushes has room for it.
+        # An idempotent publisher numbers its messages, and only the protocol of keyed pushes has room for the numbers.
         if self._sequenced or key is not None or headers:
             push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))
         else:

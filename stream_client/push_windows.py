@@ -1,4 +1,4 @@
-"""Push windows: what publishers know of the pushes that have no answer yet. They never wait.
+"""Push windows: the unanswered pushes of publishers. They never wait.
 
 The async and the blocking publishers (`stream_client.publish`) share this module.
 """

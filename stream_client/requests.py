@@ -1,7 +1,7 @@
 """Requests: sends requests to the workers of one node, without waiting. `ClientSession` adds the waiting.
 
-What never waits is the same for async and for blocking programs. So both kinds of clients share it, and only what waits
-has an async and a blocking half.
+Code that never waits is the same for async and for blocking programs, so both kinds of clients share it. Only code that
+waits has an async and a blocking half.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Requests:
 
     def call(self, target: Target, protocol: Protocol[Q, A], request: Q) -> Call:
         """Sends a request and returns its `Call`, for which `ClientSession.answered` waits. Raises InvalidArgument if
-        the request cannot be encoded, NotSupported, and the error that ended the client."""
+        the request cannot be encoded, NotSupported, and the error of a deleted partition or an ended client."""
         # A real Ockam service logs a request in our own protocols as an error. So it is not sent to a service without
         # them.
         is_own = protocol.name.startswith(OWN_PREFIX.decode())

@@ -23,7 +23,7 @@ LISTENER = "secure_channel"
 class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
     """Encrypts everything between a client and the node that has the services, also through other nodes.
 
-    identity: the client's own identity: a file that `stream-node identity create` has made, or an object.
+    identity: the client's own identity: a file that `stream-node identity create` has made, or an OwnIdentity.
     peer: the identifier of the node, `I` and 64 hexadecimal digits, as `stream-node identity show` prints it on that
         node; or several identifiers, of which the node must have one. There is no certificate authority.
     name: the name of the listener at the node.

@@ -30,9 +30,9 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
         async with stop_on_signals(), connect() as client: ...
 
     Without such a block, SIGTERM ends a Python program at once, and positions are not saved. The message being
-    processed does not count as processed, so the consumer gets it again. A second signal has its normal effect. A
-    signal that the process has ignored from its start, for example under `nohup`, stays ignored. Use this only in the
-    main thread.
+    processed when the signal arrives does not count, so the consumer gets it again. A second signal has its normal
+    effect. A signal that the process has ignored from its start, for example under `nohup`, stays ignored. Use this
+    only in the main thread.
     """
     import anyio
 

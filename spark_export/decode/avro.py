@@ -2,8 +2,8 @@
 
 If both are given, the registry has the schemas with which the messages were written, and the option is the schema to
 convert them to. The conversion follows the rules for schema resolution in the Avro specification. The package
-`fastavro` decodes; its readers of logical types do not, since they refuse the whole message for a time that Python's
-times do not reach, and change what the logical type does not allow.
+`fastavro` decodes, but READERS replace its readers of logical types: those refuse the whole message for a time outside
+Python's range, and change values that the logical type does not allow.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def parsed(texts: list[str]) -> Any:
 
 
 def _with_own_names(part: Any) -> Any:
-    """Gives a schema our own names of its logical types, and such a type to `float`."""
+    """Replaces the logical types of a schema by our own names, and gives such a type to `float`."""
     if isinstance(part, list):
         return [_with_own_names(each) for each in part]
     part = {"type": "float"} if part == "float" else part
@@ -106,7 +106,7 @@ def _with_own_names(part: Any) -> Any:
 
 
 def _field_with_own_names(field: Any) -> Any:
-    """Gives a field of a record our own names, and a default that its logical type reads from a whole number."""
+    """Does the same for a field of a record, and converts a default that is a whole number to its logical type."""
     if not isinstance(field, dict):
         return field
     kind, default = field.get("type"), field.get("default")

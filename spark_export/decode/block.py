@@ -71,7 +71,7 @@ class BlockDecoder(MessageDecoder):
 
 
 def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:
-    """Returns the values of one row by column name. Columns that will be null are absent."""
+    """Returns the values of one row by column name. Absent columns are null."""
     from block_node.blocks.errors import BlockFormatError
 
     mark = find_mark(headers)
@@ -152,8 +152,8 @@ def read_block(data: bytes) -> DecodedBlock:
 
 
 def timestamp_us(serialized: bytes | None) -> int | None:
-    """Returns the time in a serialized protobuf `Timestamp` (field 1: seconds, field 2: nanoseconds); None if no column
-    can have it. The publisher of a block chooses it."""
+    """Returns the time in a serialized protobuf `Timestamp` (field 1: seconds, field 2: nanoseconds); None if it is
+    missing, or too large for a column: publishers choose it."""
     from block_node.blocks.protobuf import read_fields
 
     if serialized is None:

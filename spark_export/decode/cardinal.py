@@ -82,7 +82,7 @@ def cardinal_row(message: Any) -> dict[str, Any]:
 
 
 def _key_text(key: str) -> str:
-    """Returns an application's key for a column: bytes that are no UTF-8, halves of surrogate pairs here, as U+FFFD."""
+    """Returns an application's key for a column. Bytes that are not UTF-8 (surrogates in `key`) become U+FFFD."""
     return key.encode(errors="surrogateescape").decode(errors="replace")
 
 

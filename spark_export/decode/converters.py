@@ -40,7 +40,7 @@ DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)
 BASE64 = re.compile(r"(?:[\0- ]*[A-Za-z0-9+/]{4})*(?:[\0- ]*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))?[\0- ]*")
 NOT_FINITE = {"NaN": "nan", "+INF": "inf", "+Infinity": "inf", "Infinity": "inf", "-INF": "-inf", "-Infinity": "-inf"}
 ZONED = r"^[0-9]{4}-[0-9-]{5}[T ][0-9:]{8}(\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9])$"
-"""The times of which Arrow reads those that Spark reads, to the same values."""
+"""Matches texts of times that Arrow converts to the same values as Spark, or refuses."""
 WHOLE = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}
 
 
@@ -120,8 +120,8 @@ class Converters(threading.local):
 
 
 def converted_together(values: list[Any], wanted: pa.DataType) -> pa.Array | None:
-    """Returns the values as Arrow converts them all in one call, where that gives what `Converters` give for each; None
-    if they have to be converted one by one."""
+    """Returns the values, converted by Arrow in one call; None if its results could differ from those of `Converters`,
+    so that each value must be converted by itself."""
     types, kinds = pa.types, set(map(type, values)) - {type(None)}
     try:
         if (kinds <= {bool} and types.is_boolean(wanted)) or (kinds <= {bytes} and types.is_binary(wanted)):
@@ -218,7 +218,7 @@ def _to_bytes(value: Any) -> bytes:
 def _moment(
     value: Any, name: str, read: Callable[[str], int | None], kind: type[int], most: int = INT64_MAX, shown: Any = None
 ) -> int:
-    """Returns the number of a time: of a text that `read` knows, or of an object of the class `kind`. Raises Unfit."""
+    """Returns a time as a number: from a text that `read` parses, or an object of the class `kind`. Raises Unfit."""
     found = read(value) if type(value) is str else int(value) if type(value) is kind else None
     if found is None or abs(found) > most:
         raise unfit(value if shown is None else shown, name)

@@ -33,8 +33,8 @@ Problems: TypeAlias = defaultdict[int, list[str]]
 
 
 class MessageDecoder:
-    """Adds columns with the contents of messages to batches of messages. It can be pickled, without the files that its
-    options named.
+    """Adds columns with the contents of messages to batches of messages. It can be pickled, and then needs no files
+    that its options named.
 
     fields: the columns that it adds; each can be null.
     needs_headers: whether it uses the headers of messages.
@@ -46,7 +46,7 @@ class MessageDecoder:
         self.fields = list(fields)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a batch with the columns `key`, `data` (or `value`) and perhaps `headers`, and `fields` behind."""
+        """Returns the batch (`key`, `data` or `value`, perhaps `headers`) with `fields` as its last columns."""
         given = dict(zip(batch.schema.names, batch.columns, strict=True))
         data = given["data"] if "data" in given else given["value"]
         made = self.arrays(given["key"], data, given.get("headers"))
@@ -64,7 +64,7 @@ class MessageDecoder:
 
 
 class ObjectDecoder(MessageDecoder):
-    """A decoder of messages that are objects, of whose members the user makes columns.
+    """A decoder of messages that are objects. The user chooses the members that become columns.
 
     open_load: makes the function that parses a message; each process calls it once, since schemas cannot be pickled.
     """
@@ -111,7 +111,7 @@ class ObjectDecoder(MessageDecoder):
                 members = {} if message is None else load(message)
             except Malformed as error:
                 problems[at].append(str(error))
-            # Of a message only the values for columns stay, so that Python's garbage collector has little to look at.
+            # Only the values for columns are kept, so that Python's garbage collector has few objects to examine.
             for name, column in values.items():
                 column.append(members.get(name))
         made = {name: self._column(name, column, problems) for name, column in values.items()}

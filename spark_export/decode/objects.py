@@ -68,14 +68,14 @@ TAGS: Mapping[int, Callable[[Any], Any]] = {
     # These refer to other values of the message: with them, a few kilobytes could become billions of values.
     **dict.fromkeys((25, 29), lambda value: None),
 }
-"""By tag of CBOR, the function that makes a value of what is tagged, or None if it is not what the tag says. cbor2
+"""By CBOR tag, the function that converts the tagged value, or returns None if the value is wrong for the tag. cbor2
 itself would refuse the whole message for one wrong value."""
 
 
 def cbor_reader() -> Callable[[bytes], Mapping[Any, Any]]:
     """Returns a function that decodes one message and raises Malformed. Raises OptionError without cbor2.
 
-    Bytes after the map are ignored. A tagged value that is not what its tag says fits no column.
+    Bytes after the map are ignored. A tagged value that is wrong for its tag fits no column.
     """
     try:
         import cbor2

@@ -30,7 +30,7 @@ DECODE_OPTIONS = ("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone"
 class RegistryOptions:
     """A schema registry. Its credentials are at `env:NAME` or `file:PATH`; None for no credentials.
 
-    timeout_s: how long a request is repeated that fails.
+    timeout_s: for how many seconds a failing request is repeated.
     """
 
     url: str

@@ -157,7 +157,7 @@ def _pool_of(files: Iterable[Any]) -> Any:
         own = _library("descriptor_pb2").FileDescriptorProto()
         _library(f"{name}_pb2").DESCRIPTOR.CopyToProto(own)
         given.setdefault(own.name, own)
-    # It adds the files in the order of their imports.
+    # GetMessages adds the files in the order of their imports.
     _library("message_factory").GetMessages(list(given.values()), pool)
     return pool
 

@@ -100,7 +100,7 @@ class Registry:
                 self._known[path] = found
             else:
                 if len(self._absent) >= ABSENT_MAX:
-                    # Publishers choose the numbers in their messages.
+                    # Publishers choose the numbers in their messages, so there can be any number of them.
                     self._absent.clear()
                 self._absent[path] = time.monotonic() + ABSENT_S
         if found is None:

@@ -48,8 +48,8 @@ class Float32(float):
 
 
 class Moment(int):
-    """The base of the times of binary formats: a number of microseconds. It can be one that Python's times do not
-    reach, or none that the format allows. The text of `unit` says since when the microseconds count."""
+    """The base of the times of binary formats: a number in the unit that `unit` names. It can be outside the range of
+    Python's times, or not allowed by the format."""
 
     unit = "µs after 1970"
 
@@ -118,11 +118,11 @@ def members_of(value: Any, wanted: str) -> Iterable[tuple[str, Any]]:
 def text_of(value: Any) -> str:
     """Returns a string as it is, and a number or any other value as JSON in the form that Spark writes. Raises Unfit.
 
-    Half of a surrogate pair is `?` in a string, which can hold no such half, and an escape in JSON, which can.
+    A lone surrogate becomes `?` in a string, and an escape in JSON.
     """
     if type(value) is str:
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    # No recursion, so that deep nesting cannot exhaust the stack. In the stack of values, a tuple is a finished text.
+    # No recursion, so that deep nesting cannot exhaust the stack. In `waiting`, a tuple is a finished text.
     parts: list[str] = []
     waiting: list[Any] = [value]
     while waiting:

@@ -239,9 +239,9 @@ class SparkExporter(Exporter):
     def _check_incarnations(self, planned: Iterable[IndexRange]) -> None:
         """Raises PositionsMoved if a stream was deleted or made anew after the plan.
 
-        Called before the tasks read, which could only fail then, and the stream would be left out of the run. Called
-        again before the commit: Spark plans a batch query after the first call, so its tasks can have read rows of a
-        stream that was made anew in between.
+        Called before the tasks read: they would fail, and the stream would be left out of the run. Called again before
+        the commit: Spark plans a batch query after the first call, so its tasks can have read rows of a stream that was
+        made anew in between.
         """
         now = {
             (each.stream, each.partition): each.created_us for each in self._node.list_ends(self._settings.selection)
@@ -287,7 +287,7 @@ def _ends(ranges: Iterable[IndexRange]) -> dict[str, str]:
 
 
 def _behind(each: IndexRange, known: tuple[Incarnation, Any] | None) -> IndexRange:
-    """Returns the range behind the table's position, which earlier micro-batches of the query have moved."""
+    """Returns the part of a range behind the table's position, which earlier micro-batches have moved."""
     if known is None or known[0] != each.of or known[1].end <= each.begin:
         return each
     return replace(each, begin=known[1].end, lost=0)
@@ -306,7 +306,7 @@ def blamed_streams(places: Iterable[tuple[str, int]], text: str) -> set[str]:
 
 
 def _check_there(plan: FilesPlan, written: Written) -> None:
-    """Raises ExportError if this process does not have the files of the executors: Delta's log would name them."""
+    """Raises ExportError if this process does not see the executors' files, which the table's log would name."""
     if (place := parse_place(plan.root)).is_local:
         missing = [each.path for each in written.files if not (place.folder / each.path).is_file()]
         if missing:

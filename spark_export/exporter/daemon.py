@@ -29,7 +29,7 @@ from stream_client.errors import ClientError
 logger = structlog.get_logger(__name__)
 
 ALIVE_S = 5.0
-"""How often a daemon that waits looks whether it can still do its work, in seconds."""
+"""The interval, in seconds, at which a waiting daemon checks whether it can still do its work."""
 JITTER = 0.1
 """The largest random delay of a start, as a fraction of the interval. It spreads the load of exporters on one node."""
 

@@ -74,7 +74,7 @@ def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
 
 
 def _run_until(command: list[str], folder: Path, rows: int, number: int) -> int:
-    """Runs the daemon until the table has so many rows, and ends it by a signal. Returns how many it has then."""
+    """Runs the daemon until the table has `rows` rows, and ends it by the signal `number`. Returns the rows then."""
     deadline_s = time.monotonic() + TIMEOUT_S
     log = open_log(parse_place(folder))
     told = folder.with_name(f"{folder.name}-daemon.log")
@@ -93,7 +93,7 @@ def _run_until(command: list[str], folder: Path, rows: int, number: int) -> int:
             said = told.read_text(errors="replace").splitlines() or ["it said nothing"]
             raise ExportError(f"the daemon ended, or did not export the stream in {TIMEOUT_S:g} s: {said[-1]}")
     finally:
-        # With its Java, which is killed with it as on a machine that loses its power.
+        # The signal also ends the daemon's Java, as on a machine that loses its power.
         os.killpg(daemon.pid, number)
         daemon.wait()
     return sum(each.end for each in log.load().positions.values())

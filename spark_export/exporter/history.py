@@ -1,6 +1,6 @@
 """The history of an export: its runs, verifications and forgotten keys, in a small SQLite file, for people to see.
 
-Nothing here decides what is exported. If the file is lost or cannot be written, only the history is.
+Nothing here decides what is exported. If the file is lost or cannot be written, only the history is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FILE = "_history.sqlite"
 """The name of the file in the folder of an export. Names that begin with `_` are no data for readers of tables."""
 BUSY_MS = 5_000
 READ_S_MAX = 2.0
-"""The longest time of one reading, in seconds. It is less than the time for which an exporter waits."""
+"""The longest time of one reading, in seconds. It is less than BUSY_MS, for which an exporter waits."""
 
 RANGES_RUNS = 1_000
 """The number of the latest runs whose ranges are kept. Of earlier runs, the sums of each partition remain."""
@@ -146,7 +146,7 @@ class ExportView:
 
 @dataclass(frozen=True)
 class PartitionView:
-    """What is exported of one incarnation of a partition: its runs, and their first and last index (exclusive)."""
+    """The exported part of one incarnation of a partition. end: exclusive. runs: the number of its runs."""
 
     of: Incarnation
     begin: int
@@ -184,7 +184,7 @@ class ExportHistory:
             names = ("run_id", *Incarnation._fields, "begin_index", "end_index", "lost")
             rows = [(added.lastrowid, *each.of, each.begin, each.end, each.lost) for each in step.ranges]
             await connection.execute(sa.insert(ranges), [dict(zip(names, row, strict=True)) for row in rows])
-            # A row for each partition and run would grow without end, in a file that people read at once.
+            # A row for each partition of each run would grow without end, so readers get these sums.
             summed = (*Incarnation._fields, "begin_index", "end_index", "rows", "lost", "runs")
             sums = [(*each.of, each.begin, each.end, each.rows, each.lost, 1) for each in step.ranges]
             await connection.execute(_ADD, [dict(zip(summed, row, strict=True)) for row in sums])

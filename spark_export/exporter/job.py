@@ -39,11 +39,11 @@ class ExportSettings:
 
     folder: the folder of the export, or its address on a store, or a Delta table of the user's own.
     node: the address of the node. data_dir: the node's data directory, to read the database in place of the node.
-    client_id: the consumer under whose name the node is told the positions; None: `export-FOLDER-ID`.
+    client_id: the consumer name under which the node gets the positions; None: `export-FOLDER-ID`.
     format: parquet, delta or iceberg; None: that of the existing table, or parquet in a folder and delta on a store.
     codec: the Parquet compression.
     accept_lost: whether to export streams that lost messages, or were made anew.
-    rows_max, bytes_max, seconds_max: see `spark_export.exporter.planning.Bounds`.
+    rows_max, bytes_max, seconds_max: see `spark_export.exporter.planning.Bounds`; on Spark, seconds_max has no effect.
     decoder: adds columns to the rows, as `spark_export.decode.decoding.decoder` makes it; None: only the messages.
     without_data: whether the table has the decoder's columns in place of the column `data`.
     store_options: the options of the store, see `spark_export.tables.address`.

@@ -65,8 +65,8 @@ async def migrate(
     """Takes over the export at an address. Returns what was done, for a report.
 
     ledger: the ledger's file; None: where earlier versions kept it. Raises TableRefused if there is nothing to take
-    over, if the rows are not those of the ledger, or if an exporter of the earlier version is at work; then nothing is
-    changed. Afterwards the ledger has another name, so that the earlier version does not go on from it.
+    over, if the rows are not those of the ledger, or if an exporter of the earlier version is at work; then rows and
+    ledger are unchanged. Afterwards the ledger has another name, so that the earlier version does not go on from it.
     """
     filesystem, root = open_filesystem(str(place), options)
     is_stored, stored = ledger is None and not place.is_local, f"{root}/{STORED_LEDGER}"
@@ -187,7 +187,7 @@ def _open_old(
 
 
 def _is_published(log: TableLog, old: OldExport, number: int) -> bool:
-    """Returns whether a run is in the table. The ledger does not know that of a run that a crash interrupted."""
+    """Returns whether a run is in the table. For a run that a crash interrupted, the ledger does not say it."""
     state = old.states[number]
     return state in ("published", "saved") or (state == "written" and log.has_old_run(old.table_id, number))
 

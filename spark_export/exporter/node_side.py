@@ -116,7 +116,7 @@ class NodeSide:
     def save_positions(self, client_id: str, moved: Mapping[Incarnation, int]) -> None:
         """Saves the next index of each incarnation for a client. The call can be repeated. Raises ClientErrors.
 
-        Nothing decides by these positions what is exported. `stream-node index list` shows the export's lag with them.
+        The table's own positions decide what is exported. These show the lag, and `find_put_back` compares them.
         """
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
@@ -136,8 +136,8 @@ class NodeSide:
         """Returns the streams whose node was restored to an earlier state and has grown again since, with the reason.
 
         Such a node has other messages than the table below the table's position. Its saved position is also earlier
-        than that of the table. The saved position of a run that was killed after its commit is so, too; but then the
-        node has the table's last message, stored at the same time.
+        than that of the table. So is the saved position after a run that was killed after its commit; but then the node
+        has the table's last message, stored at the same time.
         """
         latest, doubtful = state.latest(), list[tuple[Incarnation, TablePosition]]()
         for end in ends:

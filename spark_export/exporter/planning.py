@@ -38,7 +38,7 @@ class RangePlan:
 
 
 AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
-"""What each step has of an amount."""
+"""The fields of a step that are summed up."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def plan_ranges(
 
     The range of a partition that was never exported begins at the earliest message that the node still has.
 
-    accept_lost: whether a stream that lost messages is exported without them, or that was made anew as another era.
-        Otherwise such a stream is left out.
+    accept_lost: whether to export a stream that lost messages without these, and a stream that was made anew as another
+        era. Otherwise such a stream is left out.
     put_back: the streams that are left out because the node was restored to an earlier state, with the reason.
     """
     ranges: list[IndexRange] = []

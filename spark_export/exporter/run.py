@@ -1,11 +1,11 @@
 """Exports all new messages in steps of bounded size. Each step is one run, which is one commit of the table.
 
-1. The node says how far each partition goes, and the table's log says how far it has them. Between the two is what is
-   new; a step takes the beginning of it. A stream that has lost messages is left out.
+1. The node says where each partition ends, and the table's log says how far the table has it. The messages between are
+   new; a step takes the first of them. A stream that has lost messages is left out.
 2. Tasks read their ranges from the node and write files, which no reader sees. They check that they got every index.
 3. One transaction of the table's log adds the files and moves the positions. Only this step decides what is exported:
-   a crash before it changes nothing, and after it nothing is left to do but to tell.
-4. The node is told the positions, and the history gets a line. Both are for people to see.
+   a crash before it changes nothing, and a crash after it only delays reports.
+4. The node gets the positions, which show the lag and reveal a restored node. The history gets a line.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Exporter:
     ) -> tuple[TableState, list[IndexRange]]:
         """Returns the state of the table, and the ranges of the new messages up to `until`. Adds streams that cannot be
         exported to `left_out`."""
-        # The table is read first: a position that another exporter moves meanwhile is then behind the partition's end.
+        # The table is read first. A position that another exporter moved later could be beyond the ends read before it.
         state = await asyncio.to_thread(self._log.load)
         selection = self._settings.selection
         ends = await asyncio.to_thread(self._node.list_ends, selection)

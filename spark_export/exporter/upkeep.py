@@ -66,7 +66,7 @@ class TableUpkeep:
         """Merges small files where there are many, and removes old ones now and then. Raises ExportError."""
         before = len(self._log.list_files())
         if not self._is_asked and not self._log.is_own():
-            # The owner of the table has an upkeep, and readers of earlier versions, that nobody here knows of.
+            # The owner of the table may have an upkeep and readers of earlier versions, unknown here.
             return Kept(before, before, 0, 0)
         merged = self._log.compact(files_min=self._files_min) if self._files_min else 0
         after = len(self._log.list_files()) if merged else before
@@ -111,8 +111,8 @@ async def forget(
 def _latest_us(log: TableLog, stream: str) -> int:
     """Returns the latest time of the messages of a stream until now, in microseconds since 1970.
 
-    The clock of the node can be ahead of the clock here, or was before it was set back. So the rows say it, and the
-    position of the last one, whose row another program may have removed. The log of Delta has it in milliseconds.
+    The clock of the node can be ahead of the clock here, or was so before it was set back. So the times of the rows
+    count, and that of the last exported message, whose row may have been removed. Delta's log has milliseconds.
     """
     positions = [each for of, each in log.load().positions.items() if of.stream == stream]
     times_us = [time.time_ns() // 1000, *(each.last_us + 999 for each in positions)]

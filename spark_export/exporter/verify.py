@@ -25,9 +25,9 @@ from spark_export.tables.model import Commit, Incarnation, IndexRange, TablePosi
 PROBLEMS_MAX = 100
 """The largest number of described problems; further ones are only counted."""
 PIECE_ROWS = 65_536
-"""The number of indexes of which the rows are compared with the node's messages by one sum."""
+"""The number of indexes whose rows are compared with the node's messages by one sum."""
 CREATED = "CREATE TABLE"
-"""The operation of Delta's first commit, which is nobody's change."""
+"""Delta's name for the first commit, which is not reported as a change by others."""
 NAMES = ("stream", "partition", "era", "index", "timestamp", "key", "data")
 
 

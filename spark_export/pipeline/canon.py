@@ -23,7 +23,7 @@ REORGED: Final = "reorged"
 WAITING: Final = "waiting"
 """Not connected to the canonical chain; the block can join it when missing blocks arrive."""
 INCOMPLETE: Final = "incomplete"
-"""With missing messages. Such a block is ignored in the search for the canonical chain."""
+"""Messages of the block are missing. The search for the canonical chain ignores it."""
 ZERO_HASH: Final = bytes(32)
 WINDOW: Final = 4096
 """A settled block (`mark_descendants`) is at least this many block numbers below the newest canonical block."""
@@ -86,9 +86,9 @@ def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[
 def mark_descendants(
     blocks: Iterable[BlockLink], known: Mapping[bytes, CanonState], changed: Collection[bytes], settled: bytes
 ) -> dict[bytes, CanonState] | None:
-    """Finds the states of a settled block and of its descendants, while all changed blocks are among these.
+    """Finds the states of a settled block and of its descendants, if all changed blocks are among these.
 
-    A settled block is canonical and far below the head. While every new block descends from it, its branch only gets
+    A settled block is canonical and far below the head. If every new block descends from it, its branch only gets
     heavier, so that all other blocks keep their states. Returns None if the states depend on other blocks: then
     `mark_chain` needs the whole chain.
 
@@ -103,7 +103,7 @@ def mark_descendants(
             found.append(block)
     hashes = {block.hash for block in found}
     for block in found:
-        # The parent of the settled block can come last, as a descendant of this block: publishers choose the hashes.
+        # Publishers choose the hashes, so the parent of the settled block can also be its descendant.
         new = [child for child in children.get(block.hash, ()) if child.hash not in hashes]
         hashes |= {child.hash for child in new}
         found += new

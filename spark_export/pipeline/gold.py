@@ -51,8 +51,8 @@ def latency(events: Any, every: str = MINUTE) -> Any:
 def spans(rows: Any, place: list[str]) -> Any:
     """Joins adjacent and overlapping spans of numbers in each group `place`, such as the indexes of a partition.
 
-    Columns: those of `place`; first and last number; began and ended (the timestamps of their rows). The result of all
-    rows is that of the joined results of its parts, so that an increment needs the spans of the rows before it only.
+    Columns: those of `place`; first and last number; began and ended (the timestamps of their rows). Spans of parts can
+    be joined again to the spans of the whole, so an increment needs only the spans of the rows before it.
     """
     order = Window.partitionBy(*place).orderBy("first", "last")
     reached = f.max("last").over(order.rowsBetween(Window.unboundedPreceding, -1))

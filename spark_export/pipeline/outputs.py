@@ -206,7 +206,7 @@ class Outputs:
         self._commit_files(name, rows, "append" if name in self._versions else "overwrite")
 
     def replace(self, name: str, rows: Any, touched: Touched | None = None) -> None:
-        """Replaces the touched rows, or all rows. All rows that are given must be touched ones, or the step fails."""
+        """Replaces the touched rows; None: all rows. All given rows must be touched ones."""
         if touched is None or name not in self._versions:
             self._commit_files(name, rows, "overwrite")
         elif not self._files(name, touched):
@@ -238,7 +238,7 @@ class Outputs:
         """Returns the paths of the files that can have touched rows."""
         actions = pa.table(self._open(name, self._versions[name]).get_add_actions())
         paths = [self._out / name / each for each in actions["path"].to_pylist()]
-        # The log has no statistics of a file with columns without them, see `tables.files.statistics`.
+        # The log has no statistics of these files (see `tables.files.statistics`), so their footers are read.
         chosen = (each for each in paths if touched is None or touched.overlaps(_ends_of(each, touched.column)))
         return [_spark_path(each) for each in chosen]
 

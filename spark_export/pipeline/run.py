@@ -212,7 +212,7 @@ def _told(error: Exception) -> ExportError:
 
 
 def _taken(out: Path) -> Ends:
-    """Returns where the rows end that the tables have."""
+    """Returns the ends of the rows that the tables have."""
     query = 'SELECT stream, "partition", era, max(last) + 1 AS "end" FROM t GROUP BY stream, "partition", era'
     rows = pa.table(QueryBuilder().register("t", table_at(out, TAKEN)).execute(query).read_all()).to_pylist()
     return {(each["stream"], each["partition"], each["era"]): each["end"] for each in rows}

@@ -4,8 +4,8 @@ A block is stored as one message or several messages. Each message has a header 
 the time of storing (`block_node.persist.mark`). If another root hash was right, the first message of the next block
 contains the corrected root hash.
 
-The functions work on all messages, or on the new messages with what earlier ones left: the rows that are known, and the
-messages of blocks that were not complete. The rows do not depend on how the messages were divided.
+The functions work on all messages, or on new messages with the results of earlier ones: the known rows, and the
+messages of incomplete blocks. The result does not depend on how the messages were divided.
 
 The block node verifies each block before storing it, so this module verifies none.
 """

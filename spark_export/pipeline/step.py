@@ -83,7 +83,7 @@ class _Chain:
 
 
 class Step:
-    """One step of a pipeline. state: what the last step has left, or of a rebuild, the export and the settings only."""
+    """One step of a pipeline. state: the state after the last step; for a rebuild, only the export and the settings."""
 
     def __init__(self, spark: Any, out: Path, state: Manifest, settings: Settings, *, anew: bool) -> None:
         self._spark = spark
@@ -239,8 +239,8 @@ class Step:
     def _load(
         self, stored: Any, settled: Mapping[str, Any], changes: Mapping[str, _Chain], times: Mapping[Any, int]
     ) -> None:
-        """Adds the complete blocks in silver/batches to `changes`: of each chain, all of them, or the reorged ones and
-        those from the settled block."""
+        """Adds the complete blocks in silver/batches to `changes`: all of a chain without a settled block, else the
+        reorged ones and those from the settled block on."""
         for name, place in settled.items():
             rows = stored.where((f.col("chain") == name) & f.col("missing").isNull())
             if place is not None:

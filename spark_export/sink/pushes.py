@@ -201,9 +201,9 @@ class Pushes:
     def _find_own(
         self, client: StreamClient, attempt: Attempt, place: Place, bounds: tuple[int, int]
     ) -> dict[int, bytes]:
-        """Returns what `find_messages` does, from the saved index of the query on, and adds to `seen`."""
+        """Returns the digests that `find_messages` finds from the query's saved index on. Adds the tasks to `seen`."""
         start, (first, end) = self._record.get(place, 0), bounds
-        # After a larger index was saved, the stream was deleted and created again, so the index is invalid.
+        # An index beyond the end is of a stream that was deleted and created again since, so it is invalid.
         start = max(0 if start > end else start, first)
         if start >= end:
             return {}
@@ -225,7 +225,7 @@ class Pushes:
                     self._differ(place, f"its row {number} is another one than that of an attempt before")
 
     def _find_doubted(self, place: Place, start: int, end: int, client: StreamClient) -> tuple[int, dict[int, bytes]]:
-        """Returns the first index of a partition, and what `find_messages` does; start: -1 for an unknown index."""
+        """Returns the first index of a partition, and the digests that `find_messages` finds. start: -1 if unknown."""
         assert self._attempt is not None
         bounds = find_bounds(client, place)
         if bounds is None or start < 0:
@@ -313,7 +313,7 @@ class Pushes:
         self._pushed_s[place] = time.monotonic()
 
     def _confirm_one(self) -> None:
-        """Waits for the answer to the oldest push. Raises PushFailed and other SourceErrors."""
+        """Waits for the answer to the oldest push. Raises SinkPushFailed and other SourceErrors."""
         place, push, content = self._unconfirmed.popleft()
         self._unconfirmed_bytes -= len(content)
         try:

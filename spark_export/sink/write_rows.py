@@ -68,7 +68,7 @@ def has_stream_column(schema: StructType) -> bool:
 
 @dataclass(frozen=True)
 class RowToPush:
-    """A row as a message to push. partition: None: the key or the content chooses it."""
+    """A row as a message to push. partition: None: `Pushes` chooses it."""
 
     stream: str
     partition: int | None

@@ -4,8 +4,8 @@ A batch write (`StreamWriter`) stores every row at least once, as Spark's Kafka 
 task, the task pushes all its rows again. With the option `writeId`, every row is stored exactly once, even if the whole
 write is repeated. A single execution of a task stores no row twice, even if the connection breaks.
 
-A streaming query (`StreamSink`) stores each row exactly once, even if Spark or the node is killed at any moment, but
-for `delivery=atLeastOnce`. The condition is that a repeated micro-batch has the same rows in the same tasks
+A streaming query (`StreamSink`) stores each row exactly once, even if Spark or the node is killed at any moment, except
+with `delivery=atLeastOnce`. The condition is that a repeated micro-batch has the same rows in the same tasks
 (docs/spark.md). The id of the query, which is in its checkpoint, identifies the query after a restart.
 """
 

@@ -43,7 +43,7 @@ class NodeCatalog:
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index of the first message stored at `time_us` or later, else that after the last message."""
-        # Nanoseconds in place of milliseconds are more than a request can have, and later than any message.
+        # A time too large for a request, such as nanoseconds given as milliseconds, is later than any message.
         wanted = FromTime(min(max(0, time_us), UINT_MAX))
         return asked(
             self._options,
@@ -155,7 +155,7 @@ def starting_indexes(
             f"{name}: {stream}/{partition} has no message as late as that; "
             "set startingOffsetsByTimestampStrategy=latest to start such partitions at their end"
         )
-    # A message that came after the listing may be found. It is read after the end that was listed.
+    # The search may find a message that was stored after the listing. The read then begins at the listed end.
     return {place: min(index, ends[place].next_index) for place, index in found.items()}
 
 

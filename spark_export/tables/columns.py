@@ -38,7 +38,7 @@ repeats its indexes, so `stream`, `partition`, `era` and `index` together name o
 DATE = pa.field("date", pa.date32(), nullable=False)
 """The UTC date on which the node stored the message, in tables whose partitions are columns (Delta and folders)."""
 ALWAYS = ("era", "headers")
-"""The columns that can be null in a table, and that the exporter never leaves null."""
+"""The columns that a table may have as NOT NULL: `era` is never null, and null `headers` become an empty list."""
 NEEDED = ("stream", "partition", "index")
 """The columns without which a row of a table does not say which message it is."""
 
@@ -89,8 +89,8 @@ def _fits(ours: pa.DataType, theirs: pa.DataType) -> bool:
 
 
 def _same(ours: pa.DataType, theirs: pa.DataType) -> bool:
-    """Returns whether two types have the same values. The names and the nullability of the parts of lists and maps are
-    those of the table's library, and so is the size of the offsets."""
+    """Returns whether two types have the same values. The names and the nullability of the parts of lists and maps, and
+    the size of offsets, may differ: the table's library chooses them."""
     if pa.types.is_list(ours):
         is_list = pa.types.is_list(theirs) or pa.types.is_large_list(theirs)
         return is_list and _same(ours.value_type, theirs.value_type)

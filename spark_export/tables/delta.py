@@ -143,7 +143,7 @@ class DeltaLog(log.TableLog):
     def find_run(self, plan: model.FilesPlan) -> int | None:
         table = self._table
         assert table is not None
-        # Each entry is a file to read, so only those since the plan are.
+        # Each entry is a file to read, so only the entries since the plan are read.
         if (later := table.version() - plan.version) <= 0:
             return None
         with _delta_errors(f"the log of {self.address} cannot be read"):
@@ -409,7 +409,7 @@ def _add(file: model.DataFile, now_ms: int) -> AddAction:
 
 
 def _upkeep(kind: str) -> CommitProperties:
-    """Returns what says in the log that a commit is the exporter's own."""
+    """Returns the properties that mark a commit in the log as the exporter's own."""
     return CommitProperties(custom_metadata={log.UPKEEP_KEY: kind})
 
 

@@ -29,7 +29,7 @@ class TableDamaged(ExportError):
 
 
 class PositionsMoved(ExportError):
-    """Another exporter has exported some of the same messages meanwhile. Nothing of the present run is in the table."""
+    """The plan of a run is out of date, such as after a faster exporter. Nothing of the run is in the table."""
 
 
 class RangeIncomplete(ExportError):

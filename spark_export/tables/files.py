@@ -224,7 +224,7 @@ class _OpenFile:
         return replace(self._file, file_bytes=size, stats=statistics(self._metadata[0]))
 
     def abort(self) -> None:
-        # A file without footer would be left if the writer was not closed; closed, it is a file of no table. After a
+        # The writer is closed, so that a file that cannot be deleted is at least complete; it is in no table. After a
         # failed write, pyarrow's writer raises RuntimeError, because it has no footer.
         with suppress(OSError, pa.ArrowException, RuntimeError):
             self._writer.close()
@@ -425,8 +425,8 @@ def split_times(batch: pa.RecordBatch, unit: str) -> Iterator[tuple[datetime | N
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Returns the rows of a row group by partition and index. Files with several partitions, and files that another
-    program has written, are merged into one file as they are."""
+    """Returns the rows of a row group in the order of partition and index. They can be in another order if files of
+    several partitions, or of another program, are merged."""
     # A table of somebody else can be partitioned by `partition`, whose column is then not in the files.
     names = [name for name in ("partition", "index") if name in rows.schema.names]
     rises, stays = pa.scalar(False), pa.scalar(True)

@@ -129,7 +129,7 @@ def take_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = F
 
 @contextmanager
 def locked(path: Path, refusal: str = "") -> Iterator[None]:
-    """Holds a lock. If another process has it, raises TableRefused with the text `refusal`, or waits without one."""
+    """Holds a lock. If another process has it, raises TableRefused with the text `refusal`, or waits if it is empty."""
     try:
         held = take_lock(path, wait=not refusal)
     except BlockingIOError as error:

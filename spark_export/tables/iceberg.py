@@ -281,7 +281,7 @@ class IcebergLog(log.TableLog):
 
         Snapshots beyond the latest SNAPSHOTS_MAX are expired at any age, because every commit writes the list of them.
 
-        pyiceberg removes no files. Spark's procedure for orphans also removes those of other programs.
+        pyiceberg removes no files, and Spark's procedure for orphans also removes those of other programs.
         """
         now_s = time.time()
         with iceberg_errors(f"old snapshots of {self.address} cannot be expired"):
@@ -300,7 +300,7 @@ class IcebergLog(log.TableLog):
             before = _files_of_snapshots(table)
             # A snapshot is the current one from its own time to the time of the next snapshot.
             times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
-            # Where the owner of the table has said an age, no number of ours comes before it.
+            # If the owner of the table has set an age, it decides, and not our number.
             beyond = len(times) - SNAPSHOTS_MAX if exactly or not rule.keep_s else 0
             old = [
                 number
@@ -384,7 +384,7 @@ class IcebergLog(log.TableLog):
             return self._catalog.load_table(self._name)
 
     def _plan_files(self, scan: Any) -> list[Any]:
-        """Returns the data files that a scan reads, with what says which rows of them were removed."""
+        """Returns the data files that a scan reads, with the delete files that name their removed rows."""
         with iceberg_errors(f"the manifests of {self.address} cannot be read"):
             return [*scan.plan_files()]
 

@@ -32,7 +32,7 @@ COMMIT_ATTEMPTS_MAX = 10
 RUN_KEY, RANGES_KEY, PLAN_KEY = "stream-node.run", "stream-node.ranges", "stream-node.plan"
 """The keys of what a commit of an export says in the log: the run's number, index ranges and `FilesPlan.plan_id`."""
 UPKEEP_KEY, UPKEEP = "stream-node.upkeep", "UPKEEP"
-"""The key of what a compaction or another commit of the exporter without ranges says in the log, and its operation."""
+"""The key that an exporter's commit without ranges, such as a compaction, has in the log, and its operation."""
 DESCRIPTION = "Messages of stream-node, one row each: stream, partition, era and index name one message."
 """The description of a table that an exporter has made."""
 SMALL_BYTES = 64 * 1024 * 1024
@@ -66,8 +66,8 @@ class TableFile:
 class OwnersRule:
     """How long the owner of a table has its old versions kept, by properties of the table.
 
-    keep_s: at least so many seconds; infinite if nothing may be removed. versions_min: so many versions of each branch,
-        whatever their age. said: the properties, with their values; empty without any.
+    keep_s: for how many seconds at least; infinite if nothing may be removed. versions_min: the number of versions of
+        each branch that are kept at any age. said: the properties, with their values; empty without any.
     """
 
     keep_s: float = 0.0
@@ -141,8 +141,8 @@ class TableLog(ABC):
     def append(self, plan: model.FilesPlan, written: model.Written) -> model.Commit:
         """Adds the files of a run and moves its positions, in one transaction.
 
-        The call can be repeated: a run that is in the table already changes nothing. Raises PositionsMoved if another
-        exporter was faster (nothing is changed), and ExportError if the commit failed.
+        The call can be repeated: a run that is in the table already changes nothing. Raises PositionsMoved (nothing is
+        changed) after a faster exporter or a `forget`, and ExportError if the commit failed.
         """
         ranges = model.join(written.ranges)
         if not ranges:
@@ -179,7 +179,7 @@ class TableLog(ABC):
         remove_files(plan, files)
 
     def _give(self) -> None:
-        """Gives what the superuser has made in the folder of another user to that user, whose exporter goes on here."""
+        """Gives files that the superuser made in another user's folder to that user, whose exporter continues here."""
         if self.place.is_local:
             give_tree(self.place.folder)
 
@@ -255,7 +255,7 @@ class TableLog(ABC):
 
 
 def said_of(run: int, ranges: Iterable[model.IndexRange], plan: model.FilesPlan) -> dict[str, str]:
-    """Returns what a commit of an export says in the log."""
+    """Returns the properties that a commit of an export has in the log."""
     return {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges), PLAN_KEY: plan.plan_id}
 
 

@@ -129,8 +129,8 @@ class FilesPlan:
     convert: a function that adds columns to a batch of rows, such as decoded ones, or None.
     forgotten: the messages that must not be written; see `TableState`.
     version: the version of the table at the time of the plan.
-    plan_id: no other plan has it. The table's log has it with the run, so that a run whose commit was not answered can
-        be told from one of another exporter with the same messages.
+    plan_id: an id that no other plan has. The table's log has it with the run, so that a run whose commit was not
+        answered can be told from a run of another exporter with the same messages.
     """
 
     root: str
@@ -183,7 +183,7 @@ class Commit:
 class TableState:
     """What the table's log says about an export at one moment.
 
-    version: the table's own name of its latest commit, of whatever program.
+    version: the table's number of its latest commit, by any program.
     run: the number of the latest run, 0 before the first one.
     forgotten: the messages that must not be in the table any more: for each stream, the SHA-256 of the key in hex (an
         empty text stands for every message), and the time in microseconds until which they are forgotten.
@@ -236,8 +236,8 @@ def join(ranges: Iterable[IndexRange]) -> list[IndexRange]:
 
 
 def check_next(state: TableState, ranges: Iterable[IndexRange]) -> None:
-    """Raises PositionsMoved unless all ranges follow the positions of the table. Then another exporter has exported a
-    part of them, or others."""
+    """Raises PositionsMoved unless all ranges follow the positions of the table, which another exporter may have
+    moved."""
     latest = state.latest()
     for each in ranges:
         of, position = latest.get(each.of.place, (None, TablePosition(0)))

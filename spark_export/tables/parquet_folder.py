@@ -56,7 +56,7 @@ class ParquetFolderLog(log.TableLog):
         self._staged: dict[str, int] = {}
 
     def exists(self) -> bool:
-        # Tables of other formats have a folder of the link's name, also after their log was lost.
+        # The folder `generations` decides: tables of other formats can have a folder of the link's name.
         generations = self.folder / GENERATIONS
         return generations.is_dir() and (os.path.lexists(self.link) or any(generations.glob("*/run=*")))
 
@@ -138,7 +138,7 @@ class ParquetFolderLog(log.TableLog):
         self.abandon(plan)
 
     def find_run(self, plan: model.FilesPlan) -> int | None:
-        # Each run is a file to read, so only those since the plan are.
+        # Each run is a file to read, so only the runs since the plan are read.
         later = [each for each in self._runs(self._generation()) if int(each.name[4:]) > plan.version]
         return next((run["run"] for run in map(_run_file, later) if run.get("plan") == plan.plan_id), None)
 
@@ -372,7 +372,7 @@ class ParquetFolderLog(log.TableLog):
         return removed
 
     def _locked(self) -> AbstractContextManager[None]:
-        """Only one process at a time publishes in the folder."""
+        """Holds the lock of the folder: one process at a time publishes."""
         return locked(self.folder / "exporter.lock")
 
 

@@ -101,7 +101,7 @@ class PartitionedConsumer(BaseConsumer):
         super().__init__(partitions, to_positions(partitions[0], positions), ConsumerOptions(**options))
 
     def watch_partitions(self, known: int) -> None:
-        """Makes the consumer read partitions that are added later, too. The stream has the `known` first ones now."""
+        """Makes the consumer read partitions that are added later, too. known: the present number of partitions."""
         session, name = self._session, self._handles[0].name
 
         def grow(partitions: list[int]) -> None:

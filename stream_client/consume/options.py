@@ -17,7 +17,7 @@ IDLE_DELAY_S = 0.25
 
 
 OnEvent: TypeAlias = Callable[[StreamRemade | PositionReset], None]
-"""The type of a function that is called when a consumer goes on elsewhere than where it stood."""
+"""The type of a function that is called when a consumer has to continue at another position."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):

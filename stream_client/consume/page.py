@@ -46,7 +46,7 @@ def find_holes(messages: Sequence[RichMessage | StreamMessage], expected: int | 
     existing index). `expected`: the index that the first message should have; None if any index is right."""
     first = messages.start if isinstance(messages, PackedMessages) else messages[0].index
     holes = [(expected, first)] if expected is not None and expected < first else []
-    # The indexes of a packed page follow each other, and its messages are not made for this.
+    # The indexes of a packed page are consecutive, so its messages need not be decoded here.
     if not isinstance(messages, PackedMessages) and messages[-1].index - first + 1 != len(messages):
         for earlier, later in pairwise(messages):
             if later.index > earlier.index + 1:

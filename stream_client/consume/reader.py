@@ -108,7 +108,7 @@ class Reader:
                 return
             self._asked_s = self._session.shell.now_s()
             self._call = self._pull()
-        # The caller asks several readers in a row. The error of one comes out of its `take`, and stops no other.
+        # The caller asks several readers in a row. `take` raises the error later, so that it does not stop the others.
         except ClientError as error:
             self._error = error
             self._on_page(self)
@@ -122,13 +122,13 @@ class Reader:
             error, self._error = self._error, None
             assert error is not None, "a page was taken that has not come"
             raise error.with_traceback(None)
-        # The request has failed after some parts of its page. That is reported when they have been taken.
+        # The request has failed after some parts of its page. The next `take` raises its error.
         if self._error is not None:
             self._on_page(self)
         return page
 
     def begin_anew(self) -> None:
-        """Goes on at the beginning of the stream, which is another one than before."""
+        """Continues at the beginning of the stream, which was deleted and created again."""
         self._start = FromIndex(0)
 
     def stop(self) -> None:
@@ -147,10 +147,10 @@ class Reader:
     def _pull(self) -> Call:
         """Requests the page that begins at `_start`, in the best protocol that the node has not refused."""
         core, start = self._session.core, self._start
-        # What the node before has refused, the one behind another connection may know.
+        # A new connection can lead to a node that has the protocols which the last node refused.
         if self._connections != core.connections:
             self._connections, self._protocol = core.connections, PACKED
-        # A service without our protocols is not asked in vain. It knows no other start than an index.
+        # A service without our own protocols gets `stream_pull`, which can begin at an index only.
         if isinstance(start, FromIndex) and (self._protocol == PLAIN or core.service_route.is_plain):
             self._protocol = PLAIN
             return core.pull(self.handle, start.index, self._page_messages)
@@ -177,7 +177,7 @@ class Reader:
         return encoded(RICH_PULL, RichPull(*values))
 
     def _take_part(self, payload: bytes) -> bool:
-        """Stores a part of the page. Returns False if it is the last one, which `_answered` gets."""
+        """Stores a part of the page. Returns False for the last part and for a wrong one, which `_answered` gets."""
         # A node that sends more than was asked for must not fill the memory of a slow program.
         if self._left < 1 or not has_more(payload):
             return False

@@ -5,9 +5,9 @@ the program asks for the next message. The position of a partition is the next i
 clients. Saves are sent in order, and never cover an unprocessed message: after a crash, the consumer gets the messages
 after the last save again.
 
-A position belongs to one incarnation of the stream, and can be set by somebody else while the consumer runs. In both
-cases the loop goes on elsewhere and reports an event (`StreamRemade`, `PositionReset`). With a node that does not tell
-incarnations apart, only a position beyond the end of the stream shows that the stream was made again.
+A position belongs to one incarnation of the stream. If the stream is made again, or somebody sets the position while
+the consumer runs, the loop continues elsewhere and reports an event (`StreamRemade`, `PositionReset`). With a node that
+does not tell incarnations apart, only a position beyond the stream's end shows that it was made again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ReadingLoop(ReadPartitions):
                 self._check_positions(now_s)
             if self.watch is not None:
                 self.watch.poll()
-            # A partition that changed gets a new reader. A page of another one waits in the queue meanwhile.
+            # A partition that changed gets a new reader. A page of another partition waits in the queue meanwhile.
             if self._resets or self._added:
                 await self._follow_changes()
                 self._ask(stop_at_end)
@@ -129,7 +129,7 @@ class ReadingLoop(ReadPartitions):
         return bool(page.messages)
 
     async def _begin_anew(self, reading: PartitionReading, created_us: int) -> None:
-        """Reads the stream that was created at `created_us` from its beginning: the position belongs to another one."""
+        """Reads the stream that was created at `created_us` from its beginning: the position is of an earlier one."""
         before, index = reading.next_index, 0
         # The position of the new stream is saved first. Otherwise the saves that follow would be refused, because their
         # index is lower. Somebody else may have saved one already; if that is refused, `_follow_changes` loads it.
@@ -144,7 +144,7 @@ class ReadingLoop(ReadPartitions):
 
     async def _follow_changes(self) -> None:
         """Begins to read added partitions, and goes on at the positions that somebody else has set."""
-        # They are forgotten only now: if their positions cannot be loaded, the next call begins with them again.
+        # The list is cut only after the positions were loaded. After an error, the next call tries again.
         added = len(self._added)
         await self.add(self._added[:added])
         del self._added[:added]
@@ -160,7 +160,7 @@ class ReadingLoop(ReadPartitions):
                 continue
             before, known_us = reading.next_index, reading.mark.created_us
             reading.mark = mark
-            # A position that was just made, because the old one was deleted, is of no stream yet.
+            # A new position, made because the old one was deleted, belongs to no incarnation yet.
             mark.created_us = mark.created_us or known_us
             self._go_to(reading, mark.index)
             if mark.index != before:

@@ -106,7 +106,7 @@ class ReadPartitions:
 
     readings: the partitions being read, by number. `current` is the one whose page the program receives at the moment.
     holes, processed: the numbers of missing indexes and of processed messages, in all partitions since the start.
-    watch: notices partitions that are added to the stream; None: the consumer reads what it was given.
+    watch: notices partitions that are added to the stream; None: later partitions are not read.
     woken: whether `wake` was called, and neither `next_reading` nor the consumer has reacted yet.
     """
 
@@ -198,7 +198,7 @@ class ReadPartitions:
                 reading.reader.ask()
 
     def _check(self, reading: PartitionReading, page: Page) -> None:
-        """Raises PositionBeyondEnd if the position is beyond the partition's end."""
+        """Records the stream's incarnation. Raises PositionBeyondEnd if the position is beyond the partition's end."""
         if page.created_us is not None:
             # From here on the node returns no messages of another incarnation.
             reading.mark.created_us = reading.reader.created_us = page.created_us
@@ -209,7 +209,7 @@ class ReadPartitions:
             )
 
     def _check_positions(self, now_s: float) -> None:
-        """Asks whether somebody has set a position. A quiet consumer saves nothing, so no answer would show it."""
+        """Asks whether somebody has set a position. Answers to saves show it, too, but a quiet consumer has none."""
         self._check_due_s = now_s + CHECK_S
         if hasattr(self._positions, "check_nowait"):
             self._positions.check_nowait(self._stream_name, list(self.readings))

@@ -31,7 +31,7 @@ class Call(PendingResult):
     target: the receiver: a partition, or a route from the node that the client is connected to.
     wanted: the number of answers after which the request is done. They are in `answers` and `return_routes`.
     checks: the number of checks for late answers since the request was sent. It is sent again after `patience` checks.
-    on_part: takes an answer that is only a part; returns False if it is the last one. None: each answer counts.
+    on_part: called with each answer; returns whether it is a part and not the last one. None: no answer is a part.
     renew: encodes what is left of the request after the parts so far, to send it again.
     was_lost: whether its connection ended before the answer, so that the node may have carried it out.
     """

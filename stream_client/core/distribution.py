@@ -1,4 +1,4 @@
-"""Passes the messages that a client received to the push queues that they answer. It answers no other messages.
+"""Passes received messages to the push queues whose pushes they answer, and all other messages to the core.
 
 Nearly all messages that a busy client receives are confirms of pushes, so this loop must be cheap.
 """

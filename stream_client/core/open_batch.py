@@ -19,7 +19,7 @@ class OpenBatch:
 
     header: the encoded routes of the frame.
     request_id: the request id of the first push. The others have the next numbers.
-    size_bytes: the size of the messages, with their encoded sizes.
+    size_bytes: the size of the messages and of their length fields.
     """
 
     __slots__ = ("header", "is_open", "messages", "request_id", "size_bytes")

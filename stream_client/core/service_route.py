@@ -32,12 +32,12 @@ class ServiceRoute:
     """The state of the route to the stream service over the current connection.
 
     trouble: the error with which the route was last lost or refused; None if it never was.
-    on_lost: called each time a node on the route reports that it cannot reach the next node; True: not lost before.
-        It must see to it that `ask` is called later. If `on_lost` is None, the request that met the fault fails.
+    on_lost: called each time a node on the route reports that it cannot reach the next node. Its argument: whether the
+        route worked until now. It must have `ask` called later. None: the request that met the fault fails.
     on_link: called with the reason when the service becomes unreachable, and with None when it answers again.
     is_assumed_plain: whether the program says that the service has none of our own protocols. This is believed until
         the service shows what it has, or until the connection to it is lost: it can be another one afterwards.
-    has_extensions: whether the service has our own protocols, as it has shown over the current connection; or None.
+    has_extensions: whether the service has our own protocols, as the current connection has shown; None: unknown.
 
     Invariant: at most one test request (`ask`) is unanswered.
     """
@@ -67,7 +67,7 @@ class ServiceRoute:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the service is known, or assumed, to have none of our own protocols. It logs their use."""
+        """Whether the service is known, or assumed, to have none of our own protocols. It logs their use as errors."""
         return self.is_assumed_plain if self.has_extensions is None else not self.has_extensions
 
     @property

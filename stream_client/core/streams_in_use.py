@@ -173,7 +173,7 @@ class StreamsInUse:
         self._find(stream)
 
     def _created(self, request: Create) -> None:
-        """Makes the handles of the created partitions before the program asks for them: a reconnect finds them too."""
+        """Makes the handles of the created partitions before the program asks, so that a reconnect finds them."""
         if request.error is None:
             try:
                 self._report_made(self.handles(request))
@@ -185,8 +185,8 @@ class StreamsInUse:
         self._on_made(all(named))
 
     def _missing(self, handle: PartitionHandle) -> None:
-        # A push can create a stream of this client again, so only the requests to the partition fail. Another stream is
-        # gone.
+        # A push can create this client's own streams again, so only the requests to the partition fail. The partition
+        # of any other stream is dropped.
         if handle.gone is not None:
             return
         if handle.stream.creates:

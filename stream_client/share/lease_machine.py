@@ -24,7 +24,7 @@ RETRY_S = 1.0
 """The seconds after which a member sends another request if it has never had an answer."""
 RENEWALS_PER_TTL = 3
 WAITS_PER_TTL = 4
-"""How often a member asks in the time to live, if the node's answer waits: before it would renew without one."""
+"""The node may delay an answer for the time to live divided by this, so that it comes before a renewal is due."""
 
 
 class LeaseClientMachine:
@@ -114,8 +114,8 @@ class LeaseClientMachine:
         self.give_back(partition)
 
     def wait_s(self, now_s: float) -> float:
-        """Returns how long the answer to the next request should wait for something to do: not at all before the first
-        answer, and while the member gives back partitions."""
+        """Returns for how many seconds the node may delay its answer while nothing changes: 0 before the first answer,
+        and while the member gives back partitions."""
         return 0.0 if self._deadline_s == -math.inf or self.asked_back(now_s) else self._ttl_s / WAITS_PER_TTL
 
     def next_due_s(self) -> float:

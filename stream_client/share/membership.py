@@ -151,8 +151,8 @@ class LeaseMembership:
         assert self._machine is not None
         now_s = self._session.shell.now_s()
         changed = self._machine.answer(answer, now_s)
-        # The next request waits at the node. A node that answers early without a reason is not asked again at once. Nor
-        # is one that answers every request at once, because this member has not given back yet what the node wants.
+        # After a change or a delayed answer, the next request is sent soon. Otherwise a node that answers at once would
+        # be asked in a loop, for example while this member has not given back the partitions that the node wants.
         waited = now_s >= self._asked_s + self._wait_s / 2 and not self._machine.asked_back(now_s)
         if self._knows_waits and (changed or waited):
             self._renew_in(NEXT_WAIT_S)

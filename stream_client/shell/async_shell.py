@@ -97,7 +97,7 @@ class AsyncShell:
         token: Token | None = None,
         timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
-        """timeout_s: the longest time, in seconds, for an attempt to connect."""
+        """timeout_s: the longest time, in seconds, for each step of an attempt to connect."""
         self.core = core
         self._timeout_s = timeout_s
         self._tls = tls
@@ -286,7 +286,7 @@ class AsyncShell:
             self._take_over(dialled)
 
     async def _keep_checking(self, backoff: Backoff | None) -> None:
-        """Checks at intervals: lets the core repeat late requests, fails them when the node has been silent for
+        """At intervals, lets the core repeat late requests, fails all requests when the node has been silent for
         `give_up_s`, and closes a connection over which nothing arrives any more."""
         core = self.core
         while True:

@@ -362,8 +362,8 @@ class BlockingShell:
         return bool(self._unsent) or self.core.connection.outgoing_bytes > 0
 
     def _run_due(self) -> None:
-        """Runs the timers that are due. Every CHECK_INTERVAL_S seconds, lets the core check for late answers, and fails
-        them when the node has been silent for `give_up_s`."""
+        """Runs the timers that are due. Every CHECK_INTERVAL_S seconds, lets the core repeat late requests, and fails
+        all requests when the node has been silent for `give_up_s`."""
         now_s = self.now_s()
         while (timer := self._timers.pop_due(now_s)) is not None:
             timer.run()
@@ -388,7 +388,7 @@ def _new_selector(address: str) -> selectors.BaseSelector:
 
 
 WAIT_S_MIN = 0.001
-"""A socket with a shorter time-out than some moment does not block at all."""
+"""The shortest time-out that a socket gets, in seconds. With the time-out 0, it would not block at all."""
 
 
 class SocketLine:

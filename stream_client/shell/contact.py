@@ -97,7 +97,7 @@ def _client_hello() -> bytes:
 
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # A stream node without TLS that is only slow knows our question by this name, and warns of nothing.
+    # A slow stream node without TLS recognizes this probe by the name, and logs no warning.
     context.set_alpn_protocols([PROBE])
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with contextlib.suppress(

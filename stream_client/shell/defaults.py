@@ -16,15 +16,15 @@ OnLink: TypeAlias = Callable[[ClientError | None], None]
 
 READ_BYTES_MAX = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
-"""The longest time, in seconds, that an attempt to connect takes, with TLS and the proof of the client's name."""
+"""The longest time, in seconds, of each step of an attempt to connect: TCP and TLS, the hello, the token."""
 CONNECT_TIMEOUT_S_MIN = 1.0
-"""An attempt to connect has at least this many seconds, also where the program waits less for the answer."""
+"""Each such step has at least this many seconds, even if the program waits less for the answer."""
 AUTO_WAIT_S = 0.3
 """With the framing "auto", the seconds to wait for an answer to the hello. Nodes that use "head" answer at once, and
 connecting to an older node takes this much longer."""
 AUTO_WAIT_S_MAX = 2.0
-"""As AUTO_WAIT_S, for a connection that follows one without received bytes. The node can be so distant that its answer
-takes longer than AUTO_WAIT_S, and the client would use "legacy" with a node that wants "head"."""
+"""Replaces AUTO_WAIT_S after a connection without received bytes. Perhaps the answer of a distant "head" node takes
+longer than AUTO_WAIT_S, so that the client has used "legacy" with it."""
 ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
 """The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.

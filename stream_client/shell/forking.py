@@ -1,4 +1,4 @@
-"""Ends the clients of a process in each child that fork() makes of it, since they are the parent's.
+"""Ends the parent's clients in each child process that fork() makes.
 
 Parent and child have the same connection. Without this, each would read the other's answers, and send the same pushes.
 """

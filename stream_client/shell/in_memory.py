@@ -32,7 +32,7 @@ class Pipe:
         self.wake()
 
     def take(self) -> bytes | None:
-        """Returns bytes that were put together, or b"" after the end; None if there is neither."""
+        """Returns the bytes of the oldest `put`, or b"" after the end; None if there is neither."""
         # The end is looked for first, so that bytes which were put before it are not missed.
         ended = self._ended
         try:
@@ -61,7 +61,7 @@ def open_pipes(port: int) -> tuple[Pipe, Pipe]:
 
 
 class MemorySocket:
-    """The end of a connection that a blocking client has: the methods of a socket that the client calls."""
+    """A blocking client's end of a connection, with the methods of a socket that the client calls."""
 
     def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
         self._incoming, self._outgoing = incoming, outgoing
@@ -93,10 +93,10 @@ class MemorySocket:
         return data
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Returns whether there is something to receive, after at most so many seconds."""
+        """Waits for at most `timeout_s` seconds (None: no limit). Returns whether there is something to receive."""
         if not self._incoming.is_ready:
             self._changed.clear()
-            # It may have come before the flag was cleared.
+            # Bytes may have come before the flag was cleared.
             if not self._incoming.is_ready:
                 self._changed.wait(timeout_s)
         return self._incoming.is_ready

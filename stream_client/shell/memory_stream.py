@@ -14,7 +14,7 @@ from stream_client.shell.in_memory import Pipe
 
 
 class MemoryStream(anyio.abc.ByteStream):
-    """A stream of AnyIO over two pipes. One task receives, and what it receives was sent together."""
+    """A stream of AnyIO over two pipes. Only one task receives; it gets the bytes of one `Pipe.put` at a time."""
 
     def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
         self._incoming, self._outgoing = incoming, outgoing

@@ -103,7 +103,7 @@ class TokenExchange:
             except ValueError:
                 kind = "other"
             raise _failed(self._address, kind, answer.reason)
-        # A node says nothing that it was not asked.
+        # A node sends nothing but the answer before the first request.
         if len(messages) > 1 or self._reader.waiting_bytes:
             raise ProtocolError("more than the answer has come")
         self.is_done = True

@@ -115,7 +115,7 @@ class SharedConsumer(BaseConsumer):
         self.follow_leases()
 
     def _grow(self, partitions: list[int]) -> None:
-        """Reports to the node that this member knows more partitions, so that it leases them, too."""
+        """Reports to the node that this member knows more partitions, so that the node leases them, too."""
         for handle in self._session.core.find_handles(self._stream_name, partitions):
             self._by_partition[handle.partition] = handle
             self._handles.append(handle)
