@@ -55,7 +55,7 @@ def bench(
 
 
 def build() -> typer.Typer:
-    """The command, which has no verbs below it."""
+    """Returns the command, which has no subcommands."""
     app = typer.Typer(name="bench", rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command()(bench)
     return app

@@ -48,7 +48,7 @@ class SideFailed(Exception):
 
 
 class Ratio(NamedTuple):
-    """after / before, by round; if the processes were started several times, by start, the median of its rounds.
+    """The ratios after / before of a figure: one for each round, or the median of the rounds of each start.
 
     middle: the median of these ratios. low, high: their quartiles. sure: see `median_interval`.
 
@@ -105,7 +105,7 @@ class Side:
             self._process.communicate()
 
     def measure(self, work: str) -> Measured:
-        """Have that work done once. Raises SideFailed."""
+        """Has the work done once. Raises SideFailed."""
         assert self._process is not None, "the side is open"
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -118,7 +118,7 @@ class Side:
 
 
 def measure_in_turn(before: Side, after: Side, works: Sequence[str], rounds: int) -> dict[str, list[Pair]]:
-    """The measurements of all rounds, by work. Raises SideFailed."""
+    """Returns the measurements of all rounds, by work. Raises SideFailed."""
     found: dict[str, list[Pair]] = {work: [] for work in works}
     for round_ in range(rounds + 1):
         for work in works:
@@ -135,7 +135,7 @@ def measure_in_turn(before: Side, after: Side, works: Sequence[str], rounds: int
 
 
 def compared(work: str, starts: Sequence[Sequence[Pair]]) -> Compared:
-    """starts: the rounds of each start of the processes."""
+    """Returns the row of one work. starts: the rounds of each start of the processes."""
     return Compared(
         work,
         ratio(starts, lambda measured: measured.messages / measured.seconds),
@@ -145,7 +145,7 @@ def compared(work: str, starts: Sequence[Sequence[Pair]]) -> Compared:
 
 
 def ratio(starts: Sequence[Sequence[Pair]], figure: Callable[[Measured], float]) -> Ratio | None:
-    """None where a side has no such figure: there is no node, or it used less time than can be measured."""
+    """Returns the ratios of a figure. None: there is no node, or it used less time than can be measured."""
     pairs = [pair for start in starts for pair in start]
     before, after = [figure(first) for first, _ in pairs], [figure(second) for _, second in pairs]
     if not all(before):
@@ -158,8 +158,8 @@ def ratio(starts: Sequence[Sequence[Pair]], figure: Callable[[Measured], float])
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Two of the values between which the median of what they are a sample of lies with a confidence of 95 percent,
-    however it is distributed. None: fewer than six values say nothing with that confidence.
+    """Returns two of the values. The median of the distribution from which the values come lies between the two with a
+    confidence of 95 percent, whatever the distribution is. None: that takes at least six values.
 
     The number of values below the true median has a binomial distribution with the probability 1/2.
     Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.
@@ -177,7 +177,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def show(rows: Sequence[Compared], console: Console) -> None:
-    """The table. A rate above 1 and a processor time below 1 are better than before."""
+    """Prints the table. A rate above 1 and a processor time below 1 are better than before."""
     table = Table()
     table.add_column("work")
     for heading in ("messages/s", "node CPU µs a message", "client CPU µs a message"):

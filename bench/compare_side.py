@@ -54,7 +54,7 @@ class Side:
             self._kept_node.__exit__()
 
     def push(self, *, messages: int, window: int) -> Measured:
-        """Durable pushes to the kept node, with so many unconfirmed."""
+        """Measures durable pushes to the kept node. window: the number of unconfirmed pushes."""
         work = partial(_part("measure").push_rate, messages=messages, size_bytes=SIZE_BYTES, window=window)
         return self._measure_kept(messages, work)
 
@@ -64,7 +64,7 @@ class Side:
         return self._measure_kept(messages, work)
 
     def _measure_kept(self, messages: int, work: Callable[..., Any]) -> Measured:
-        """Work of so many messages at the kept node, as often as this side does it."""
+        """Measures work of `messages` messages at the kept node, done as often as this side does work."""
         address = self._node.address
 
         def all_work() -> None:
@@ -163,7 +163,7 @@ async def _pull(address: str, *, messages: int, page_messages: int) -> None:
 
 
 def _part(name: str) -> Any:
-    """A module of the checkout's own bench, which stands in one of several places."""
+    """Returns a module of the checkout's own bench, whose packages differ from version to version."""
     for place in ("bench", "bench.works", "bench.servers", "stream_node.bench"):
         try:
             return import_module(f"{place}.{name}")
@@ -177,7 +177,7 @@ def _run(work: Callable[..., Any], *arguments: Any) -> None:
 
 
 def _measure(node: Any, messages: int, work: Callable[[], None]) -> Measured:
-    """Do the work once; the node is running already, or None."""
+    """Does the work once. node: a running node, or None."""
     node_cpu_s = _cpu_seconds(node)
     client_cpu_s, started_s = time.process_time(), time.perf_counter()
     work()

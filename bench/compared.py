@@ -28,17 +28,17 @@ BY_CLIENTS = "push by many clients"
 CLIENT_LIMITS = {f"{ENVIRONMENT_PREFIX}IDENTITY_CONNECTIONS_MAX": "10000"}
 """All clients of the bench are one identity."""
 LOADED_WINDOW = 1_000
-"""The window of pushes by which the maximum of a system is found, for the loads that are parts of it."""
+"""The window of the pushes that measure the highest rate of a system. The loads are percentages of this rate."""
 SINGLE_SECONDS = 2.0
 """A sample of single pushes has some thousand of them in this time."""
 LOADED_ROUNDS = 3
-"""No goal is about these loads."""
+"""Few rounds, since no goal is about these loads."""
 BLOCKING = ", blocking client"
 CONSUMER = ", consumer"
 LARGE_PUSHED, LARGE_PULLED = "push of large messages", "pull of large messages"
 UNCONFIRMED_BYTES_MAX = 64 * MIB
 TIMED_MIN = 50_000
-"""Of a load with a rate, about so many pushes or more are timed."""
+"""About the least number of pushes that are timed in a load with a rate."""
 
 
 def pushes(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:

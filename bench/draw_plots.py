@@ -31,8 +31,8 @@ Points = list[tuple[float, float]]
 
 
 class Plot(NamedTuple):
-    """work, also: whose samples; across: the field along the x axis; up: the figure of a sample, None where it has
-    none."""
+    """One plot. work, also: the works whose samples it shows. across: the field along the x axis. up: returns the
+    figure of a sample for the y axis, or None."""
 
     name: str
     title: str

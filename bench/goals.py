@@ -138,7 +138,7 @@ def goals(report: Report) -> Iterator[Goal]:
 
 
 def _to_peers(report: Report, system: str) -> Iterator[Goal]:
-    """What the peers are compared with, and what no peer is asked for but users wait for."""
+    """Yields the goals of one of our systems: those to peers, and those for what users wait for."""
     for window, peer, wanted in PUSHED:
         ours, theirs = (report.find("push", system=each, window=window) for each in (system, peer))
         yield _of_rounds(f"{system}: pushes, window {window:,}, to those of {peer}", wanted, ratios(ours, theirs, rate))
@@ -257,7 +257,7 @@ def _of_watching(report: Report) -> Iterator[Goal]:
 
 
 def _of_postgres(report: Report) -> Iterator[Goal]:
-    """What a node on PostgreSQL gives, to one on SQLite."""
+    """Yields the goals of a node on PostgreSQL, compared with one on SQLite."""
     for system, wanted, single_wanted in ((postgres.ALONE, 0.7, 2.5), (postgres.WITH_STANDBY, 0.55, 3.0)):
         single, many = (
             ratios(

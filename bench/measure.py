@@ -26,7 +26,7 @@ STREAM: Final = "bench.0"
 
 
 def sample_fields(timed: Timed) -> dict[str, Any]:
-    """The fields that a `Sample` has of it."""
+    """Returns the fields of a `Sample` with these times."""
     return {"messages": timed.messages, "seconds": timed.seconds, **percentiles(timed.times_us)}
 
 

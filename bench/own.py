@@ -37,7 +37,7 @@ class Own(msgspec.Struct, frozen=True):
         return BenchNode(environment=self.environment)
 
     def measure(self, node: BenchNode, action: str, *, work: str, round_: int, **load: Any) -> Sample:
-        """Have a client in a process of its own do this work. Raises BenchFailed.
+        """Has a client in a process of its own do this work. Raises BenchFailed.
 
         action: the name of a function in `bench/own_client.py`. work: the name of the work in the report.
         load: the fields of `Load`.

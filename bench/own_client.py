@@ -33,7 +33,7 @@ from stream_service.protocol import PUSH, PushRequest
 FILL_WINDOW = 1_000
 WINDOW_AT_RATE = 100_000
 TIMED_EVERY = 64
-"""Of pushes in a row, one in so many is timed."""
+"""Of this many pushes in a row, one is timed."""
 DUE_AT = struct.Struct("<q")
 
 

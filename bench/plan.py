@@ -11,7 +11,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of messages, unless the name says otherwise.
 
     rounds: how often the systems that are compared take turns. single: requests that wait for each answer.
-    seconds: a sample of compared pushes ends when so much time has passed, or with its last message.
+    seconds: a sample of compared pushes ends after this time, or with its last message.
     delivered_rate, delivered_seconds: pushes a second to a consumer that waits, and for how long.
     load_percents: the loads under which pushes are timed, in percent of the most that a system can do.
     shared_messages: messages that two consumers share.

@@ -29,7 +29,7 @@ from bench.servers.bench_node import BenchNode
 from bench.works import group
 
 Work = Callable[[BenchNode, int], int]
-"""Does a work on a node, with its number of messages divided by this one. Returns the messages that it did."""
+"""Does a work on a node, with its messages divided by the second argument. Returns the number of messages done."""
 PARTS: Final = {
     "libpython": "interpreter",
     "python": "interpreter",
@@ -52,7 +52,8 @@ def _own(node: BenchNode, shorter: int, action: str, **load: Any) -> int:
 
 
 def _group(node: BenchNode, shorter: int) -> int:
-    """A group with ten partitions a member starts. The profile has its rest, too, which takes as long."""
+    """A group with ten partitions a member starts. The profile also has the wait after the start, which takes as long,
+    and the members that only hold leases."""
     members = 100 // shorter
     return trio.run(group.start, node, members, members * 10, 0.0, 0)[0].messages
 
@@ -73,7 +74,7 @@ FILLED: Final[dict[str, Work]] = {
     "page": partial(_own, action="push", messages=400_000, window=1_000, **SMALL),
     "1 MB pulled": WORKS["1 MB pushed"],
 }
-"""The works that read, each with what it reads."""
+"""The works that read, each with the work that stores what it reads."""
 
 
 def main(names: Sequence[str]) -> None:

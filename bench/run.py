@@ -169,11 +169,11 @@ COSTS_PLAN: dict[str, Any] = {
     "retained_seconds": 15.0,
     "seconds": 3.0,
 }
-"""What `python -m bench costs` measures less of. Its goals need no more, and all five rounds take half an hour."""
+"""The smaller values of `python -m bench costs`: its goals need no more, and all five rounds take half an hour."""
 
 
 def run_bench(what: str, options: Options) -> None:
-    """Measure and show. Raises UnknownBench, PeerFailed."""
+    """Measures, and shows the report. Raises UnknownBench, PeerFailed."""
     if what not in ("all", "costs", *PARTS, *SCALES):
         raise UnknownBench(f"no bench {what!r}; there are {', '.join([*PARTS, *SCALES])}, costs and all")
     names = [kind.name for kind in KINDS]
@@ -222,7 +222,7 @@ def _now() -> str:
 
 
 def costs_plan(plan: Plan) -> Plan:
-    """The plan of `python -m bench costs`. A quick plan stays shorter where it is."""
+    """Returns the plan of `python -m bench costs`. Where a quick plan has shorter times, they stay."""
     less = {name: min(value, getattr(plan, name)) for name, value in COSTS_PLAN.items() if isinstance(value, float)}
     return msgspec.structs.replace(plan, **{**COSTS_PLAN, **less})
 
@@ -247,7 +247,7 @@ def _prepare(report: Report, options: Options, stack: ExitStack, *, costs: bool)
 
 
 def _keep(report: Report, before: Report) -> None:
-    """Add the samples of an earlier report whose work is not in this one."""
+    """Adds the samples of an earlier report whose work is not in this one."""
     works = {sample.work for sample in report.samples}
     report.samples += [sample for sample in before.samples if sample.work not in works]
     report.codecs = report.codecs or before.codecs
@@ -260,7 +260,7 @@ def _keep(report: Report, before: Report) -> None:
 
 
 def _take(report: Report, sample: Sample | CodecSample) -> None:
-    """Put a sample into the report, and show progress at a terminal."""
+    """Puts a sample into the report, and shows progress at a terminal."""
     if isinstance(sample, CodecSample):
         report.codecs.append(sample)
         return

@@ -30,7 +30,7 @@ class FigureTable(NamedTuple):
 
 
 class Column(NamedTuple):
-    """figure: None where a sample has none."""
+    """A column. figure: returns the value of a sample, or None if it has none."""
 
     heading: str
     figure: Callable[[Sample], float | None]
@@ -156,7 +156,7 @@ def work_tables(report: Report) -> Iterator[FigureTable]:
     """A table for each kind of work that was measured, known ones first."""
     for work in dict.fromkeys([*TITLES, *(sample.work for sample in report.samples)]):
         title = TITLES.get(work, work)
-        # What promises less stands in a table of its own, behind what promises the same as we do.
+        # Systems that promise less than we do have a table of their own, behind the others.
         for synced, heading in ((True, title), (False, f"{title}: servers that answer before the sync")):
             samples = report.find(work, synced=synced)
             if samples:
@@ -188,7 +188,7 @@ def _figure(value: float) -> str:
 
 
 def _work_table(title: str, samples: Sequence[Sample]) -> FigureTable:
-    """Keys with one value and columns without a figure say nothing, and are left out."""
+    """Returns the table of one work, without keys that have one value and columns that have no figure."""
     groups: dict[tuple[Any, ...], list[Sample]] = {}
     for sample in samples:
         groups.setdefault(tuple(getattr(sample, key) for key in KEYS), []).append(sample)

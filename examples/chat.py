@@ -1,5 +1,5 @@
-"""Three clients that nobody can call chat by their addresses on a node, where their messages wait while they are away.
-The node needs the setting `forwarding`: STREAM_NODE_FORWARDING=true stream-node serve
+"""Three clients, which nobody can call, chat through addresses on a node. Messages wait there for a client that is
+away. The node needs the setting `forwarding`: STREAM_NODE_FORWARDING=true stream-node serve
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/chat.py"""
 
 import os

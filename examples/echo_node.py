@@ -29,7 +29,7 @@ class Shout(AsyncWorker):
 
 
 class Team(Worker):
-    """Starts both, restarts each after a crash, and ends with them."""
+    """Starts both, restarts each after a crash, and crashes if one crashes too often."""
 
     def started(self) -> None:
         self.start_child([ECHO], Echo)

@@ -2,9 +2,9 @@
 
     python tools/audit.py
 
-It ends with 1 if a locked version has a known vulnerability, or if pip-audit is absent, which the development lock has.
-It ends with 3 if the service of pip-audit does not answer in time: `./check` then goes on, since it must not depend on
-a network, and says at its end what it has not examined.
+It ends with 1 if a locked version has a known vulnerability, or if pip-audit, which the development lock has, is not
+installed. It ends with 3 if the service of pip-audit does not answer in time: `./check` then goes on, since it must not
+depend on a network, and says at its end what it has not examined.
 """
 
 from __future__ import annotations

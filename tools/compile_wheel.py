@@ -20,7 +20,7 @@ VARIABLE = "STREAM_NODE_COMPILE"
 GROUP = "stream_node"
 """All compiled code is in one extension module, `stream_node__mypyc`; the others only name its modules."""
 COMPILER = ["mypy[mypyc]>=2.4,<3", "setuptools>=70"]
-"""What compiles. The compiler also reads the types of the packages that the modules import."""
+"""The compiler. It also reads the types of the packages that the modules import."""
 
 MODULES = (
     "bare.varint",
@@ -76,7 +76,7 @@ class CompileHook(BuildHookInterface[Any]):
         build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Called when the wheel is written: the files that were compiled for it go."""
+        """Called after the wheel was written. Removes the files that were compiled for it."""
         if hasattr(self, "_work"):
             self._work.cleanup()
 

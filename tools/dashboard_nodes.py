@@ -1,5 +1,5 @@
 """The further nodes of `tools/dashboard_pictures.py` and of the tests that use its browser: the source of mirrors, and
-the members of a cluster. And the own workers of its node."""
+the members of a cluster. Also the operator's workers on the node of the pictures."""
 
 from __future__ import annotations
 

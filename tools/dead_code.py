@@ -86,7 +86,7 @@ def exports(module: ast.Module) -> list[str]:
 
 
 def find_class(module: ast.Module, line: int) -> str | None:
-    """Returns the name of the class whose body begins something in this line, decorators included."""
+    """Returns the name of the class that has a statement of its body in this line; None without one."""
     for node in ast.walk(module):
         if isinstance(node, ast.ClassDef):
             for each in node.body:

@@ -79,7 +79,7 @@ RUFF = (sys.executable, "-m", "ruff")
 
 
 def translate(text: str, source: str) -> str:
-    """The blocking form of an async module, not formatted yet."""
+    """Returns the blocking form of an async module, not formatted yet."""
     text = re.sub(r"^([ \t]*)# blocking only: (.*)$", r"\1\2", text, flags=re.MULTILINE)
     text = re.sub(r"^.*# async only$\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\basync (?=def\b|with\b|for\b)", "", text)
@@ -92,7 +92,7 @@ def translate(text: str, source: str) -> str:
 
 
 def generate(source: str, target: str) -> str:
-    """What the target is to contain. Raises SystemExit where the source has something that cannot be translated."""
+    """Returns the text of a target. Raises SystemExit if something in the source cannot be translated."""
     text = translate((ROOT / source).read_text(encoding="utf-8"), source)
     for node in ast.walk(ast.parse(text, target)):
         if isinstance(node, ast.AsyncFunctionDef | ast.AsyncWith | ast.AsyncFor | ast.Await):
@@ -104,7 +104,7 @@ def generate(source: str, target: str) -> str:
 
 
 def stale_files() -> dict[str, str]:
-    """By path, what a generated file is to contain, for each that contains something else. Empty: to be removed."""
+    """Returns the right text of each stale generated file, by its path. An empty text: the file must be removed."""
     wanted = {target: generate(source, target) for source, target in MODULES.items()}
     for folder in {Path(target).parent for target in MODULES.values()}:
         for path in (ROOT / folder).glob("*.py"):
@@ -139,7 +139,7 @@ def _read(path: Path) -> str | None:
 
 
 def _ruff(command: tuple[str, ...], text: str, target: str) -> str:
-    """`text` as this ruff command leaves it; the target's name tells ruff which settings apply."""
+    """Returns `text` after this ruff command. The target's name tells ruff which settings apply."""
     done = subprocess.run(
         (*RUFF, *command, "--stdin-filename", target, "-"), input=text, capture_output=True, text=True, cwd=ROOT
     )

@@ -4,7 +4,7 @@ A figure is better when it is smaller. A figure above its bar is red. A red figu
 value, too, so that figures only get better.
 
     python tools/house.py          every figure, and all that makes up one that fails
-    python tools/house.py --all    the same for one that is red
+    python tools/house.py --all    the same, and all that makes up a red one
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HEARTS = (
 )
 """The files whose steps need comments most."""
 HEART_COMMENTS_MIN = 8.0
-"""In 100 lines of code."""
+"""The least number of comment lines in 100 lines of code of such a file."""
 
 FOLDER_FILES_MAX = 30
 ARGUMENTS_MAX = 7
@@ -166,7 +166,7 @@ def full_inits(house: House) -> list[str]:
 
 
 def shared_classes(house: House, modules_min: int) -> list[str]:
-    """Returns the names that so many modules give to a class. Generated modules are copies, and do not count."""
+    """Returns the names that at least `modules_min` modules give to a class. Generated modules do not count."""
     modules: defaultdict[str, set[str]] = defaultdict(set)
     for path in house.installed:
         if "/blocking/" not in path:
@@ -205,7 +205,7 @@ def silent_hearts(house: House) -> list[str]:
 
 
 def figures(house: House) -> list[Figure]:
-    """Returns every figure with its bar, that of issue 31, and its recorded value: lower that when the figure falls."""
+    """Returns every figure with its bar (issue 31) and its recorded value: lower this when the figure falls."""
     lines, by_lines = summed(house, lambda each: each.total)
     code, by_code = summed(house, lambda each: each.code)
 

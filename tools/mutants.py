@@ -56,8 +56,8 @@ NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build"
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--timeout", "60")
 QUICK = "not slow and not soak and not network and not spark"
 RUN_S_MAX = 240.0
-"""Of one run of tests. A mutant that takes longer in the tests of its module is noticed: it has no end. One that takes
-longer in those of its package is not counted."""
+"""The longest time of one run of tests, in seconds. A mutant with a longer run of its module's tests is noticed: it has
+no end. A mutant with a longer run of its package's tests is not counted."""
 PROCESSES = 2
 
 
@@ -97,7 +97,7 @@ def mutants(root: Path, places: Iterable[str]) -> Iterator[Mutant]:
             spared.update(matchers.findall(node, matchers.MatchIfTrue(lambda _: True)))
         times: Counter[str] = Counter()
         for each in mutations:
-            # A text, or the text that a name gets.
+            # A text, or an assignment of a text, is not changed.
             parts = each.original_node, getattr(each.original_node, "value", None)
             if each.original_node in spared or any(isinstance(part, libcst.BaseString) for part in parts):
                 continue
@@ -179,13 +179,13 @@ class Copy:
     def _write(self, place: str, text: str) -> None:
         file = self._root / place
         file.write_text(text, encoding="utf-8")
-        # Python compares whole seconds and the size with the bytecode that it has kept.
+        # Python keeps old bytecode if whole seconds and size are equal, so each write gets another time.
         self._written += 1
         os.utime(file, (self._written, self._written))
 
 
 def tested(root: Path, chosen: list[Mutant], seconds: float) -> Iterator[tuple[Mutant, bool]]:
-    """Tests mutants in their order until so many seconds have passed, and yields whether each was noticed.
+    """Tests mutants in their order until `seconds` have passed, and yields whether each was noticed.
 
     Raises SystemExit if tests fail without a change.
     """
@@ -212,7 +212,7 @@ def tested(root: Path, chosen: list[Mutant], seconds: float) -> Iterator[tuple[M
 
 
 def choose(found: Iterable[Mutant], seed: int, count: int) -> list[Mutant]:
-    """Returns so many mutants, chosen by the seed."""
+    """Returns `count` mutants, chosen by the seed."""
 
     def order(mutant: Mutant) -> bytes:
         return hashlib.sha256(f"{seed} {mutant.key}".encode()).digest()

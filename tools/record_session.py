@@ -24,7 +24,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 PICTURE = ROOT / "docs" / "images" / "session.svg"
 WIDTH = 86
-"""Columns: the longest line, and some air."""
+"""The columns of the terminal: the longest line, and some space."""
 
 SERVE = "stream-node serve --data-dir ./data --http 127.0.0.1:8080"
 KILL = "kill -9 %1"
@@ -41,7 +41,7 @@ SESSION = (
 """What is typed. A node in the background runs on; `kill` ends it without a warning."""
 
 FONT_FACE = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
-"""Fonts that a browser would load from elsewhere: a reader's own fixed-width font does."""
+"""Matches fonts that a browser would load from elsewhere. The reader's own fixed-width font replaces them."""
 
 
 class Terminal:
@@ -53,7 +53,7 @@ class Terminal:
         self._environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 
     def type(self, command: str) -> str:
-        """Run a command and return what it printed."""
+        """Runs a command, and returns what it printed."""
         if command == KILL:
             self.kill()
             return ""
@@ -73,7 +73,7 @@ class Terminal:
         return text.decode()
 
     def kill(self) -> None:
-        """End the node without a warning."""
+        """Ends the node without a warning."""
         if self._node is not None:
             self._node.kill()
             self._node.wait()
@@ -93,7 +93,7 @@ class Terminal:
 
 
 def record() -> list[tuple[str, str]]:
-    """The session: every command with what it printed."""
+    """Returns the session: every command with what it printed."""
     folder = Path(tempfile.mkdtemp())
     terminal = Terminal(folder)
     try:
@@ -108,7 +108,7 @@ def record() -> list[tuple[str, str]]:
 
 
 def draw(session: list[tuple[str, str]]) -> str:
-    """The session as an SVG picture of a terminal."""
+    """Returns the session as an SVG picture of a terminal."""
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere, force_terminal=True, color_system="truecolor")
         for command, output in session:

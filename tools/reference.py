@@ -260,7 +260,7 @@ PAGES = {
 
 
 def stale_pages(*, write: bool = False) -> list[str]:
-    """The pages whose generated part is not what the program says. write: put that right."""
+    """Returns the pages whose generated part is stale. write: whether to write them anew."""
     stale = []
     for name, make in PAGES.items():
         page = ROOT / name

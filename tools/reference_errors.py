@@ -115,7 +115,7 @@ def remedies(root: Path = ROOT) -> dict[str, str]:
 
 
 def problems(root: Path = ROOT) -> Iterator[str]:
-    """Errors without a remedy, remedies without an error, and errors whose name another one of the package has."""
+    """Yields errors without a remedy, remedies without an error, and names of two errors in one package."""
     errors, told = all_errors(root), remedies(root)
     named = [error.name for error in errors]
     wanted = [error.name for error in errors if not error.is_base and error.name not in INTERNAL]

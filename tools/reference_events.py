@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 
 def all_calls(root: Path = ROOT) -> Iterator[Call]:
-    """All calls of loggers in the packages of a node. Raises SystemExit if the event of one is not written there."""
+    """All calls of loggers in the packages of a node. Raises SystemExit for one that does not name its event."""
     for path in package_files(root):
         if path.relative_to(root).parts[0] in OTHERS:
             continue
@@ -143,8 +143,7 @@ def _bound(node: ast.Call, tree: ast.Module) -> list[str]:
 
 
 def _spread(value: ast.expr, node: ast.Call, tree: ast.Module) -> list[str]:
-    """The fields in `**known` and `**self._known()`: the keys of the dict that the same function or the other one
-    writes down."""
+    """The fields in `**known` and `**self._known()`: the keys of the dict in the same or the called function."""
     dicts: list[ast.expr | None] = []
     for function in (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)):
         within = list(ast.walk(function))

@@ -18,7 +18,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Definition(NamedTuple):
-    """Definition: the statement that defines a name, and the file in which it stands. node: a module for its name."""
+    """Definition: the statement that defines a name, and the file in which it stands. node: for a module, all of it."""
 
     file: Path
     node: ast.AST

@@ -68,7 +68,7 @@ class NodeFollower:
                 raise RuntimeError(repr(frame))
             frames.append(frame)
             self._at += frame.count(MARK)
-            # The payload of a part ends with whether another one follows, and each frame with a null.
+            # The last byte of a part's payload says whether another part follows. Each frame ends with a zero byte.
             if self._is_whole or not frame[-2]:
                 self._ask()
         self._rest = data[at:]
@@ -96,7 +96,7 @@ class NatsFollower:
     def take(self, data: bytes) -> bytes:
         data = self._rest + data
         at = data.rfind(MARK)
-        # A time that is not complete yet begins the next bytes.
+        # An incomplete time is kept, and begins the next bytes.
         cut = at if 0 <= at > len(data) - len(MARK) - DUE_AT.size else max(at + len(MARK), len(data) - len(MARK) + 1)
         self._rest = data[cut:]
         return data[:cut]

@@ -13,7 +13,7 @@ TICK_S = 0.001
 class Load(NamedTuple):
     """messages, seconds: the load ends with whichever comes first. window: pushes that may be unconfirmed, or messages
     a page. streams: the number of streams to which pushes go in turn; the names of several begin with `stream`.
-    rate: pushes that become due in a second, for a load with a rate. timed_every: one push of so many is timed.
+    rate: pushes that become due in a second, for a load with a rate. timed_every: one push in this many is timed.
     """
 
     stream: str
@@ -43,7 +43,7 @@ class Clock:
         self.times_us: list[float] = []
 
     def goes_on(self, messages: int) -> bool:
-        """Whether the load has more to do after so many messages."""
+        """Whether the load has more to do after `messages` messages."""
         passed_s = (time.perf_counter_ns() - self.started_ns) / 1e9
         return messages < self._load.messages and passed_s < self._load.seconds
 

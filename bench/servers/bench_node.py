@@ -13,7 +13,7 @@ from stream_node.node.process import NodeProcess
 
 SYNCS_PER_CHECKPOINT = 2
 """A checkpoint syncs the write-ahead log and then the file; a commit is one sync of the log. The node writes its
-statistics before the syncs of its own end, which so are not counted."""
+statistics before the last syncs at its end, so these are not counted."""
 
 
 class BenchNode(NodeProcess):
@@ -57,7 +57,7 @@ class BenchNode(NodeProcess):
         return self
 
     def finish(self) -> float | None:
-        """Stop the node in good order. Returns its syncs a second."""
+        """Stops the node in good order. Returns its syncs a second."""
         lived_s = time.perf_counter() - self._started_s
         self.stop()
         for line in self.log_file.read_text().splitlines():

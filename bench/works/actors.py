@@ -1,7 +1,7 @@
 """Measures the actors of `ockam` in one process: requests between two workers, and the memory of workers that sleep.
 
 The rates are by the time of the processor, since one thread does everything, also both ends of a connection.
-`python -m bench.works.actors KIND COUNT` prints the bytes by which a fresh process grows for so many workers."""
+`python -m bench.works.actors KIND COUNT` prints the bytes by which a fresh process grows for COUNT workers."""
 
 from __future__ import annotations
 

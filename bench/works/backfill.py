@@ -71,7 +71,7 @@ def _filled(node: BenchNode, plan: Plan, round_: int, system: str, count: int) -
 def _live(
     source: str, plan: Plan, round_: int, last: GeneratedBlock, live: Sequence[GeneratedBlock]
 ) -> Iterator[Sample]:
-    """Publish live blocks to two nodes that lack all blocks before: one leaves the hole, one fills it meanwhile."""
+    """Publishes live blocks to two nodes that lack all blocks before: one leaves the hole, one fills it meanwhile."""
     size_bytes = ITEMS_A_BLOCK * plan.size_bytes
     for system, sources in ((ALONE, ""), (OURS, source)):
         with _behind(last, sources) as node:

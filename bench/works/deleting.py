@@ -29,8 +29,8 @@ LOOK_S: Final = 0.5
 FILE_LOOK_S: Final = 0.01
 INTERVAL_S: Final = 1
 QUIET_S: Final = 5.0
-"""A file that keeps its size for so long has shrunk: a pass of retention comes after INTERVAL_S, and a checkpoint,
-which makes the file shorter, after a hundred commits of the other client."""
+"""A file that keeps its size for this many seconds shrinks no more: a pass of retention comes after INTERVAL_S, and a
+checkpoint, which makes the file shorter, after a hundred commits of the other client."""
 
 
 async def _truncate(stream: Stream) -> None:
@@ -97,9 +97,9 @@ async def _delete_beside(node: BenchNode, way: str, plan: Plan, round_: int) -> 
 
 
 async def _freed(file: trio.Path) -> tuple[int, float]:
-    """Watches the file until it shrinks no more. Returns by how many bytes it shrank after its first step, and how long
-    that took, because the first step began at some time before; of a single step, since this call. 0 if it kept its
-    size."""
+    """Watches the file until it shrinks no more. Returns by how many bytes it shrank, and the seconds; 0 without a
+    step. The first of several steps does not count: it began at an unknown time. A single step counts from this
+    call."""
     began_s = ended_s = time.monotonic()
     first_bytes = now_bytes = (await file.stat()).st_size
     steps = 0
@@ -123,7 +123,7 @@ async def _push(stream: Stream, data: bytes, times_us: list[float]) -> None:
 
 
 async def _retain(node: BenchNode, plan: Plan, round_: int) -> Sample:
-    """Pushes at full speed. p50_us: how much longer the oldest message was kept than its retention says, at most."""
+    """Pushes at full speed. p50_us: the longest time for which a message was kept beyond its retention."""
     late_s = 0.0
     async with connect(node.address) as client:
         stream = await client.create(STREAM)

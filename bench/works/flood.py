@@ -1,4 +1,4 @@
-"""Flood: what a client waits for its pushes while another identity floods the node, with and without limits for it.
+"""Flood: how long a client waits for its pushes while another identity, with or without limits, floods the node.
 
 Each round starts one node for each way. The honest client pushes in short turns, beside the flood and while the flood
 stands still, so that other work on the machine disturbs both figures alike.

@@ -19,7 +19,7 @@ from stream_node.bench.run import Timed
 
 WORK = "follow"
 PULLED = ", whole pages"
-"""What follows the name of a system whose followers ask for each page, as older clients do."""
+"""The end of the name of a system whose followers ask for each page, as older clients do."""
 
 
 def samples(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:

@@ -57,8 +57,8 @@ async def _make(address: str, partitions: int) -> None:
 
 
 async def start(node: BenchNode, members: int, partitions: int, rest_s: float, round_: int) -> list[Sample]:
-    """Starts members with a connection each, and rests with them; then with as many that hold their leases and read
-    nothing. Each partition has one message."""
+    """Measures the start of members with a connection each, and their rest; then the rest of as many that hold their
+    leases and read nothing. Each partition has one message."""
     await _make(node.address, partitions)
     seen = Seen(partitions)
     cpu_s, started_s = node.cpu_seconds(), time.monotonic()

@@ -166,7 +166,7 @@ class Publishing(Answer):
         found = read_message("PublishStreamResponse", message)
         if "acknowledgement" not in found:
             raise RuntimeError(f"the node answered {found}")
-        # An acknowledgement is also one of the blocks before.
+        # An acknowledgement also acknowledges the blocks before its own.
         new = found["acknowledgement"].get("block_number", 0) + 1 - self._first - len(self.acknowledged_ns)
         self.acknowledged_ns += [time.perf_counter_ns()] * new
         self._changed.set()

@@ -1,6 +1,6 @@
 """Pushes and reads over HTTP, on plain sockets. As a program, it is the client:
 
-    python -m bench.works.http PORT WORK CONNECTIONS SECONDS
+    python -m bench.works.http PORT WORK SECONDS
 
 It prints a `Timed` as one JSON line, which counts requests.
 """

@@ -40,7 +40,7 @@ HELP, PUSH_LINE = "stream-node --help", "stream-node push of one line"
 SETTLE_S: Final = 0.5
 """The time between the start of a node and the look at its memory."""
 COMMANDS: Final = 5
-"""Each command is run so often in each round."""
+"""How often each command is run in each round."""
 SETTINGS: Final = {
     # Without byte code, each start would compile all modules, which takes as long again.
     "PYTHONDONTWRITEBYTECODE": "",
@@ -83,7 +83,7 @@ def among(plan: Plan, owns: Sequence[Own]) -> Iterator[Sample]:
 
 
 def _make_streams(data_dir: Path, count: int) -> None:
-    """Makes a database with so many empty streams, without a node."""
+    """Makes a database with `count` empty streams, without a node."""
     database = Database.open(data_dir)
     try:
         session = database.session()
@@ -116,7 +116,7 @@ def _life(system: str, data_dir: Path | None, streams: int, plan: Plan, round_: 
 
 
 async def _open(node: BenchNode, count: int) -> tuple[float, int]:
-    """Asks each of so many streams for its description. Returns the time that it took, and by how many bytes the node
+    """Asks `count` streams for their descriptions. Returns the time that it took, and by how many bytes the node
     grew."""
     async with connect(node.address) as client:
         # The first request also pays for modules and caches that all streams share.

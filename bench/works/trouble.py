@@ -1,4 +1,4 @@
-"""Trouble: what a client waits for its pushes while a worker of the operator on the same node is in trouble.
+"""Trouble: how long a client waits for its pushes while a worker of the operator on the same node is in trouble.
 
 Each kind of trouble has a node, whose worker `troubled` makes that trouble from a message ON to a message OFF. The
 client pushes in short turns, beside the trouble and without it, so that other work on the machine disturbs both figures
@@ -43,7 +43,7 @@ FILLING: Final = 25_000
 FILLED_AT_ONCE: Final = 100
 SICK = (local("sick"),)
 TO_SICK = Message(SICK, (), bytes(100))
-"""A message to the worker in trouble. Nobody gets the errors by which it would be answered."""
+"""A message to the worker in trouble. It has no return route, so nobody gets the errors that answer it."""
 
 
 class Troubled(AsyncWorker):
@@ -65,10 +65,10 @@ class Troubled(AsyncWorker):
         self.reply(message, message.payload)
 
     async def prepare(self) -> None:
-        """What is not measured yet."""
+        """Prepares the trouble. This is not measured."""
 
     async def make_trouble(self) -> None:
-        """The trouble. It is cancelled at its end."""
+        """Makes the trouble, until it is cancelled."""
         raise NotImplementedError
 
     async def _trouble(self, task_status: trio.TaskStatus[None]) -> None:

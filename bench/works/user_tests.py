@@ -62,7 +62,7 @@ def samples(plan: Plan) -> Iterator[Sample]:
 
 
 def _tested(count: int, kind: str) -> tuple[int, float]:
-    """Runs so many tests. Returns how many have passed, and the seconds that pytest says it took."""
+    """Runs `count` tests. Returns how many have passed, and the seconds that pytest says it took."""
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as folder:
         path = Path(folder, "test_orders.py")
         path.write_text(TESTS.format(count=count))

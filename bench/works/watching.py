@@ -29,7 +29,7 @@ SYSTEMS: Final = (OURS, WATCHED)
 FOLLOWED: Final = "followed"
 PUSHED_STREAM: Final = "bench.0"
 TICK_S: Final = 0.1
-"""The followed stream gets a message after each such time."""
+"""The interval between two messages to the followed stream, in seconds."""
 WINDOW: Final = 1_000
 
 
@@ -40,7 +40,7 @@ class Watcher:
         self._process = process
 
     def command(self, word: str) -> None:
-        """Gives it the command `watch` or `rest`, and waits until it is carried out."""
+        """Gives the program the command `watch` or `rest`, and waits until it is carried out."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(word + "\n")
@@ -70,7 +70,7 @@ def _watcher(node: BenchNode) -> Iterator[Watcher]:
 
 
 async def _make_streams(address: str, count: int) -> None:
-    """Makes the streams of the bench, and so many others that the dashboard has something to list."""
+    """Makes the streams of the bench, and `count` others, so that the dashboard has something to list."""
     async with connect(address) as client:
         for name in (PUSHED_STREAM, FOLLOWED, *(f"other.{number}" for number in range(count))):
             stream = await client.create(name)

@@ -77,7 +77,7 @@ def _address_of(address: str, name: str, *, direct: bool) -> str:
         with blocking.connect(address) as client:
             client.create(name)
             owner = client.find_owner(name)
-        # A worker has one address for clients and one for the others, and tells the latter only to the others.
+        # Each worker has an address for clients, and another one that only the other workers know.
         if not direct:
             return address
         if owner is not None:
@@ -90,7 +90,7 @@ def _start(address: str, name: str, seconds: float) -> subprocess.Popen[bytes]:
 
 
 def push_for(address: str, name: str, seconds: float) -> dict[str, float]:
-    """Pushes with a full window for so long. Returns the number of confirmed messages, and how long they took."""
+    """Pushes with a full window for `seconds`. Returns the number of confirmed messages, and how long they took."""
     with blocking.connect(address) as client:
         stream = client.create(name)
         began_s = time.monotonic()

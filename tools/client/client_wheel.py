@@ -3,8 +3,8 @@
     pip install ./tools/client            the blocking client
     pip install './tools/client[trio]'    the async client with trio; `[asyncio]`: without trio
 
-It is a hook of hatchling. The modules are found from the imports of the sources. The wheel has the same files as the
-one of the node, and `installed_alone.txt`. The command `stream-node` does not start where that file is
+It is a hook of hatchling. The modules are found from the imports of the sources. All files of the wheel but
+`installed_alone.txt` are in the wheel of the node, too. The command `stream-node` does not start where that file is
 (`stream_node/cli/app.py::CLIENT_ALONE`), since pip takes files of the node away when the client is uninstalled.
 """
 
@@ -59,8 +59,8 @@ def sources(root: Path, name: str) -> list[Path]:
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Yields the names of what a source imports: modules, and names of modules. What only type checkers import is
-    in it too, so that they can read the types of the client."""
+    """Yields the names that a source imports: modules, and names in modules. Imports for type checkers count too, so
+    that these can read the types of the client."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
