@@ -20,7 +20,7 @@ from stream_client import ClientError, Push, Stream, StreamClient
 from stream_node.node.process import NodeProcess
 
 TIMED_EVERY_MAX: Final = 64
-"""Of a large load, one push in 64 is timed, because timing every push would slow it down; of a small load, more."""
+"""In a large load, one push in 64 is timed, because timing every push would slow it down; in a small load, more are."""
 TIMED_MIN: Final = 1_000
 """The minimum number of timed pushes. With fewer, the percentile p99.9 would just be the slowest push."""
 PUSHED_AT: Final = struct.Struct("<q")

@@ -20,7 +20,7 @@ from stream_storage.thread_runner import ThreadRunner
 DISK_INTERVAL_S = 1.0
 
 BALLAST_AFTER_S = 5.0
-"""The age from which on a node keeps a ballast. A node that runs for a moment only leaves none."""
+"""How long after its start a node makes a ballast. So a node that runs only for a moment leaves none."""
 
 TIGHT_BYTES = 64 * 1024 * 1024
 """The node keeps the write-ahead log short if the free space is less than `free_disk_bytes_min` plus this number.

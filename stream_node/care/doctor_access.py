@@ -111,7 +111,7 @@ def check_tls(config: Config) -> Finding:
     status, text, ends = examine_tls(config)
     values: Values = {"mode": tls_mode(config), "certificate_ends": ends}
     if config.grpc:
-        # Consensus nodes know this node by it.
+        # Consensus nodes know this node by this hash.
         values["certificate_sha384"] = sha384 = find_certificate_sha384(config)
         text += "" if sha384 is None else f"; its SHA-384, for block-nodes.json, is {sha384}"
     return Finding("tls", status, text, values)

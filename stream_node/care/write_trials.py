@@ -73,14 +73,14 @@ class WriteTrials:
             self._running = trio.Event()
             size_bytes = max(TRIAL_BYTES_MIN, self._counters.unstored_bytes)
             try:
-                # It writes this many bytes and takes them back. Its error is why an append would fail.
+                # The trial writes this many bytes and takes them back. Its error is why an append would fail.
                 self._storage.submit_write(Do(lambda session: session.try_write(size_bytes), self._end))
             except StorageClosed:
                 self._running = None
         return self._running
 
     def _end(self, trial: Do[bool]) -> None:
-        # Whether success means that an append would succeed.
+        # Whether this trial shows what would become of an append.
         tells = trial.error is not None or trial.result
         self._failure = None if trial.error is None else str(trial.error)
         if not tells and monotonic() < self._counters.unstored_s + HOLDS_S:

@@ -98,7 +98,7 @@ class PartitionOptions(NamedTuple):
     all_partitions: AllOption = False
 
     def one(self) -> int | None:
-        """Returns the chosen partition; None for all of them. Raises UsageError if both are said."""
+        """Returns the chosen partition; None for all of them. Raises UsageError if both options are given."""
         if self.all_partitions and self.partition is not None:
             raise UsageError("--partition and --all-partitions say different things; leave one out")
         return self.partition

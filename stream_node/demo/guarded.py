@@ -46,8 +46,8 @@ class GuardedProof(msgspec.Struct, frozen=True):
 
 
 def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
-    """Runs this part of the demo in the given folder, with the first MESSAGES_MAX lines. Raises DemoFailed if it is
-    late."""
+    """Runs this part of the demo in the given folder, with the first MESSAGES_MAX lines. Raises DemoFailed if it does
+    not end in time."""
     lines = lines[:MESSAGES_MAX]
     started_s = time.monotonic()
     keys, rules, data_dir = directory / "keys", directory / "access.toml", directory / "guarded"

@@ -193,7 +193,7 @@ class NodeCluster:
             link.begin(connection.own_address)
 
     def _linked(self, address: Address) -> None:
-        """Takes a connection that another member has made off the lists of clients: clients of both use it."""
+        """Takes a connection that another member has made off the lists of clients: it serves many clients."""
         connection = self._node.find_worker(address)
         if isinstance(connection, Connection):
             self._tcp.roster.forget(connection)

@@ -343,7 +343,7 @@ class Server:
         # quarter of the time is for what follows, also if the database is away.
         if self._cluster is not None:
             await self._cluster.leave(deadline_s - self.config.drain_timeout_s / 4)
-        # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
+        # Take no new work. Otherwise a busy peer could keep the node from ever becoming idle.
         parts.tcp.listening.cancel()
         # The operator's workers end first, while their clients still get answers. Half of the time is for what follows.
         if self._hosted is not None:

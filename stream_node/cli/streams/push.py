@@ -280,7 +280,7 @@ async def _read_messages(
     batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yields all messages of the input, `times` times in all. A thread reads it, so that pushes continue if it is slow.
-    from_input: they come from standard input, which can be read only once, so they are kept for repetitions."""
+    from_input: whether it is standard input, which can be read only once, so its messages are kept for repetitions."""
     import trio
 
     kept: list[list[bytes]] = []

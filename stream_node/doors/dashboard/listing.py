@@ -167,7 +167,7 @@ class Asked(NamedTuple):
         return bisect_right(self.clients, client_id) % 2 == 1
 
     def finds(self, *names: str) -> bool:
-        """Whether the search finds one of the names. A statement cannot: PostgreSQL has names as bytes."""
+        """Whether the search finds one of the names. SQL cannot do that: PostgreSQL has names as bytes."""
         return not self.search or self.search.lower() in "\n".join(names).lower()
 
 

@@ -105,7 +105,7 @@ class RequestMemory:
     def note(
         self, *, body_bytes: int | None = None, made_bytes: int | None = None, sent_bytes: int | None = None
     ) -> None:
-        """Sets the number of held bytes from now on. None: as before."""
+        """Sets the numbers of held bytes from now on. None: that number stays."""
         before_bytes = self.body_bytes
         self.body_bytes = self.body_bytes if body_bytes is None else body_bytes
         self.made_bytes = self.made_bytes if made_bytes is None else made_bytes

@@ -176,7 +176,7 @@ class Router:
 
     @property
     def owes_answers(self) -> bool:
-        """Whether another member, whose connection is there, waits for the answer to a message that went on."""
+        """Whether another member, whose connection is there, waits for the answer to a message that was passed on."""
         return any(self._node.is_registered(route[0]) for route in self.passed_on)
 
     def clear(self, shards: Iterable[int]) -> list[int]:

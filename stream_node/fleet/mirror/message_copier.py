@@ -43,7 +43,7 @@ FAILURES: tuple[tuple[type[Exception], MirrorCondition, float], ...] = (
     (Parted, MirrorCondition.PARTED, PARTED_RETRY_S),
     (Exception, MirrorCondition.FAILED, RETRY_S),
 )
-"""The condition of a mirror after each failure, and the pause before it tries again; the first kind that fits."""
+"""The condition of a mirror after each failure, and the pause before it tries again; the first that fits counts."""
 CIRCLE_TEXT = "this stream and its source follow each other, so neither takes pushes; promote one of both"
 
 

@@ -233,7 +233,7 @@ class Promotion:
 
 
 async def _step(mirror: Mirror, event: RoleEvent, own_address: str) -> None:
-    """Stores a step of a promotion. Raises MirrorError, StorageError: NoMirror if the partition is at another one."""
+    """Stores a step of a promotion. Raises MirrorError, StorageError: NoMirror if the partition is at another step."""
     await mirror.stream.change(partial(step_promotion, event=event, own_address=own_address))
 
 

@@ -23,7 +23,7 @@ from stream_storage.errors import StorageClosed, StorageError
 IDS_MAX = 64
 """The largest number of operators who wait for one promotion, and of promotions whose end is remembered."""
 RETRY_S = 0.5
-"""The pause before a step that must be done in the end is tried again."""
+"""The pause before another try of a step that must succeed in the end."""
 
 logger = structlog.get_logger(__name__)
 

@@ -82,7 +82,7 @@ class NodeTokens:
     tokens of connections. outgoing: this node's tokens for others."""
 
     def __init__(self, config: Config, now_s: Callable[[], float] = lambda: time.time()) -> None:
-        """Does not read the file, `start` does. Raises ConfigError if a token for another node cannot be read."""
+        """`start` reads the file of the tokens. Raises ConfigError if a token for another node cannot be read."""
         self._file = token_file(config.data_dir)
         self._now_s = now_s
         self._tokens = Tokens()
