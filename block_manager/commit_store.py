@@ -306,13 +306,13 @@ class CommitStore:
 
     def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
         wanted = list(block_ids)
-        # While a write runs, the cache may already have what is not committed yet, so only the disk is asked.
+        # While a write runs, the cache may already have uncommitted blocks, so only the disk is asked.
         with self._lock:
             generation, by_cache = self._generation, not self._writing
             cached = self._find_cached(wanted) if by_cache else {}
             walks = by_cache and len(wanted) == 1 and wanted[0] in self._parents
         read = self._read([block_id for block_id in wanted if block_id not in cached], ahead=walks)
-        # If a write began or ended meanwhile, what was read may be old, and the cache must not keep it.
+        # If a write began or ended meanwhile, the read blocks may be old, and the cache must not keep them.
         with self._lock:
             by_cache = by_cache and generation == self._generation
             if by_cache:

@@ -19,7 +19,7 @@ KEEP_BLOCKS = 128
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Change: what a program does when another branch is the heaviest: it undoes `undo`, then applies `apply`.
+    """Change: the change to another heaviest branch: a program undoes `undo`, then applies `apply`.
 
     undo: the blocks that are not on the branch any more, newest first.
     apply: the blocks that are new on the branch, oldest first; the last one is the new head.
@@ -78,7 +78,7 @@ class ForkChoice:
         A block whose parent was not added becomes an orphan. Raises NumberNotIncreasing and BlockConflict; then the
         block is not added. Raises BlockStoreError; then add the block again, since its orphans wait for that.
         """
-        # What the last change has made deep enough is persisted only now: the program has applied that change.
+        # Blocks that the last change made deep enough are persisted only now: the program has applied that change.
         self.persist()
         if not self._manager.contains(block.previous_id):
             self._keep_orphan(block)

@@ -234,7 +234,7 @@ class BlockManager:
             raise BlockConflict(block.block_id, f"the store has it without its parent {block.previous_id}")
 
     def _plan(self, store: BlockStore, store_name: str, head: str) -> Transfer:
-        """Returns what must move so that the store has the branch that ends at `head`, and nothing else."""
+        """Returns the blocks that must move so that the store has exactly the branch that ends at `head`."""
         known = self._known
         stored_head = next(store.iter(), None)
         if stored_head is None:

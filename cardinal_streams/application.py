@@ -46,7 +46,7 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class Application:
     """The prefixes, topics and schemas of one application. The first pattern that matches a key is used. Raises
-    `PrefixError` and `ApplicationError` for invalid arguments."""
+    `PrefixError`, `ResumptionError` (a topic) and `ApplicationError` for invalid arguments."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a `Reassembler`, which rebuilds blocks from their messages. What a limit drops is read again.
+    """Limits of a `Reassembler`, which rebuilds blocks from their messages. Blocks that a limit drops are read again.
 
     `incomplete_max`: the largest number of incomplete blocks.
     `incomplete_bytes_max`: the most memory for the keys and values of all incomplete blocks, in bytes.
@@ -40,7 +40,7 @@ class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a `ChainOrder`, which puts blocks into the order of the chain. What a limit drops is read again.
+    """Limits of a `ChainOrder`, which puts blocks into the chain's order. Blocks that a limit drops are read again.
 
     The chain itself has at most `reorg_threshold` + 1 blocks.
 

@@ -335,7 +335,7 @@ class FillMachine:
             self._chunks.pop(chunk.chunk_id, None)
 
     def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
-        """Ends a request; what it did not bring can be requested again. Upwards, received blocks stay if `keep` is
+        """Ends a request; blocks that did not arrive can be requested again. Upwards, received blocks stay if `keep` is
         True; downwards, they are useless without the missing higher blocks."""
         if self._downwards or not keep:
             numbers: Iterable[int] = list(chunk.numbers())

@@ -96,7 +96,7 @@ class Health:
         self._note_latency(source, latency_s)
 
     def note_no_answer(self, name: str, now_s: float, reason: str) -> None:
-        """Records that a source node did not say which blocks it has. Its earlier claims still count as what exists."""
+        """Records that a source node did not say which blocks it has. Its earlier claims remain."""
         self.sources[name].has_answered = False
         self.failed(name, now_s, reason)
 
@@ -129,7 +129,7 @@ class Health:
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float | None = None) -> int | None:
-        """Returns the highest block that a source node claims. With `now_s`, only those that can be asked now count."""
+        """Returns the highest block that a source node claims. With `now_s`, those in a pause do not count."""
         # An excluded source node says nothing about this chain.
         counted = self.sources.values() if now_s is None else self.ready(now_s)
         lasts = (each.claims.last for each in counted if each.claims is not None and not each.is_excluded)

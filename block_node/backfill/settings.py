@@ -39,7 +39,7 @@ class SourceSetting(msgspec.Struct, frozen=True):
 
 
 class _SourceNode(msgspec.Struct, rename="camel"):
-    """A node in a file of sources, as protobuf's JSON writes the one of the reference block node."""
+    """A node in a file of sources of the reference block node, with the names that protobuf's JSON writes."""
 
     address: str
     port: int

@@ -145,7 +145,7 @@ class Backfill(Plugin):
         elif isinstance(notification, BlockDamaged):
             self._scan_soon()
         elif isinstance(notification, CatchUpStalled):
-            # The node comes no closer to what publishers offer: the sources are asked at once, also those in a pause.
+            # The node comes no closer to the offered blocks: the sources are asked at once, also those in a pause.
             self._asked_for = True
             self._scan(on_disk=False)
         elif isinstance(notification, NodeFailure):
@@ -325,8 +325,8 @@ class Backfill(Plugin):
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool, sources_last: int | None) -> GapFacts:
-        """Returns the facts for a plan. `sources_last` is the highest block of the source nodes. What publishers have
-        announced counts only up to it: a publisher can be wrong, and higher blocks could not be fetched."""
+        """Returns the facts for a plan. `sources_last` is the highest block of the source nodes. Announcements of
+        publishers count only up to it: a publisher can be wrong, and higher blocks could not be fetched."""
         state = self._state
         next_block, newest_known = state.verifier.chain.next_number, state.newest_known
         if newest_known is not None and sources_last is not None:
@@ -354,7 +354,7 @@ class Backfill(Plugin):
         state, now_s = self._state, self._state.now_s()
         follows, health = self._follows, state.health
         state.unknown = health.find_silence() if follows else ""
-        # What a source node had when it last answered is still missing, but only those that can be asked now are asked.
+        # Blocks that a source node in a pause has claimed are missing, too, but cannot be fetched now.
         gaps = self._gaps(self._view(follows, health.last_claimed()))
         state.check_newest(health.last_claimed(now_s))
         fillable = self._gaps(self._view(follows, health.last_claimed(now_s)))

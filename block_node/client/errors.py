@@ -82,7 +82,7 @@ class SubscriptionRefused(ClientError):
 class BlockNotAvailable(ClientError):
     """The node cannot provide the requested block. status: the reason of the node.
 
-    has: what the node has, for the cause in the text; None if it does not tell.
+    has: the status of the node, for the cause in the text; None if the node does not tell it.
     """
 
     def __init__(self, number: int | None, status: GetStatus, node: str, has: StatusResponse | None) -> None:

@@ -115,7 +115,7 @@ class ClientPublishSession:
         self._session.core.connection.attempted().when_done(self._attempted)
 
     def awaited(self) -> ClientError:
-        """Returns what the session waits for, as an error for a publisher that waits no longer."""
+        """Returns the error of a publisher that waits no longer. It names the answer that the session waits for."""
         node, numbers = self._session.address, sorted(self._blocks)
         if self.state is ClientSessionState.CONNECTING:
             return self._session.core.connection.trouble or NodeUnreachable(f"cannot reach a node at {node}")

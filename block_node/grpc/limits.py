@@ -12,7 +12,7 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     - message_bytes_max: the largest message of a publisher, as "server.maxMessageSizeBytes" of the reference block
       node. The size of a block has a bound of its own: one block can come in several messages.
-    - publish_window_bytes: what a publisher that was admitted may send before its messages are taken.
+    - publish_window_bytes: how much an admitted publisher may send before its messages are taken.
     - duplicate_window: a publisher that offers one of this many blocks below the last one is asked to skip it. The
       stream of one that offers an older block ends (facts/block_node.md §2.2).
     - behind_again_s: within this time, a party that was told that the node is behind, and offers another block which is
@@ -34,7 +34,7 @@ SERVICES = {
 }
 """The services about blocks, by the names that stand for them in an address of the door (`read_services`)."""
 ASK_BYTES_MAX = 64 * 1024
-"""The largest request of a reader. Those of real readers have some bytes."""
+"""The largest request of a reader. Requests of real readers have some bytes."""
 
 
 def read_services(address: str) -> tuple[str, Collection[str]]:

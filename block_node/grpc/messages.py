@@ -215,10 +215,10 @@ def block_or_none(number: int | None) -> int:
 
 
 def items_prefix(size_bytes: int) -> bytes:
-    """Returns what precedes `size_bytes` bytes of items in a `SubscribeStreamResponse`."""
+    """Returns the bytes before `size_bytes` bytes of items in a `SubscribeStreamResponse`."""
     return bytes((SUBSCRIBED_SET,)) + varint(size_bytes)
 
 
 def block_prefix(status: int, size_bytes: int) -> bytes:
-    """Returns what precedes the `size_bytes` bytes of a block in a `BlockResponse`."""
+    """Returns the bytes before the `size_bytes` bytes of a block in a `BlockResponse`."""
     return number_field(1, status) + b"\x12" + varint(size_bytes)

@@ -1,7 +1,7 @@
 """Reads the `.proto` files of the door, for its messages (`block_node.grpc.messages`) and for reflection.
 
-It reads what those files use of the language: messages, enums and services, `oneof`, `repeated`, comments on lines of
-their own. A type is named as it is declared. Names of messages are unique in a file, those of enums in their message.
+It reads the parts of the language that those files use: messages, enums and services, `oneof`, `repeated`, comments on
+lines of their own. A type is named as it is declared. A message's name is unique in its file, an enum's in its message.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ProtoFile:
     """One file. package: the package of its names. types: its messages by their names, and its enums by their paths."""
 
     def __init__(self, name: str, text: str) -> None:
-        """Raises ValueError for a text that has other things than those above."""
+        """Raises ValueError for a text with other parts of the language."""
         self.name = name
         self.package = ""
         self.declared: list[Declaration] = []

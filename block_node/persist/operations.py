@@ -1,4 +1,4 @@
-"""The operations that the storage threads perform for a chain. Those that write run in a transaction."""
+"""The operations that the storage threads perform for a chain. Writing operations run in a transaction."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class ChainStore:
 
     def kept_from(self, last: int) -> int:
         """Returns the number below which blocks need not be fetched, because retention would remove them."""
-        # What retention has deleted once is not fetched again.
+        # Blocks that retention has deleted are not fetched again.
         evicted = self.ever_stored.copy()
         for each in self.available:
             evicted.discard(*each)

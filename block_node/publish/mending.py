@@ -112,7 +112,7 @@ class Mending:
         self._find_roots(number, verify)
 
     def leave(self, session: MendingSession) -> None:
-        """Forgets the block of a session that ends or sends another block. What is being stored is still stored."""
+        """Forgets the block of a session that ends or sends another block. A block being stored is still stored."""
         if session is self._session:
             self._end()
 

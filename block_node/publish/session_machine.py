@@ -194,7 +194,7 @@ class SessionMachine:
 
 
 class PublisherState:
-    """What the publish machine knows about one publisher. The session writes `is_held` and `used_s`.
+    """The publish machine's knowledge of one publisher. The session writes `is_held` and `used_s`.
 
     - peer: its protocol and its address, for operators.
     - wants_roots: whether acknowledgements to this publisher list the root hashes of the blocks.

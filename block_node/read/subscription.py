@@ -203,7 +203,7 @@ class SubscribeSession(Worker):
     def stopped(self) -> None:
         self.end(SubscribeStatus.ERROR, "the subscription failed; subscribe again")
 
-    # What the feed calls.
+    # Called by the feed.
 
     def has_room(self) -> bool:
         # An early block comes from the publisher's items; reading continues after its end.

@@ -149,9 +149,9 @@ class KeptChain:
         return self._checkpoint
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Commits what is finished: the blocks, the checkpoint and the writes of the application. After an error
-        nothing is committed, and a later call does it again. Raises BlockStoreError, CheckpointTaken, and whatever a
-        function raised that the application gave to `done`."""
+        """Commits the finished blocks, the checkpoint and the writes of the application. After an error nothing is
+        committed, and a later call does it again. Raises BlockStoreError, CheckpointTaken, and whatever a function
+        raised that the application gave to `done`."""
         # Taken before anything is awaited: other tasks can finish more updates, which the checkpoint does not cover.
         done, writes, released = self._done, self._writes, self._released
         self._writes, self._released, self._unsaved_bytes = [], [], 0

@@ -289,7 +289,7 @@ async def consume(
 
     `wanted`: by block number, the only hash that is accepted for this number.
     `tracked`: the entries of blocks that are wanted. Only the topics that can have them are read.
-    `reorg_timeout_s`: a reorg beyond the threshold is given up if its channel brings nothing for so many seconds.
+    `reorg_timeout_s`: a reorg beyond the threshold is given up if its channel brings nothing for this many seconds.
     `save_interval_s`: the time between saves, in seconds.
     `on_event`: receives the events that are not updates, and a `StreamRemade` for each source that was deleted and made
     again since the checkpoint was saved. Then the iteration begins as without a checkpoint."""
@@ -385,7 +385,7 @@ async def _known(
     were made again, since the consumer cannot begin anew."""
     if checkpoint is None and store is not None:
         checkpoint = await store.load()
-    # The streams of the checkpoint can be gone by now, and others have their names.
+    # The streams of the checkpoint can have been deleted, and made again under the same names.
     created = await transport.created(topics)
     if checkpoint is None:
         return Checkpoint(start=start, created=created)

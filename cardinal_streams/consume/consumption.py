@@ -195,7 +195,7 @@ class Consumption(Generic[M, T]):
         """Begins to read the channel (topic) of the reorg with this common ancestor, where reading stopped earlier."""
         topic = self._channel_of(ancestor)
         source = source_of(topic, 0)
-        # What is before the offset counts as read, also after a restart. Else the channel would never be at its end.
+        # Messages before the offset count as read, also after a restart. Else the channel would never be at its end.
         offset = self._read[source] = self._channel_offsets.find(ancestor) or 0
         self._feeds.open(ancestor, (topic,), {source: offset})
 

@@ -250,7 +250,7 @@ class ChainOrder:
         # During a reorg nothing is weighed, so no other row applies to blocks that are not on the chain.
         if self._reported is not None and batch.hash not in state.chain:
             return BlockStanding.FOLLOWS
-        # What is known already, in memory or by its fate.
+        # A block that is known already, in memory or by its fate.
         if node is not None:
             return BlockStanding.FILLS if node.batch is None else BlockStanding.KNOWN
         if own_fate is Fate.FINAL:

@@ -107,7 +107,7 @@ ConsumerEvent: TypeAlias = (
 
 class Feeds(msgspec.Struct, frozen=True):
     """The feeds whose messages the consumer accepts now: the normal feed, i.e. the application's topics, and reorg
-    channels, by their common ancestors. The I/O code keeps the messages of others that it has read."""
+    channels, by their common ancestors. The I/O code keeps the messages that it has read of other feeds."""
 
     normal: bool
     channels: tuple[bytes, ...]

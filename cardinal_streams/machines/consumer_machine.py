@@ -399,8 +399,8 @@ class ChainConsumer:
                 self._publish(events, out)
             elif isinstance(step, ReorgBlock):
                 self._publish(self._chain.receive(step.batch), out)
-            # A late block of a channel is weighed like any other. Those of a section that lost come back only together,
-            # when they are heavier.
+            # A late block of a channel is weighed like any other. The blocks of a section that lost return only
+            # together, when they are heavier.
             elif isinstance(step, WeighBlock):
                 if self._chain.has_place(step.batch) and not self._reorgs.is_beaten(step):
                     self._publish(self._chain.receive(step.batch), out)

@@ -1,5 +1,5 @@
 """The steps that both consumer machines share when blocks were put off to save memory: parts of checkpoints, and the
-beginning of another reading. The module `reread` recognises what need not be read again."""
+beginning of another reading. The module `reread` recognises messages of finished blocks."""
 
 from __future__ import annotations
 

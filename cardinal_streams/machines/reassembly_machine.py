@@ -14,9 +14,9 @@ last `finished_max` finished blocks are remembered; an older one is returned a s
 
 Memory. Beyond `incomplete_max` blocks or `incomplete_bytes_max` bytes, blocks are put off: dropped, with a note from
 which offsets their messages must be read again (`put_off`). A block is given up after `idle_messages_max` messages of
-others, since a late duplicate can begin a block that never becomes complete; if a new message of it comes nevertheless,
-it is put off. A block that exceeds `incomplete_bytes_max` alone is given up for good, but still counts as incomplete,
-so that a consumer with a higher limit reads it again."""
+other blocks, since a late duplicate can begin a block that never becomes complete; if a new message of it comes
+nevertheless, it is put off. A block that exceeds `incomplete_bytes_max` alone is given up for good, but still counts as
+incomplete, so that a consumer with a higher limit reads it again."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Reassembler:
         return Missing(MissingState.NOTHING if hash_ in self._finished else MissingState.UNKNOWN)
 
     def may_read_again(self, *, at_end: bool) -> bool:
-        """Whether to read again now what was put off or must be recalled. `at_end`: reading on completes no block."""
+        """Whether to read put-off and recalled blocks again now. `at_end`: reading on completes no block."""
         room = self._room_at
         # Recalled blocks wait for a while, so that one reading serves several of them.
         if self._recall_at < math.inf and (at_end or self._messages >= self._recall_at):
@@ -188,7 +188,7 @@ class Reassembler:
         return put_off is None or any(hash_ in put_off or hash_ in self._given_up for hash_ in hashes)
 
     def begin_again(self, sources: Iterable[str]) -> PutOff:
-        """Forgets how far these sources were read, because they are read again. Returns what was put off until now."""
+        """Forgets how far these sources were read, because they are read again. Returns the put-off blocks so far."""
         for source in sources:
             self._high_water.pop(source, None)
         put_off, self.put_off = self.put_off, PutOff(self.limits.finished_max)

@@ -143,8 +143,8 @@ class ReorgProtocol:
         return steps
 
     def read_again(self) -> list[ReorgStep]:
-        """Returns the steps after all readable channels were read to their ends: those with blocks that were put off to
-        save memory are read again."""
+        """Returns the steps after all readable channels were read to their ends: channels with blocks that were put off
+        to save memory are read again."""
         steps: list[ReorgStep] = []
         for hash_ in self.readable():
             channel = self._channels[hash_]

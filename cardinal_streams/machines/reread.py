@@ -44,7 +44,7 @@ class Reread:
         return read
 
     def needed(self, known: Iterable[bytes], is_finished: Callable[[bytes], bool]) -> tuple[bytes, ...]:
-        """Returns the hashes of the blocks in `known`, and of those whose messages must still arrive again."""
+        """Returns the hashes of the blocks in `known`, and of blocks whose messages must still arrive again."""
         to_come = (hash_ for hash_ in self._needed if not is_finished(hash_)) if self.left else ()
         return tuple(sorted({*known, *to_come}))
 

@@ -6,7 +6,7 @@
             await channel.send(blocks)
 
 A Batch message is sent after the transport has stored all other messages of its block, and so proves that the block is
-complete. A block without one, whose producer died, is sent again, and consumers drop the messages that they already
+complete. A block without it, whose producer died, is sent again, and consumers drop the messages that they already
 have. Several producers can send the same chain: each reads the default topic, and skips a block whose Batch is there.
 """
 
@@ -43,8 +43,8 @@ class SubBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainBlock(msgspec.Struct, frozen=True):
-    """A block, and the contents of its sub batches by their ids. Those that the payload announces and that are missing
-    here must be sent by `ChainPublisher.send_sub_batch`."""
+    """A block, and the contents of its sub batches by their ids. Sub batches that the payload announces and that are
+    missing here must be sent by `ChainPublisher.send_sub_batch`."""
 
     payload: Payload
     sub_batches: Mapping[bytes, SubBatch] = {}

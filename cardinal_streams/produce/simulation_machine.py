@@ -1,8 +1,8 @@
 """Simulates producers, from a random seed: blocks, forks and reorgs, as messages that arrive in disorder.
 
 Some messages arrive late, some twice, and some are lost at first and sent again. Every consumer must end with the same
-heaviest chain, in whatever order the messages arrive: all weights differ, no fork is longer than the reorg threshold,
-and every lost message is sent again."""
+heaviest chain, in whatever order the messages arrive: each fork is lighter than the chain and no longer than the reorg
+threshold, and every lost message is sent again."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class StreamTransport:
                     sent.append((publisher, await publisher.push(value, key=key)))
             await _all_confirmed(sent)
         except StreamNotFound:
-            # One of these topics was deleted. The next call makes it again, or finds the one that has its name now.
+            # One of these topics was deleted. The next call makes it again, or finds the new topic of that name.
             self._outdated.update(outgoing.keys() & self._watches.keys())
             raise
 

@@ -1,1 +1,1 @@
-"""The methods of the block services over gRPC, each with what answers its calls."""
+"""The methods of the block services over gRPC, each with the handler of its calls."""

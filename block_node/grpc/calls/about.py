@@ -1,4 +1,4 @@
-"""Health and reflection: what a peer can ask about the door itself."""
+"""Health and reflection: the calls by which a peer asks about the door itself."""
 
 from __future__ import annotations
 

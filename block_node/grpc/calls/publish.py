@@ -107,7 +107,7 @@ class PublishCall(CallHandler):
         others.open[self] = None
         self._runner.join(self)
 
-    # What the connection calls.
+    # Called by the connection.
 
     def may_take(self) -> bool:
         rest = self._rest
@@ -133,7 +133,7 @@ class PublishCall(CallHandler):
         self._is_lost = True
         self._leave()
 
-    # What the door shows.
+    # Read by the door.
 
     @property
     def block_number(self) -> int | None:
@@ -142,7 +142,7 @@ class PublishCall(CallHandler):
     def window_closed_s(self) -> float:
         return self._call.window_closed_s(self._runner.now_s())
 
-    # What the runner and mending call.
+    # Called by the runner and by mending.
 
     @property
     def reachable(self) -> bool:
@@ -194,7 +194,7 @@ class PublishCall(CallHandler):
 
     def _may_wait(self) -> bool:
         """Whether the present request may wait for those of other publishers. All blocks wait for the one that is
-        verified next, so that one does not."""
+        verified next, so its request does not wait."""
         return self._hold(self.block_number != self._machine.blocks.next_to_verify)
 
     def _hold(self, is_held: bool) -> bool:
@@ -245,7 +245,7 @@ class PublishCall(CallHandler):
             raise ProtocolError("the request is of no known kind")
 
     def _take_part(self, rest: ItemSet) -> None:
-        """Hands on the next items. What is left follows after other tasks of the node have run: a large request has a
+        """Hands on the next items. The rest follows after other tasks of the node have run: a large request has a
         million items, or one that is handed on in pieces."""
         limits = self._runner.limits
         begins_set = not rest.is_begun

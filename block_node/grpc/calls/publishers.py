@@ -9,7 +9,7 @@ from block_node.grpc.calls.statistics import COUNTED
 PARTIES_MAX: Final = 10_000
 """More than a network has consensus nodes by far."""
 WINDOWS_MAX: Final = 100
-"""The most parties whose windows are named. Each is a time series of a collector of metrics."""
+"""The most parties whose windows the metrics name. Each party is a time series of a collector."""
 
 
 class DoorPublisher(Protocol):
@@ -49,7 +49,7 @@ class BehindTold:
 
 
 class DoorPublishers:
-    """The publishers of one door. counted: what all its calls count (`COUNTED`).
+    """The publishers of one door. counted: the counters of all its calls (`COUNTED`).
 
     Invariant: `_windows_s` has at most WINDOWS_MAX parties, the one that ended a stream last at the end.
     """

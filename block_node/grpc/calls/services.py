@@ -149,7 +149,7 @@ class GrpcServices:
         self._counted["server_status_details_requests"] += 1
         return UnaryHandler(call, lambda message: write_detail(self.blocks.store, self._read))
 
-    # What the plugin calls.
+    # Called by the plugin.
 
     def go_on(self) -> None:
         for each in list(self._subscriptions):

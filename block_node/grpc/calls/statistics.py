@@ -1,4 +1,4 @@
-"""What the calls about blocks count, by the names of the reference block node where it counts the same.
+"""The counters of the calls about blocks, named as in the reference block node where it has the same ones.
 
 Source of the names: docs/block-node/metrics.md of hiero-ledger/hiero-block-node, at b81bbd119. On its page of metrics
 each begins with `blocknode_`, and a counter ends with `_total`.

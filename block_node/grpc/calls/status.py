@@ -55,7 +55,7 @@ def write_detail(store: ChainStore, read: ReadServices) -> bytes:
 def _next_expected(store: ChainStore, read: ReadServices) -> int:
     number = read.next_expected()
     if number is None:
-        # Publishing has not started yet: what is stored is known all the same.
+        # Publishing has not started yet, but the stored blocks are known.
         last = store.ever_stored.last
         return read.first_block if last is None else last + 1
     return number

@@ -51,7 +51,7 @@ class SubscribeCall(SingleRequest):
         self.origin = origin
         self.feed: BlockFeed | None = None
 
-    # What the connection calls.
+    # Called by the connection.
 
     def answer(self, message: bytes) -> None:
         request = read_message("SubscribeStreamRequest", message)
@@ -84,7 +84,7 @@ class SubscribeCall(SingleRequest):
     def ended(self, reason: str) -> None:
         self._close(None)
 
-    # What the feed calls.
+    # Called by the feed.
 
     def has_room(self) -> bool:
         return not self._is_full
@@ -107,7 +107,7 @@ class SubscribeCall(SingleRequest):
     def feed_ended(self, status: SubscribeStatus, reason: str) -> None:
         self._finish(status, reason)
 
-    # What the services call.
+    # Called by the services.
 
     def tick(self) -> None:
         if self.feed is not None:

@@ -79,7 +79,7 @@ class AskedCall:
             self._handler = None
             self._connection.forget(self._machine)
 
-    # What the connection calls.
+    # Called by the connection.
 
     def may_take(self) -> bool:
         return not self._is_held

@@ -47,14 +47,14 @@ class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendPosition(NamedTuple):
-    """What a stream sends: a block, from its header on. attempt: differs when the same block begins again."""
+    """The block that a stream sends, from its header on. attempt: differs when the same block begins again."""
 
     block_number: int
     attempt: int
 
 
 class Heard(enum.Enum):
-    """What has happened on a stream, with the numbers of its message compared with the position and the buffer."""
+    """An event on a stream: the numbers of its message are compared with the position and the buffer."""
 
     ACKNOWLEDGED = "a block that is not above the position is durable"
     ACKNOWLEDGED_AHEAD = "a block above the position is durable"
@@ -109,7 +109,7 @@ REACTIONS: Final[dict[Heard, Reaction]] = {
     Heard.SKIPPED: Reaction(Move.AFTER),
     Heard.SKIPPED_ELSEWHERE: Reaction(Move.STAY),
     Heard.WANTED: Reaction(Move.TO),
-    # The node must catch up from another one, and reads how far.
+    # The node must catch up from another node. The farewell says how far.
     Heard.WANTED_EARLIER: Reaction(Move.LEAVE, PublisherEndCode.TOO_FAR_BEHIND, CoolDown.BASIC),
     Heard.WANTED_LATER: Reaction(Move.LEAVE, _ERROR, CoolDown.BASIC),
     Heard.BEHIND_SOON: Reaction(Move.STAY),
@@ -142,7 +142,7 @@ class ConsensusMachine:
 
     - blocks: the numbers of the blocks that can be sent, without a gap.
     - acknowledged: the highest block that the node has said is durable. None if there is none.
-    - is_open: whether there is a stream. After a message that ends it, `take_farewell` returns what is said last.
+    - is_open: whether there is a stream. After a message that ends it, `take_farewell` returns the last message.
     - opens_s: when the next stream may be opened. Meaningful while there is none.
     - left: why the last stream was left. None before.
 

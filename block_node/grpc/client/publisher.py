@@ -99,7 +99,7 @@ class ConsensusPublisher:
                 machine.lost(trio.current_time())
                 await self._wait(trio.current_time() + AGAIN_S)
 
-    # What the connection calls.
+    # Called by the connection.
 
     def take(self, message: bytes) -> None:
         now_s, before = trio.current_time(), self.acknowledged

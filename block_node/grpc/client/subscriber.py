@@ -93,7 +93,7 @@ class GrpcSubscription(SubscribeAnswer):
             # The next attempt follows.
             self._call = None
 
-    # What the connection calls.
+    # Called by the connection.
 
     def done(self, status: GrpcStatus, text: str) -> None:
         self._call = None

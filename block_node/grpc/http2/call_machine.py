@@ -1,7 +1,7 @@
 """CallMachine: one gRPC call on one stream of HTTP/2, as the side that answers or the side that asks. No I/O.
 
-The connection machine has the stream's frames and windows; this one knows how far each half of the call is, the bytes
-that wait to be sent, and the message that is arriving.
+The connection machine has the stream's frames and windows; this machine knows how far each half of the call is, the
+bytes that wait to be sent, and the message that is arriving.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class CallRequest(msgspec.Struct, frozen=True):
 
 
 class CallMachine:
-    """One call. reader: the messages of the remote half. reads: whether what the peer sends still means something.
+    """One call. reader: the messages of the remote half. reads: whether bytes from the peer are still used.
 
-    - window_bytes: the window that the remote half has when nothing is under way. window_left_bytes: what is left.
+    - window_bytes: the window that the remote half has when nothing is under way. window_left_bytes: its rest.
     - closed_since_s, closed_s_longest: since when the window is 0, and the longest such time.
     - message_until_s: when the message that is arriving must be complete; message_timed: which one, as
       `MessageReader.begun` counts them.
@@ -137,7 +137,7 @@ class CallMachine:
         self.pending_bytes += sum(map(len, pieces))
 
     def cut(self, bytes_max: int, frame_bytes_max: int) -> bytes | memoryview:
-        """Removes up to `bytes_max` bytes from the front of what is pending, for one frame, or for several of one large
+        """Removes up to `bytes_max` bytes from the front of `pending`, for one frame, or for several of one large
         piece."""
         room_bytes, first_bytes = min(bytes_max, frame_bytes_max), len(self.pending[0])
         if first_bytes >= room_bytes:

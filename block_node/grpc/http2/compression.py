@@ -1,7 +1,7 @@
 """Compresses and decompresses single gRPC messages, with a bound on the memory that a message may take.
 
-A peer can send a frame of a few bytes that stands for gigabytes. So a message whose data grow beyond what real blocks
-do is first measured without being kept, and decompressed again only if it is small enough.
+A peer can send a frame of a few bytes that stands for gigabytes. So a message whose data grow more than those of real
+blocks is first measured without being kept, and decompressed again only if it is small enough.
 """
 
 from __future__ import annotations

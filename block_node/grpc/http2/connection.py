@@ -34,13 +34,13 @@ from block_node.grpc.http2.status import CallRefused, GrpcStatus
 from ockam.log_rate import LogRate
 
 LAST_WORDS_S: Final = 1.0
-"""How long a connection that fails may take to send its GOAWAY, and to read what was under way."""
+"""How long a connection that fails may take to send its GOAWAY, and to read the bytes under way."""
 
 logger = structlog.get_logger(__name__)
 
 
 class DoorCounts:
-    """What all connections of a door count. calls: by the status of their end. closed: connections, by the reason."""
+    """Counters of all connections of a door. calls: by the status of their end. closed: connections, by the reason."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -70,7 +70,7 @@ class ServedCall:
 class GrpcConnection:
     """One connection, from the end of its TLS handshake on. address: `host:port` of the peer, for the log.
 
-    batch: what surrounds all calls of handlers that one read causes. pace: None without limits.
+    batch: the context of all calls of handlers that one read causes. pace: None without limits.
     Invariant: `_served` has each call that is open for its handler.
     """
 
@@ -185,7 +185,7 @@ class GrpcConnection:
                 # Handlers that hand on a large message part by part let other tasks run in between.
                 await trio.lowlevel.checkpoint()
             elif not self._wake.is_set():
-                # What waits for a window must leave in time.
+                # Bytes that wait for a window must leave in time.
                 self._clock_scope.deadline = min(self._clock_scope.deadline, machine.next_tick_s())
                 await self._wake.wait()
             else:
@@ -234,7 +234,7 @@ class GrpcConnection:
                     if event.status is not GrpcStatus.CANCELLED:
                         self._tell_ended(event.call, event.status, event.reason)
                     self._end(event.call.stream_id, event.reason)
-                    # Nobody takes what has come of its messages, so that must not stay in the budget.
+                    # Nobody takes the received bytes of its messages, so they must not stay in the budget.
                     self._machine.stop_reading(event.call)
                 else:
                     self._take_headers(event)
@@ -345,7 +345,7 @@ class GrpcConnection:
         served = self._served.pop(stream_id, None)
         machine = self._machine.calls.get(stream_id) if served is None else served.machine
         if machine is not None:
-            # A handler that ends the call while it is made is that of a publisher, which logs the reason.
+            # Only a publisher's handler ends its call while the handler is being made, and it logs the reason.
             self._finish(machine, status, text, at_once=at_once, is_told=served is None or served.handler.logs_end)
 
     def resume(self, stream_id: int) -> None:

@@ -1,4 +1,4 @@
-"""The interface between a connection and what answers its calls: `CallHandler`, `GrpcCall` and `Route`."""
+"""The interface between a connection and the handlers of its calls: `CallHandler`, `GrpcCall` and `Route`."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class CallRoom(NamedTuple):
 
 
 class CallLost(NamedTuple):
-    """The call is over, and its taker has not ended it. status: what the peer was told, or has done."""
+    """The call is over, and its taker has not ended it. status: CANCELLED, unless this side has ended it."""
 
     call: CallMachine
     reason: str
@@ -213,7 +213,7 @@ class Http2Machine:
         made.local_settings.acknowledge()
         return made
 
-    # What the peer has sent.
+    # Receiving.
 
     def receive(self, data: bytes, now_s: float) -> list[Event]:
         """Takes received bytes. Raises ConnectionFailed, after the GOAWAY that tells the peer why is in `out`."""
@@ -340,7 +340,7 @@ class Http2Machine:
     def _note_goaway(self, event: h2.events.ConnectionTerminated, now_s: float, found: list[Event]) -> None:
         self.peer_leaves = True
 
-    # What the taker of a call does.
+    # Called by the takers of calls.
 
     def begin(self, call: CallMachine, encoding: str) -> None:
         """Sends the headers of an answer at once. encoding: of its compressed messages."""
@@ -392,7 +392,7 @@ class Http2Machine:
     def _end_half(self, call: CallMachine, trailers: Headers) -> None:
         if call.take(CallInput.FINISH):
             call.trailers = trailers
-            # What the peer still sends is not read, unless it is the answer to what this side has asked.
+            # Further bytes of the peer are not read, unless they are the answer to a request of this side.
             if not self._is_client:
                 self.stop_reading(call)
             if not call.pending or call.stream_id not in self._blocked:
@@ -400,7 +400,7 @@ class Http2Machine:
                 self._sending[call.stream_id] = call
 
     def stop_reading(self, call: CallMachine) -> None:
-        """Drops what has arrived for a call, and what will arrive."""
+        """Drops all bytes that have arrived for a call, or will arrive."""
         call.reads = False
         call.reader.close()
 
@@ -437,10 +437,10 @@ class Http2Machine:
         if more_bytes and self._quietly(self._h2.increment_flow_control_window, more_bytes, call.stream_id):
             call.note_window(more_bytes, now_s)
 
-    # What the socket takes.
+    # Sending.
 
     def pump(self, now_s: float) -> list[Event]:
-        """Frames what may be sent, as long as the socket keeps up. Returns which calls have room now."""
+        """Frames the bytes that may be sent, as long as the socket keeps up. Returns which calls have room now."""
         found: list[Event] = []
         while self._sending and self.unsent_bytes < self._limits.unsent_bytes_max:
             stream_id, call = next(iter(self._sending.items()))
@@ -466,7 +466,7 @@ class Http2Machine:
             out.popleft()
 
     def _frame(self, call: CallMachine, now_s: float) -> None:
-        """Frames what one call may send in its turn, and its end."""
+        """Frames the bytes that one call may send in its turn, and its end."""
         stream_id, connection = call.stream_id, self._h2
         stream, frame_bytes_max = connection.streams[stream_id], connection.max_outbound_frame_size
         left_bytes = TURN_BYTES
@@ -554,7 +554,7 @@ class Http2Machine:
         elif call.message_until_s is not None and now_s >= call.message_until_s:
             call.message_until_s, reason = None, "a message was not complete in time"
         elif call.pending and not self._is_client and now_s >= call.moved_s + send_s_max:
-            # What waits for a window that the peer never opens would stay in memory for ever.
+            # Bytes that wait for a window that the peer never opens would stay in memory for ever.
             status, reason = GrpcStatus.RESOURCE_EXHAUSTED, f"the peer took nothing for {send_s_max:g} s"
         else:
             return
@@ -677,4 +677,4 @@ _TAKEN: Final[dict[type[object], Callable[..., None]]] = {
     h2.events.PingAckReceived: Http2Machine._note_ping_answer,
     h2.events.ConnectionTerminated: Http2Machine._note_goaway,
 }
-"""What each event of h2 does. Events that are not listed need nothing: h2 acknowledges settings and PINGs itself."""
+"""The method for each event of h2. Other events need nothing: h2 acknowledges settings and PINGs itself."""

@@ -1,4 +1,4 @@
-"""Http2Limits: the bounds of one gRPC connection, and of what all connections hold together."""
+"""Http2Limits: the bounds of one gRPC connection, and of all connections together."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from block_node.grpc.http2.status import CallRefused, GrpcStatus
 
 PREFIX_BYTES: Final = 5
 FREE_BYTES: Final = 64 * 1024
-"""What came of a smaller message is not counted: the first window of its call bounds it already."""
+"""Fewer received bytes of a message are not counted: the first window of its call bounds them already."""
 MERGED_BYTES: Final = 4 * 1024
 """Smaller pieces are joined as they come: a peer that sends one byte in a frame would else cost 60 bytes for each."""
 
@@ -48,7 +48,7 @@ class DoorBudget:
         self._parties: WeakValueDictionary[str, MessageBudget] = WeakValueDictionary()
 
     def of(self, party: str) -> MessageBudget:
-        """Returns what all connections of a party share. party: its host, or its identity."""
+        """Returns the budget that all connections of a party share. party: its host, or its identity."""
         return self._parties.setdefault(party, MessageBudget(self.bytes_max, self))
 
 
@@ -159,8 +159,8 @@ class MessageReader:
         if self._size_bytes is None and not self._begin():
             return None
         assert self._size_bytes is not None, "a message has begun"
-        # What is there of the message is absorbed, so that its sender may send the rest. A message that comes in one
-        # piece is not copied; the pieces of another one grow in one place, so that it is in memory once.
+        # The received bytes of the message are absorbed, so that its sender may send the rest. A message that comes in
+        # one piece is not copied; other pieces are joined in one place, so that a message is in memory once.
         message, missing_bytes = b"", self.missing_bytes
         while self._chunks and missing_bytes:
             piece = self._take_some(missing_bytes)
