@@ -253,7 +253,7 @@ class BlockNode:
             return
 
     def _last_block(self) -> int | None:
-        """Returns the highest block that was stored, also if its bytes are damaged now: the chain goes on behind it."""
+        """Returns the highest block that was stored, also if its bytes are damaged now: the chain goes on after it."""
         last, newest = self.store.ever_stored.last, self.store.newest
         return last if newest is None else max(newest.number, -1 if last is None else last)
 
@@ -261,7 +261,7 @@ class BlockNode:
         # The blocks were still being read when another node began to serve the chain.
         if self.store.is_closed:
             return
-        # Verification begins behind the durable chain, also after each crash of its worker.
+        # Verification begins after the durable chain, also after each crash of its worker.
         self._node.register(
             [VERIFICATION_ADDRESS], lambda: Verification(self.facility, self.verifier, self.durable_chain)
         )

@@ -131,8 +131,8 @@ class ApplicationText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_application(name: str, text: str) -> Application:
-    """Reads the description of an application in TOML. Raises `ApplicationError`, and `PrefixError` for a bad
-    pattern."""
+    """Reads the description of an application in TOML. Raises `ApplicationError`, `PrefixError` for a bad pattern, and
+    `ResumptionError` for a bad topic."""
     try:
         found = convert(parse_toml(text), ApplicationText)
     except ParseError as error:

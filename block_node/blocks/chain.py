@@ -35,7 +35,7 @@ class BlockResult(msgspec.Struct, frozen=True):
 
     roots: the possible root hashes of the block (one for each hash scheme), the most likely one first. Only one remains
     if a known root hash or a proof decided. Empty if `Level.MERKLE` is off.
-    previous_root, all_blocks_root: of the preceding block and of all earlier blocks, as the footer names them.
+    previous_root, all_blocks_root: the root hashes of the preceding and of all earlier blocks, by the footer.
     size_bytes: the total size of the items, without their length prefixes in the block.
     checked: the levels at which something was checked.
     claims: root hashes of later blocks, as state proofs of this block claim them.

@@ -34,7 +34,7 @@ class WireField(NamedTuple):
 
 
 class WireMethod(NamedTuple):
-    """A method of a service. path: as requests name it."""
+    """A method of a service. path: its path in requests."""
 
     path: str
     request: str
@@ -175,7 +175,7 @@ class ProtoFile:
 
 
 def load_proto(name: str, package: str | None = None) -> ProtoFile:
-    """Reads a file of this program. package: in place of its own, for a service that is served under two names."""
+    """Reads a file of this program. package: replaces its own, for a service that is served under two names."""
     text = (Path(__file__).parent / "proto" / name).read_text()
     if package is not None:
         text = re.sub(r"(?m)^package .*;$", f"package {package};", text)

@@ -43,7 +43,7 @@ class StoredChain(msgspec.Struct, frozen=True):
 
     - available: the blocks that can be read; stored: also those that retention has deleted; damaged: those whose bytes
       are damaged or gone.
-    - blocks, size_bytes, newest: of the available and damaged blocks.
+    - blocks, size_bytes, newest: the number, the size and the newest of the available and damaged blocks.
     - verifier_state: the state that was stored last. Empty if none was stored since `block_index` was built.
     """
 

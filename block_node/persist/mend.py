@@ -60,7 +60,7 @@ def write_again(
     rows = session.execute(_READ, (stream_id, first, place.parts)).fetchall()
     found = {row[0]: row[1:] for row in rows}
     before = session.execute(_TIME_BEFORE, (stream_id, first, 1)).fetchone()
-    # A message must not be newer than those behind it, because messages are searched by time.
+    # A message must not be newer than later messages, because messages are searched by time.
     time_us = time_us if before is None else before[0]
     written = []
     for part, data in enumerate(parts):

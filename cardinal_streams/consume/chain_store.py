@@ -339,7 +339,7 @@ class KeptChain:
         return blocks
 
     def _find_id(self, hash_: bytes) -> str | None:
-        """Returns the id of the block with this hash; of two, that of the one on the chain."""
+        """Returns the id of the block with this hash; if there are two, of the one on the chain."""
         ids = [hash_.hex(), hash_.hex() + MOVED]
         found = [block.block_id for block in self._manager.get(ids) if block is not None]
         if len(found) < 2 or self._held is None:

@@ -281,7 +281,7 @@ class PublishCall(CallHandler):
             self._begun_s = self._runner.now_s()
         self._intake.items(items, piece)
         if is_header and not self._has_acknowledged and self._machine.last_block is not None:
-            # A publisher that begins with old blocks goes on behind this one (facts/grpc_peers.md §2, thread 4).
+            # A publisher that begins with old blocks continues after this one (facts/grpc_peers.md §2, thread 4).
             self._runner.perform()
             self.respond(Acknowledgement(self._machine.last_block))
 

@@ -4,8 +4,8 @@
         await client.publish([OutgoingBlock.from_file(path)])
         async for number, items in client.subscribe(0, 9): ...
 
-It speaks to one node: of the reference, or ours. `block_node.client` is the client of our own protocols, which compares
-blocks by their root hashes; no message of the gRPC protocols names a root hash.
+It speaks to one node: a reference block node, or ours. `block_node.client` is the client of our own protocols, which
+compares blocks by their root hashes; no message of the gRPC protocols names a root hash.
 """
 
 from __future__ import annotations

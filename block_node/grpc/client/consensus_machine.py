@@ -78,7 +78,7 @@ class Heard(enum.Enum):
 
 
 class Move(enum.Enum):
-    """Where a stream goes on. AFTER: behind the block of the message. TO: with that block. ANEW: with its own again."""
+    """Where a stream goes on. AFTER: after the block of the message. TO: with that block. ANEW: with its own again."""
 
     STAY = "stay"
     AFTER = "after"
@@ -233,7 +233,7 @@ class ConsensusMachine:
             self._react(Heard.DAY_OVER, 0, now_s)
 
     def take(self, response: WireMessage, now_s: float) -> None:
-        """Reacts to a `PublishStreamResponse`. One that comes behind the end of its stream is ignored."""
+        """Reacts to a `PublishStreamResponse`. A response after the end of its stream is ignored."""
         if not self.is_open:
             return
         kind = next(iter(response), None)

@@ -68,8 +68,8 @@ class CallWire(Protocol):
 class GrpcCall:
     """One call, as its handler answers it. peer: the other side, as the door describes it.
 
-    encoding: with which large messages of the answer are compressed. may_wait: asked whether the call may wait in the
-    middle of a message while those of all calls take too much; if not, it goes on.
+    encoding: the compression of large messages of the answer. may_wait: asked whether the call may wait in the middle
+    of a message while those of all calls take too much; if not, it goes on.
     """
 
     def __init__(self, wire: CallWire, machine: CallMachine, peer: object, prefers: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class GrpcCall:
         return self._wire.send(self._stream_id, list(pieces))
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, text: str = "") -> None:
-        """Ends the call behind all messages that were sent. Safe to repeat."""
+        """Ends the call after all messages that were sent. Safe to repeat."""
         self._wire.finish(self._stream_id, status, text, at_once=False)
 
     def abort(self, status: GrpcStatus, text: str) -> None:

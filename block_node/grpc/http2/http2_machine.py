@@ -104,7 +104,7 @@ class DrainStage(enum.Enum):
 
 class _FrameStates(H2ConnectionStateMachine):
     """The connection states of h2, without GOAWAY. h2 takes a GOAWAY for the end of the connection, while open calls go
-    on behind it (RFC 9113 §6.8)."""
+    on after it (RFC 9113 §6.8)."""
 
     def process_input(self, input_: ConnectionInputs) -> list[h2.events.Event]:
         if input_ in (ConnectionInputs.SEND_GOAWAY, ConnectionInputs.RECV_GOAWAY):
@@ -343,7 +343,7 @@ class Http2Machine:
     # Called by the takers of calls.
 
     def begin(self, call: CallMachine, encoding: str) -> None:
-        """Sends the headers of an answer at once. encoding: of its compressed messages."""
+        """Sends the headers of an answer at once. encoding: for its compressed messages."""
         headers = [(b":status", b"200"), (b"content-type", CONTENT_TYPE)]
         headers += [(b"grpc-encoding", encoding.encode()), ACCEPTED_HEADER]
         if not call.is_framed:
@@ -375,7 +375,7 @@ class Http2Machine:
         return not call.wants_room
 
     def finish(self, call: CallMachine, status: GrpcStatus, text: str = "", *, at_once: bool = False) -> None:
-        """Ends a call with its status, behind all bytes that wait. at_once: these are dropped. Safe to repeat."""
+        """Ends a call with its status, after all waiting bytes. at_once: these are dropped. Safe to repeat."""
         if at_once:
             call.drop_pending()
         trailers = [(b"grpc-status", str(int(status)).encode())]
@@ -386,7 +386,7 @@ class Http2Machine:
         self._end_half(call, trailers)
 
     def end_half(self, call: CallMachine) -> None:
-        """Ends the half of a side that asks, behind all bytes that wait."""
+        """Ends the half of a side that asks, after all waiting bytes."""
         self._end_half(call, [])
 
     def _end_half(self, call: CallMachine, trailers: Headers) -> None:

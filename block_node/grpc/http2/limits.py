@@ -12,8 +12,8 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
       one h2 copies the unfinished part again at each read.
     - stream_window_bytes: the window of a new call, which is that of HTTP/2 (RFC 9113 §6.5.2): a peer that has not seen
       our settings counts with it. A call that is admitted to a larger one gets it by `GrpcCall.widen`.
-    - connection_window_bytes: of all calls together. It is given back when bytes arrive, so it bounds no memory.
-    - streams_max: the most open calls of a connection. header_bytes_max: of one request, compressed and decompressed.
+    - connection_window_bytes: that of all calls together. It is given back when bytes arrive, so it bounds no memory.
+    - streams_max: the most open calls of a connection. header_bytes_max: the most of one request, also decompressed.
     - unfinished_bytes_max: the received bytes of all incomplete messages on all connections (`DoorBudget`), and as much
       again for all windows beyond the first ones.
     - pending_bytes_max: the bytes that wait for the window of one call; above it, its handler waits for room.

@@ -104,9 +104,9 @@ class MessageBudget:
 
 
 class MessageReader:
-    """The bytes of one direction of a call. encoding: of its compressed messages.
+    """The bytes of one direction of a call. encoding: for its compressed messages.
 
-    bytes_max: of a message, also when it is decompressed. begun: the number of messages whose prefix was taken.
+    bytes_max: the largest message, also decompressed. begun: the number of messages whose prefix was taken.
     may_wait: asked whether the call may wait for the budget. when_room: called when the budget may have room again.
     arriving: called with how many bytes of an unfinished message have come.
 

@@ -40,7 +40,7 @@ class GrpcStatus(enum.IntEnum):
 
 
 class CallRefused(Exception):
-    """The error of a call that ends with another status than OK. text: for `grpc-message`."""
+    """The error of a call that ends with another status than OK. text: the `grpc-message`."""
 
     def __init__(self, status: GrpcStatus, text: str) -> None:
         super().__init__(f"{status.name}: {text}")
