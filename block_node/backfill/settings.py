@@ -50,7 +50,7 @@ class _SourceNode(msgspec.Struct, rename="camel"):
 
 
 def describe_sources(texts: tuple[str, ...]) -> dict[str, str]:
-    """Returns how each source is spoken to, by its name. Raises BackfillSettingsError."""
+    """Returns the protocol of each source in words, by its name. Raises BackfillSettingsError."""
     return {source.name: source.protocol for text in texts for source in _sources_of(text)}
 
 
@@ -123,7 +123,7 @@ def _sources_of(text: str) -> Iterator[SourceSetting]:
 
 def read_sources(path: Path) -> list[SourceSetting]:
     """Reads a file of sources of the reference block node (facts/block_node.md §5.1), which all speak gRPC. Names are
-    written as in its `.proto`, or as protobuf's JSON writes them. The tuning of its client is not needed. Raises
+    written as in its `.proto`, or as protobuf's JSON writes them. Settings for its client are ignored. Raises
     BackfillSettingsError."""
     try:
         nodes = msgspec.json.decode(path.read_bytes())["nodes"]
