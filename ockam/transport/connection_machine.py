@@ -318,7 +318,7 @@ class ConnectionMachine:
         self.writer = FrameWriter(wire)
 
     def renew_origin(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Changes the origin of later messages to the peer's new identity. Returns the earlier `messages` with it."""
+        """Gives later messages an origin with the peer's new identity. Returns the earlier `messages` with it, too."""
         assert self._reader is not None
         assert self.wire is not None
         origin = self._reader.origin = self._origin(self.wire)

@@ -87,7 +87,7 @@ class ConnectionUsage:
 
     @property
     def slows(self) -> bool:
-        """Whether reading may have to wait for a limit of the identity, or refuses what it reads."""
+        """Whether reading may have to wait for a limit of the identity, or the requests are refused."""
         # Either can begin at any time: the rules change, and a token proves another identity.
         return self.usage.is_rated or self.usage.counts_bytes or self.refusal is not None
 

@@ -18,7 +18,7 @@ SECONDS_MIN = 1.0
 
 
 class ConnectedPeer(Protocol):
-    """A connection of a client. identity: what its peer has proved."""
+    """An open connection. identity: what its peer has proved."""
 
     @property
     def identity(self) -> Identity: ...
@@ -67,7 +67,7 @@ class Presence:
 
 
 class Roster:
-    """The open connections of clients, and the traffic of each party since the start. Times are monotonic seconds."""
+    """The open connections but links, and the traffic of each party since the start. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._open: dict[ConnectedPeer, Presence] = {}

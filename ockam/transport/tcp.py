@@ -70,7 +70,7 @@ class TcpTransport:
     limits: time limits; None means the defaults.
     new_id: returns 8 random bytes as hex, for the address of a connection.
     connections_max: the largest number of open connections.
-    memory_bytes_max: the memory limit for all peers together, see `memory`. roster: the connections of clients.
+    memory_bytes_max: the memory limit for all peers together, see `memory`. roster: the open connections.
     tls: the TLS of the peers that connect to this node; None: they connect without TLS.
     outgoing_tls: the TLS of the connections that this node makes.
     authenticator: judges the tokens of the peers that connect to this node; None: they have none.

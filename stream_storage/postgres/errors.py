@@ -28,7 +28,7 @@ _REFUSED_CLASSES = ("42501", "28")
 _CANCELLED_STATE = "57014"
 _LIMIT_CLASSES = ("53",)
 REPLACED_STATE = "22012"
-"""Division by zero. One statement divides, the check that this node is still the one that writes
+"""Division by zero. Only one statement divides: the check that this node is still the one that writes
 (`stream_storage.postgres.ownership`)."""
 
 

@@ -119,7 +119,7 @@ class SqliteLog(StreamRows):
             joins=self._joins,
             assumed_bytes=self._assumed_bytes,
         )
-        # Whoever reads page after page has messages of similar sizes. Rows that do not fit are measured in vain.
+        # The next page mostly has messages of a similar size. Measuring rows that do not fit would be a waste.
         if records:
             self._assumed_bytes = len(records[-1][1])
         # Only at its two ends can a page lack messages without notice: between, the indexes are consecutive.

@@ -42,7 +42,7 @@ class Right(enum.IntFlag):
 NO_RIGHT = Right(0)
 ALL_RIGHTS = Right(8191)
 STREAM_RIGHTS = Right.READ | Right.WRITE | Right.CREATE | Right.DELETE | Right.ADMIN
-"""The rights on a stream. Who has one of them is allowed to know that the stream exists."""
+"""The rights on a stream. An identity with one of them may know that the stream exists."""
 RIGHT_NAMES: dict[str, Right] = {right.name.lower().replace("_", "-"): right for right in Right if right.name}
 """The rights by the names that rules, logs and answers use, for example `block-read`."""
 EVERY_NAME = ""
