@@ -68,7 +68,8 @@ class PublishCall(CallHandler):
 
     Invariant: while `publisher.is_held` is True, no message of the call is taken, and its window is not given back.
     `_rest` has the items of the present request that were not handed on. The size of the request, `_rest_bytes`, counts
-    in `PublishRunner.unread_bytes`.
+    in `PublishRunner.unread_bytes`. `_taken` counts the items that were taken since the last pause, and bytes as items
+    of `slice_bytes_max / slice_items_max` bytes.
     """
 
     logs_end = True
@@ -88,7 +89,7 @@ class PublishCall(CallHandler):
         self._begun_s = 0.0
         self.party = origin.party
         self._rest: ItemSet | None = None
-        self._rest_bytes = 0
+        self._rest_bytes = self._taken = 0
         self._has_half_closed = False
         correlation = call.request.metadata.get(CORRELATION_ID, b"")[:CORRELATION_CHARACTERS_MAX].decode("latin-1")
         self.peer = f"{origin.peer} {correlation}".strip()
@@ -118,7 +119,12 @@ class PublishCall(CallHandler):
             self._hold(False)
         if rest is not None and not self.publisher.is_held:
             self._handle(lambda: self._take_part(rest))
-        return self._rest is None and not self.publisher.is_held
+        may_take = self._rest is None and not self.publisher.is_held
+        if may_take and self._taken >= self._runner.limits.slice_items_max:
+            # Many requests that came together, or compressed, are as much work as a large one.
+            self._pause()
+            return False
+        return may_take
 
     def take(self, message: bytes) -> None:
         self._handle(lambda: self._take(message))
@@ -222,6 +228,8 @@ class PublishCall(CallHandler):
 
     def _take(self, message: bytes) -> None:
         """Handles one message. Raises InvalidPublishRequest, MessageFormatError or ProtocolError for a wrong one."""
+        limits = self._runner.limits
+        self._taken += 1 + len(message) * limits.slice_items_max // limits.slice_bytes_max
         found = find_set(message, PUBLISHED_SET)
         if found is not None:
             # `may_take` hands on the items before it lets the next request come.
@@ -249,15 +257,21 @@ class PublishCall(CallHandler):
         million items, or one that is handed on in pieces."""
         limits = self._runner.limits
         begins_set = not rest.is_begun
-        self._take_items(*rest.take(limits.slice_items_max, limits.slice_bytes_max), begins_set=begins_set)
+        items, piece = rest.take(limits.slice_items_max, limits.slice_bytes_max)
+        self._taken += len(items)
+        self._take_items(items, piece, begins_set=begins_set)
         if self._is_over:
             return
         if rest.left_bytes:
-            self._call.resume()
+            self._pause()
             return
         self._drop_rest()
         if self._has_half_closed:
             self._leave()
+
+    def _pause(self) -> None:
+        self._taken = 0
+        self._call.resume()
 
     def _drop_rest(self) -> None:
         self._runner.unread_bytes -= self._rest_bytes

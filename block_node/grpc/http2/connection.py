@@ -166,7 +166,12 @@ class GrpcConnection:
     async def _write(self) -> None:
         machine = self._machine
         while True:
-            self._pull_resumed()
+            if self._resumed:
+                # Handlers that hand on a large message part by part let other tasks run in between. A call that is
+                # resumed meanwhile waits for the next turn, since `_read` may have handed on a part of it in this one.
+                resumed = list(self._resumed)
+                await trio.lowlevel.checkpoint()
+                self._pull_resumed(resumed)
             found = machine.pump(trio.current_time())
             if found:
                 self._take_events(found)
@@ -181,9 +186,6 @@ class GrpcConnection:
                 self._sent.set()
             elif machine.is_done:
                 return
-            elif self._resumed:
-                # Handlers that hand on a large message part by part let other tasks run in between.
-                await trio.lowlevel.checkpoint()
             elif not self._wake.is_set():
                 # Bytes that wait for a window must leave in time.
                 self._clock_scope.deadline = min(self._clock_scope.deadline, machine.next_tick_s())
@@ -297,13 +299,12 @@ class GrpcConnection:
             except Exception as error:
                 self._counts.lines.log(logger.error, "grpc_call_failed", peer=self.address, exc_info=error)
 
-    def _pull_resumed(self) -> None:
-        if self._resumed:
-            resumed, self._resumed = self._resumed, {}
-            with self._batch():
-                for stream_id in resumed:
-                    self._pull(stream_id)
-            self._note_work()
+    def _pull_resumed(self, resumed: Iterable[int]) -> None:
+        with self._batch():
+            for stream_id in resumed:
+                self._resumed.pop(stream_id, None)
+                self._pull(stream_id)
+        self._note_work()
 
     def _note_failure(self, machine: CallMachine, error: Exception) -> None:
         path = machine.request.path[:200].decode("latin-1")
