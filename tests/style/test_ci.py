@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
 from pathlib import Path
+
+import pytest
 
 from tests.style.tree import ROOT
 
@@ -41,13 +44,21 @@ CLONE = "test in stream-node: "
 ONCE_MORE = "--last-failed --last-failed-no-failures none"
 AGAIN = "test in here: tests/black_box/test_demo.py "
 EXTRAS = "install all"
+RUN_S_MAX = 120
 
 
 class CheckOut:
     """A repository with the script of CI, and stand-ins for what it calls."""
 
     def __init__(
-        self, directory: Path, *, check: str = "echo checked", test: str = TEST, soak: str = "true", venv: str = "true"
+        self,
+        directory: Path,
+        *,
+        check: str = "echo checked",
+        test: str = TEST,
+        soak: str = "true",
+        venv: str = "true",
+        extras: str = "true",
     ) -> None:
         self.root = directory / "here"
         self._bin = directory / "bin"
@@ -58,7 +69,7 @@ class CheckOut:
         for name, text in {
             ".ci/run": (ROOT / ".ci/run").read_text(encoding="utf-8"),
             "check": f"#!/bin/sh\n{check}\n",
-            "tools/spark.sh": 'echo "install $EXTRAS"\n',
+            "tools/spark.sh": f'{extras}\necho "install $EXTRAS"\n',
             "Makefile": f"test:\n\t@{test}\nsmoke:\n\t@echo measured\nsoak:\n\t@{soak}\nvenv:\n\t@{venv}\n"
             "coverage:\n\t@echo covered >&2\n",
         }.items():
@@ -86,7 +97,7 @@ class CheckOut:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=RUN_S_MAX,
         )
         assert list((self.root.parent / "tmp").iterdir()) == [], "the clone was left behind"
         return done
@@ -132,6 +143,24 @@ def test_programs_that_are_not_there_are_asked_of_apt(tmp_path: Path) -> None:
         "apt-get 1 install -y -qq --no-install-recommends "
         "redis-server nats-server prometheus chromium nghttp2-client gcc libc6-dev"
     ]
+
+
+def test_a_download_that_breaks_off_is_tried_again(tmp_path: Path) -> None:
+    """Method: each set-up, and that of the extras, fails at first."""
+    once = "test -e {0} || {{ : >{0}; exit 1; }}"
+    done = CheckOut(tmp_path, venv=once.format("set_up"), extras=once.format("extras")).run()
+    assert (done.returncode, said(done)) == (0, [CLONE, "checked", EXTRAS, AGAIN, "measured"]), done.stderr
+    assert done.stderr.count("ci: once more: ") == 3
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files to another user")
+def test_root_tests_the_checkout_of_another_user(tmp_path: Path) -> None:
+    """Goal: git does not refuse it, neither to the script nor to what that calls."""
+    house = CheckOut(tmp_path, check="git ls-files check")
+    for path in (house.root, *house.root.rglob("*")):
+        os.chown(path, 12345, 12345)
+    done = house.run(NO_SPARK="1")
+    assert (done.returncode, said(done)) == (0, [CLONE, "check", "measured"]), done.stderr
 
 
 def test_coverage_is_measured_after_check(tmp_path: Path) -> None:
@@ -206,6 +235,16 @@ def test_compiled_modules_are_tested_where_there_is_a_c_compiler(tmp_path: Path)
         assert len(compiled) == (name == "used")
 
 
+def test_without_pip_the_compiled_modules_are_not_tested(tmp_path: Path) -> None:
+    """Goal: Debian has Python without pip, and its environments get one all the same."""
+    house = CheckOut(tmp_path)
+    house.stand_in("cc", ":")
+    house.stand_in("python3", 'case "$*" in "-m pip"*) exit 1;; esac')
+    done = house.run()
+    assert done.returncode == 0, done.stderr
+    assert "ci: no C compiler, or no pip: the compiled modules are not tested" in done.stderr
+
+
 def test_tests_begin_within_their_time_and_what_failed_at_any_time(tmp_path: Path) -> None:
     """Goal: CI ends also on a slow machine, and a test that has failed is not skipped in its second try because it is
     late. Method: tests print until when they may begin, at the Unix time 10,000; those with the extras fail once."""
@@ -216,10 +255,10 @@ def test_tests_begin_within_their_time_and_what_failed_at_any_time(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     untils = [line.removeprefix("until ") for line in done.stdout.splitlines() if line.startswith("until ")]
     assert untils[:3] == ["15400", "13000", ""]
-    # A second or two have passed when the soak tests begin.
+    # Some seconds have passed when the soak tests begin: at most as many as the script may take.
     assert len(untils[3:]) == 2
-    assert 11200 <= int(untils[3]) < 11230
-    assert 10600 <= int(untils[4]) < 10630
+    assert 11200 <= int(untils[3]) <= 11200 + RUN_S_MAX
+    assert 10600 <= int(untils[4]) <= 10600 + RUN_S_MAX
 
 
 def test_soak_tests_that_fail_are_tried_once_more(tmp_path: Path) -> None:
@@ -239,7 +278,7 @@ def test_soak_tests_that_fail_are_tried_once_more(tmp_path: Path) -> None:
 def test_a_process_that_the_tests_left_behind_is_told_and_ended(tmp_path: Path) -> None:
     house = CheckOut(tmp_path, test='setsid sleep 1000 >/dev/null 2>&1 & echo $$! >"$$OUT"')
     (house._bin / "setsid").symlink_to(str(shutil.which("setsid")))
-    done = house.run(OUT=str(tmp_path / "pid"), NO_SPARK="1")
+    done = house.run(OUT=str(tmp_path / "pid"), NO_SPARK="1", LEAVE_S_MAX="1")
     assert done.returncode == 1
     assert "ci: left behind:" in done.stderr
     assert "sleep 1000" in done.stderr

@@ -37,7 +37,7 @@ def test_a_run_in_parallel(tmp_path: Path) -> None:
     files are listed. Method: one run of two processes; each test notes in which one it ran."""
     notes, skipped = tmp_path / "notes", tmp_path / "skipped"
     notes.mkdir()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "BEGIN_UNTIL_S"))}
     done = subprocess.run(
         [*(sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-n", "2", "--dist", "loadfile", "tests")],
         cwd=plant(tmp_path, FILES),
