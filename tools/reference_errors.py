@@ -119,9 +119,12 @@ def problems(root: Path = ROOT) -> Iterator[str]:
     errors, told = all_errors(root), remedies(root)
     named = [error.name for error in errors]
     wanted = [error.name for error in errors if not error.is_base and error.name not in INTERNAL]
-    wanted += [f"http.{problem.name}" for problem in http_problems(root) if not problem.error]
+    of_http = http_problems(root)
+    wanted += [f"http.{problem.name}" for problem in of_http if not problem.error]
+    # A problem that stands for an error of our client may have a remedy of its own.
+    allowed = {*wanted, *(f"http.{problem.name}" for problem in of_http)}
     yield from (f"{name} has no remedy in tools/remedies.toml" for name in wanted if name not in told)
-    yield from (f"{name} has a remedy and is no error" for name in told if name not in wanted)
+    yield from (f"{name} has a remedy and is no error" for name in told if name not in allowed)
     yield from (f"{name} is listed as internal and is no error" for name in INTERNAL if name not in named)
     yield from (f"{name} is the name of two errors" for name in sorted({n for n in wanted if wanted.count(n) > 1}))
 
@@ -142,7 +145,7 @@ def errors_page() -> str:
         parts.append("\n".join([f"## {package}", "", "| Error | When it comes | What to do |", "|---|---|---|", *rows]))
     head = ["## HTTP", "", "| Problem | Status | What to do |", "|---|---|---|"]
     rows = [
-        f"| `{name}` | {status} | {_cell(what_to_do[f'stream_client.{error}' if error else f'http.{name}'])} |"
+        f"| `{name}` | {status} | {_cell(what_to_do.get(f'http.{name}') or what_to_do[f'stream_client.{error}'])} |"
         for name, status, error in http_problems()
     ]
     return "\n\n".join([*parts, "\n".join(head + rows)]) + "\n"

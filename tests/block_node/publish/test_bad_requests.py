@@ -28,6 +28,7 @@ from block_node.protocol import (
     PublishStatus,
     StreamEnded,
 )
+from block_node.publish.intake import HEADER_TAG
 from block_node.publish.limits import PublishLimits
 from ockam.actors.address import local
 from ockam.actors.message import Message
@@ -85,6 +86,10 @@ def a_message_that_was_lost(publisher: Publisher) -> None:
     publisher.header(0)
     publisher.sequence += 1
     publisher.items(BLOCK.items[1:])
+
+
+def an_empty_header(publisher: Publisher) -> None:
+    publisher.items([HEADER_TAG + b"\0"])
 
 
 def a_block_of_too_many_items(publisher: Publisher) -> None:
@@ -166,6 +171,7 @@ INVALID, BAD, ERRONEOUS = PublishStatus.INVALID_REQUEST, PublishStatus.BAD_BLOCK
         (an_item_within_an_item, INVALID),
         (a_block_that_ends_within_an_item, INVALID),
         (a_message_that_was_lost, ERRONEOUS),
+        (an_empty_header, ERRONEOUS),
         (a_block_of_too_many_items, INVALID),
         (a_block_of_too_many_bytes, INVALID),
         (an_item_in_pieces_that_is_too_large, INVALID),
