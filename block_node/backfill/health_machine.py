@@ -25,7 +25,7 @@ class SourceStatistics(msgspec.Struct, frozen=True):
     backoff_s: the rest of the pause after a failure. 0 if the source node can be asked now.
     first_block, last_block, ranges: the blocks that the source node claims to have.
     latency_ms: the average time of an answer about the claimed blocks.
-    other_chain: how it shows that the source node has another chain. Empty if nothing shows it.
+    other_chain: the evidence that the source node has another chain. Empty if there is none.
     """
 
     name: str

@@ -81,7 +81,7 @@ class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
 #   disagreements: list<str> }
 class BackfillReport(BackfillAnswer, frozen=True, kw_only=True):
     """The answer of version 2. is_unknown: whether nobody knows which blocks exist. problem: why blocks are missing, or
-    why that is unknown. disagreements: how it shows that source nodes have another chain."""
+    why that is unknown. disagreements: a text for each source node with another chain."""
 
     is_unknown: bool
     problem: str

@@ -283,7 +283,7 @@ class Fetching(Worker):
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
     """Returns the block ranges that a source node claims. The real protocol has the highest unsigned number for an
-    unknown block, so a range above `NUMBER_MAX` is none. Raises ProtocolError for any other invalid range."""
+    unknown block, so a range above `NUMBER_MAX` is left out. Raises ProtocolError for any other invalid range."""
     found = []
     for each in sorted(ranges, key=lambda each: each.first_block):
         if each.first_block > each.last_block:

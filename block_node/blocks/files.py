@@ -76,8 +76,8 @@ def read_pieces(
 
 
 def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
-    """Writes a block file; the suffix decides the compression. Returns the size of the block before it. Raises
-    BlockFileError if the disk fails or the pieces do not form complete items; then nothing is written."""
+    """Writes a block file; the suffix decides the compression. Returns the size of the block without compression.
+    Raises BlockFileError if the disk fails or the pieces do not form complete items; then nothing is written."""
     suffix = _suffix(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:

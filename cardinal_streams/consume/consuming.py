@@ -147,8 +147,8 @@ class Updates(Consumption[ChainConsumer, Update]):
         return 0.0 if self._reorg is None else anyio.current_time() - self._reorg_began_s
 
     def stalled_s(self) -> float:
-        """Returns for how long the chain has lacked the same first block (see `gaps`) although everything was read that
-        the topics have, in seconds; 0 if it lacks none."""
+        """Returns for how many seconds the chain has lacked the same first block (see `gaps`), although all messages of
+        the topics were read; 0 if it lacks none."""
         return 0.0 if self._stall is None else anyio.current_time() - self._stall_began_s
 
     def gaps(self) -> tuple[Gap, ...]:

@@ -119,8 +119,8 @@ class ChainBlocks:
         return [[base, *tree.best_path(node)] for base, node in off_chain]
 
     def join_below(self, lowest: TreeNode, is_applied: bool) -> Iterator[TreeNode]:
-        """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing one, up
-        to a final block. Yields each node that joins. `is_applied`: whether the application has them."""
+        """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing one,
+        until the lowest is final. Yields each node that joins. `is_applied`: whether the application has them."""
         node = lowest
         while node.parent is not None and not self.chain.is_final:
             below = self.tree.find(node.parent)

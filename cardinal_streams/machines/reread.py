@@ -16,8 +16,8 @@ OF_NO_BLOCK = (Reorg, ReorgComplete, ReorgAbandoned, Ping)
 
 
 class Reread:
-    """Recognises repeated messages of finished blocks. Invariant: `left` has the sources that have not reached the
-    offset again up to which they were read before."""
+    """Recognises repeated messages of finished blocks. Invariant: `left` has the sources that were not read again to
+    their earlier ends, with these ends."""
 
     __slots__ = ("_needed", "left")
 

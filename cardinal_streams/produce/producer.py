@@ -99,7 +99,7 @@ class Producer:
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> Outgoing:
         """Returns the messages of a sub batch by topic; an empty dict if its block was skipped. An empty sub batch has
-        a header. Raises `UnknownSubBatch` if the block did not announce it, or if it was sent before."""
+        only a header. Raises `UnknownSubBatch` if the block did not announce it, or if it was sent before."""
         if (hash_, id_) not in self._open:
             raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()}")
         records = self._checked(sub_batch_messages(hash_, id_, deletes, updates or {}))

@@ -80,7 +80,7 @@ class GrpcSource:
 
 
 class OneAnswer:
-    """The answer to a call that has one message. on_done: called with it, or with None and why there is none."""
+    """The answer to a call that has one message. on_done: called with that message, or with None and why."""
 
     def __init__(self, on_done: Callable[[bytes | None, GrpcStatus, str], None]) -> None:
         self._on_done = on_done

@@ -31,7 +31,7 @@ class CallHandler(Protocol):
     logs_end: bool = False
 
     def may_take(self) -> bool:
-        """Whether the handler takes a message now. After False, `GrpcCall.resume` must follow when it takes them."""
+        """Whether the handler takes messages now. After False, `GrpcCall.resume` must follow when it does."""
         ...
 
     def take(self, message: bytes) -> None: ...

@@ -53,7 +53,7 @@ class DoorBudget:
 
 
 class MessageBudget:
-    """The part of one party in a `DoorBudget`; without a `door`, the whole of one.
+    """The part of one party in a `DoorBudget`; without a `door`, a whole one of its own.
 
     Invariant: `held_bytes` is the sum of the messages of `_held`, the eldest of the party first.
     """
