@@ -37,7 +37,7 @@ class CutMessage(msgspec.Struct, frozen=True, gc=False):
 # type CutPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint
 #   messages: list<CutMessage> }
 class CutPage(msgspec.Struct, frozen=True):
-    """The answer to a CutPull. The bounds are those of RichPage."""
+    """The answer to a CutPull. The bounds are those of the stream."""
 
     request_id: bare.UInt
     first_index: bare.UInt

@@ -124,7 +124,7 @@ def cut_tail(session: Session, change: AnyChange, index: int, source_history: Hi
 
 
 def take_history(session: Session, change: AnyChange, source_history: History) -> None:
-    """Drops the entries of the history that the source does not have. The stream has no message of them."""
+    """Drops the entries of the history that the source does not have. The stream has no message of these entries."""
     shared = shared_history(list_history(session, change.stream_id), source_history)
     set_history(session, change.stream_id, shared)
 

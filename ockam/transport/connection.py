@@ -507,8 +507,8 @@ class Connection(Worker):
         """Waits until the mailboxes that have got these messages have room. Two nodes that forward to each other must
         not wait for each other, and a slow peer must not stop everybody whose answers come through its link."""
         for mailbox in full:
-            # What the peer does not take counts for it, and closes its connection when it is too much. A link, which
-            # has open requests, need not wait for that.
+            # Bytes that the peer does not take count for the peer, and too many of them close its connection. A link,
+            # which has open requests, need not wait for that.
             if self.open_requests is not None and mailbox.is_peer:
                 continue
             # What does not fit there is refused (`forward_filter`). Only a sender whose messages can all be refused

@@ -242,7 +242,7 @@ class Authorizer:
         )
         if not allowed:
             self._count(entry, origin)
-        # Requests that need one of several rights only look at things.
+        # A request for which one of several rights is enough changes nothing.
         elif int(demand.rights).bit_count() == 1 and not origin.is_node:
             self.audit.admitted(entry, origin.party)
         return decision
