@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from block_node.blocks.hash_scheme import RootCandidate, names_of
 from block_node.protocol import PublishStatus
 from block_node.protocol_reading import GetStatus, StatusResponse, SubscribeStatus
 from stream_client.errors import ClientError
+
+FINAL: Final = frozenset(
+    {SubscribeStatus.INVALID_REQUEST, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
+)
+"""The statuses of refusals that every node would repeat."""
 
 
 class BlockRefused(ClientError):
@@ -76,6 +83,7 @@ class SubscriptionRefused(ClientError):
 
     def __init__(self, status: SubscribeStatus, reason: str) -> None:
         self.status = status
+        self.retriable = status not in FINAL
         super().__init__(f"the subscription was refused ({status.name}): {reason}")
 
 
@@ -87,6 +95,8 @@ class BlockNotAvailable(ClientError):
 
     def __init__(self, number: int | None, status: GetStatus, node: str, has: StatusResponse | None) -> None:
         self.status = status
+        if status in (GetStatus.NOT_FOUND, GetStatus.ERROR):
+            self.fault, self.retriable = "node", True
         which = "no block is stored" if number is None else f"block {number} is not available"
         super().__init__(f"{which} at {node} ({status.name}): {_why(number, status, has)}")
 

@@ -47,10 +47,6 @@ from stream_client.shell.backoff import Backoff, Reconnect
 SERVICE: Final = "block_subscribe"
 RECEIVED_EVERY: Final = 4
 """How often the received bytes are confirmed within a window, so that the node can send without a pause."""
-FINAL: Final = frozenset(
-    {SubscribeStatus.INVALID_REQUEST, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
-)
-"""The statuses of refusals that every node would repeat."""
 PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer)
 """The errors after which another connection or another node can succeed."""
 
@@ -183,7 +179,7 @@ class Subscription:
         """Fails if no other attempt can help, or if no block arrived for `give_up_s` seconds."""
         waited_s = self._now_s() - self._progress_s
         final = isinstance(problem, SubscriptionRefused) and (
-            problem.status in FINAL
+            not problem.retriable
             or (not self._wait and len(self._clients) == 1 and problem.status is not SubscribeStatus.SUCCESS)
         )
         if final or (self._give_up_s is not None and waited_s >= self._give_up_s):

@@ -97,8 +97,10 @@ async def test_a_block_that_is_not_there_has_a_cause(tmp_path: Path) -> None:
     async def why(number: int) -> str:
         with pytest.raises(BlockNotAvailable) as caught:
             await client.get(number)
+        marks.append((caught.value.fault, caught.value.retriable))
         return str(caught.value)
 
+    marks: list[tuple[str, bool]] = []
     settings = {"block_first": 1, "block_retention_blocks": 6, "block_scan_bytes": 1}
     async with serving(tmp_path, **settings) as (_, client):
         await publish(client, 1)
@@ -109,6 +111,7 @@ async def test_a_block_that_is_not_there_has_a_cause(tmp_path: Path) -> None:
                 await trio.sleep(0.01)
         damage_blocks(tmp_path, 4)
         assert "(NOT_FOUND): its stored bytes are damaged or gone" in await why(4)
+        assert marks[-1] == ("node", True), "it can be mended"
         assert "(NOT_AVAILABLE): it is missing between blocks 3 and 5; " in await why(4)
         assert "(NOT_AVAILABLE): the node has deleted it by its retention" in await why(1)
         assert "(NOT_AVAILABLE): it has not come yet, the latest is block 7; `block subscribe --from 9`" in await why(9)
@@ -308,10 +311,11 @@ async def test_a_subscription_that_no_node_can_serve(tmp_path: Path) -> None:
         async with client.subscribe(5, 4) as received:
             with pytest.raises(SubscriptionRefused) as refused:
                 await anext(received)
-        assert refused.value.status is SubscribeStatus.INVALID_END_BLOCK
+        assert (refused.value.status, refused.value.retriable) == (SubscribeStatus.INVALID_END_BLOCK, False)
         async with client.subscribe(100_000, None, wait=False) as received:
-            with pytest.raises(SubscriptionRefused, match="NOT_AVAILABLE"):
+            with pytest.raises(SubscriptionRefused, match="NOT_AVAILABLE") as refused:
                 await anext(received)
+        assert refused.value.retriable
 
 
 async def test_a_subscriber_may_leave_at_any_block(tmp_path: Path) -> None:
