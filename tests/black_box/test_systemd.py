@@ -47,7 +47,7 @@ def unit(tmp_path: Path) -> Path:
     if not command.exists():
         pytest.skip("needs the installed command stream-node")
     file = tmp_path / UNIT.name
-    file.write_text(UNIT.read_text().replace(COMMAND, str(command)))
+    file.write_text(UNIT.read_text().replace(COMMAND, f'"{command}"'))
     return file
 
 

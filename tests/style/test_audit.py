@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.style.tree import ROOT
+from tests.support.command import python_program
 
 TOOL = ROOT / "tools" / "audit.py"
 CLEAN = {"name": "anyio", "version": "4.16.0", "vulns": []}
@@ -30,7 +31,7 @@ def audit(folder: Path, program: str | None) -> subprocess.CompletedProcess[str]
     """Runs the tool with this text as the program pip-audit, and nothing else on PATH."""
     if program is not None:
         file = folder / "pip-audit"
-        file.write_text(f"#!{sys.executable}\n{program}")
+        file.write_text(python_program(program))
         file.chmod(0o755)
     return subprocess.run(
         # Without site packages, a pip-audit of this environment is not found.
@@ -92,9 +93,17 @@ def test_without_pip_audit_it_fails(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "audit: pip-audit is not installed: `make venv` installs it\n")
 
 
+def test_a_checkout_in_a_folder_with_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the programs that tests write for this Python run there, too."""
+    (tmp_path / "a place").mkdir()
+    (tmp_path / "a place/python").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "a place/python"))
+    assert audit(tmp_path, answering(CLEAN)).returncode == 0
+
+
 def test_a_service_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "pip-audit"
-    file.write_text(f"#!{sys.executable}\nimport sys\nsys.stdin.read()\nimport threading\nthreading.Event().wait()")
+    file.write_text(python_program("import sys\nsys.stdin.read()\nimport threading\nthreading.Event().wait()"))
     file.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     program = f"import sys; sys.path.insert(0, {str(TOOL.parent)!r}); import audit; sys.exit(audit.main((), 0.5))"

@@ -18,6 +18,12 @@ COMMAND = (str(SCRIPT),) if SCRIPT.exists() else (sys.executable, "-m", "stream_
 """The script that an installation makes; in a bare environment, the same as a module."""
 
 
+def python_program(body: str, *options: str) -> str:
+    """The text of an executable file that this Python runs. The first line of a file names no path with a space, so the
+    shell begins; Python takes what the shell reads for a string."""
+    return f"#!/bin/sh\n'''exec' '{sys.executable}' {' '.join(options)} \"$0\" \"$@\"\n' '''\n{body}"
+
+
 class Done(NamedTuple):
     """How a command ended: exit code, and what it wrote."""
 

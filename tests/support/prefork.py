@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 import typer
 
 from stream_node.cli import app
+from tests.support.command import python_program
 
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES_MAX = 1 << 20
@@ -53,8 +54,7 @@ IMPORTS = (
     "stream_node.node.server",
 )
 
-PROGRAM = """#!{python} -IS
-import json, os, signal, socket, sys
+PROGRAM = """import json, os, signal, socket, sys
 asked = socket.socket(socket.AF_UNIX)
 asked.connect({path!r})
 request = json.dumps([{name!r}, sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
@@ -101,7 +101,7 @@ class Prefork:
     def program(self, name: str) -> Path:
         """A program that runs `stream-node`, or `python` with a file."""
         program = self.folder / name
-        program.write_text(PROGRAM.format(python=sys.executable, path=str(self._socket), name=name))
+        program.write_text(python_program(PROGRAM.format(path=str(self._socket), name=name), "-IS"))
         program.chmod(0o755)
         return program
 
