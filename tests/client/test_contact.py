@@ -22,7 +22,7 @@ from ockam.transport.wire_legacy import LEGACY
 from stream_client import NodeUnreachable, NotAStreamNode, RequestTimeout
 from stream_client.core.first_bytes import describe, opens_as_node
 from stream_client.shell import async_shell as async_client
-from stream_client.shell import blocking_shell
+from stream_client.shell import blocking_shell, contact
 from stream_client.shell.contact import identify
 from stream_node.node.process import NodeProcess
 from tests.client.shells import ShellName, Tools, run_in
@@ -53,7 +53,12 @@ def stranger(kind: str) -> AbstractContextManager[str]:
         ("ssh", "it is an SSH server"),
     ],
 )
-def test_what_is_there_instead_is_told(shell: ShellName, framing: str, kind: str, says: str) -> None:
+def test_what_is_there_instead_is_told(
+    shell: ShellName, framing: str, kind: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each server answers or ends the connection, on a busy machine not within half a second.
+    monkeypatch.setattr(contact, "PROBE_S", 20.0)
+
     async def scenario(tools: Tools) -> None:
         async with tools.connect(framing=framing) as client:
             for _ in range(2):
