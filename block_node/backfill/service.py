@@ -93,7 +93,7 @@ class BackfillAnswers(AnsweringWorker):
             persistence_failures=counters.persistence_failures,
             given_up=counters.given_up,
             sources=source_answers(statistics.sources),
-            is_unknown=bool(state.unknown),
+            is_unknown=state.unknown != "",
             disagreements=[f"{each.name}: {each.other_chain}" for each in statistics.sources if each.other_chain],
             problem=f"no block can be stored now: {unstored}" if unstored else statistics.problem,
         )

@@ -83,4 +83,5 @@ def test_a_source_that_is_not_there_is_told(tmp_path: Path, command: CommandLine
 def test_a_node_without_sources_says_so(at_node: CommandLine) -> None:
     assert "no sources" in at_node("block", "backfill", "run").failed(1)
     status = at_node("block", "backfill", "status", "--json").read(promised.BackfillStatus)
-    assert (status.state, status.queue) == ("off", 0)
+    assert (status.state, status.queue, status.missing) == ("off", 0, None), "nobody has looked"
+    assert "\nbackfill_missing_blocks " not in at_node("block", "backfill", "status", "--metrics").text
