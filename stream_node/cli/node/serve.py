@@ -285,7 +285,6 @@ def _relax_garbage_collector() -> None:
 def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_json: bool) -> None:
     """Runs the workers of a node until this process is told to stop. Raises ConfigError, StorageError, CannotListen.
     arguments: the command line, which the workers get too. has_file: whether it names a file of settings."""
-    import structlog
     import trio
 
     from stream_node.fleet.cluster_settings import check_cluster
@@ -293,7 +292,6 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     from stream_node.fleet.worker_directory import check_workers, lock_directory, make_databases
     from stream_node.fleet.worker_place import check_own_addresses
     from stream_node.node.config_sources import check_start
-    from stream_node.node.logs import REPEATED
     from stream_node.node.notify import Notifier
     from stream_node.node.reloading import may_have_files
 
@@ -338,7 +336,6 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
         return end
 
     end = trio.run(run)
-    REPEATED.tell(structlog.get_logger(__name__), is_end=True)
     if end.reason is not None:
         tell(end.reason)
     if end.code:
