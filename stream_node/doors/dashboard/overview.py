@@ -37,6 +37,7 @@ _MORE: dict[TroubleKind, tuple[str, str]] = {
     "publisher_silent": ("publishers are silent", "/streams"),
     "member_silent": ("members are silent", "/cluster"),
     "token_ends": ("tokens end soon, or have ended", "/access"),
+    "block_sources_disagree": ("block sources have another chain", "/blocks"),
     "block_source_failing": ("block sources fail", "/blocks"),
 }
 """The text for the troubles of a kind that are not listed, and their page. The other kinds are about mirrors."""

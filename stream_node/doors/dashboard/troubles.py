@@ -184,6 +184,7 @@ def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble
                 f"The block source {source.name} has another chain: {source.other_chain}",
                 "Find out which chain is right, and remove the wrong source from the settings.",
                 *page,
+                (source.name,),
             )
         if source.failures:
             yield Trouble(

@@ -17,14 +17,16 @@ import trio
 
 from ockam.identity.rules.tokens import create_token
 from stream_client import connect, set_position
+from stream_node.care import trouble
 from stream_node.care.trouble_service import ADDRESS, TROUBLES, TroublesRequest
 from stream_node.doors.dashboard import dashboard, listing, overview, silence, troubles
 from stream_node.node.repeated_events import RepeatedEvents
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.rows import connection_of
+from tests.block_node.backfill.served_blocks import QUICK, chain, source
 from tests.stream_node.doors.dashboard.dashboard_page import get
 from tests.stream_node.doors.http.http_node import http_node
-from tests.support.served import wait_until
+from tests.support.served import PATIENCE_S, wait_until
 
 
 async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
@@ -93,6 +95,32 @@ async def test_troubles_are_counted_whole_and_lists_say_what_they_leave_out(
         stuck = {f"c{number:02}@wide" for number in range(24)} | {"dead@wide"}
         await wait_until(lambda: len(stuck & {each["subject"] for each in written}) >= 20)
         assert {each["kind"] for each in written} == counts.keys()
+
+
+async def test_each_block_source_with_another_chain_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: the log names each block source that has another chain, and the page counts those beyond its list as such.
+    Method: a node with blocks, and one node with other blocks, which is its source under three addresses, one
+    more than are listed here."""
+    monkeypatch.setattr(trouble, "LISTED_MAX", 2)
+    monkeypatch.setattr(dashboard, "INTERVAL_S", 0.05)
+    monkeypatch.setattr(overview, "READ_EVERY_S", 0.05)
+    async with source(tmp_path / "data", chain(4)):
+        pass
+    async with source(tmp_path / "liar", chain(4, seed=1), listen="0.0.0.0:0", insecure=True) as liar:
+        port = liar.address.rpartition(":")[2]
+        names = tuple(f"127.0.0.{number}:{port}" for number in range(1, 4))
+        settings: dict[str, Any] = QUICK | {"backfill_block_node_sources": names}
+        with structlog.testing.capture_logs() as logs:
+            async with http_node(tmp_path, **settings) as node, node.client() as client:
+                with trio.fail_after(PATIENCE_S):
+                    while "1 more block sources have another chain" not in (await get(client, "")).text:
+                        await trio.sleep(0.02)
+
+                def named() -> set[str]:
+                    return {line["subject"] for line in logs if line.get("kind") == "block_sources_disagree"}
+
+                # Those that begin at once are listed and counted as on the page.
+                await wait_until(lambda: len(named() & set(names)) >= 2)
 
 
 async def test_one_look_serves_all_and_only_what_is_listed_gets_texts(
