@@ -112,13 +112,14 @@ def check(
     from ockam.identity.rules.rights import RIGHT_NAMES, Demand
     from ockam.identity.rules.rule_file import load_rules
     from ockam.identity.rules.rules import Rules
-    from stream_node.node.keepers import BLOCK_KEEPERS
+    from stream_node.node.config_sources import load_config
+    from stream_node.node.keepers import keepers_of
 
     if right not in RIGHT_NAMES:
         raise UsageError(f"{right!r} is no right; there are {', '.join(RIGHT_NAMES)}")
     identity = _identity(who)
-    # Built-in rules protect the node's own streams, beside those of the file.
-    made = Rules([*BLOCK_KEEPERS, *load_rules(rules.file()).rules])
+    # Built-in rules protect the node's own streams, beside those of the file. The settings decide which there are.
+    made = Rules([*keepers_of(load_config({}, file=rules.config)), *load_rules(rules.file()).rules])
     decision = made.decide(identity, Demand(RIGHT_NAMES[right], name))
     rule = decision.rule.name if decision.rule is not None else None
     if decision.allowed:

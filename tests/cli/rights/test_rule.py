@@ -45,6 +45,20 @@ def test_what_the_node_keeps_is_checked_too(command: CommandLine, tmp_path: Path
     assert "block node alone" in kept.text
 
 
+def test_what_the_forwarding_service_keeps_is_checked_too(command: CommandLine, tmp_path: Path) -> None:
+    """Claim: the check refuses what a node with these settings refuses. Method: the command, without and
+    with the file of settings that turn the service on."""
+    rules, settings = ("--rules", tmp_path / "access.toml"), tmp_path / "settings.toml"
+    command("rule", "add", "all", "--who", "*", "--may", "all", "--on", "", *rules)
+    settings.write_text(f"access_rules = '{rules[1]}'\nforwarding = true\n")
+    for right in ("write", "create"):
+        assert command("rule", "check", "anonymous", right, "forward/1/a", *rules).code == 0
+        kept = command("rule", "check", "anonymous", right, "forward/1/a", "--config", settings)
+        assert kept.code == 1
+        assert "forwarding service alone" in kept.text
+    assert command("rule", "check", "anonymous", "read", "forward/1/a", "--config", settings).code == 0
+
+
 def test_the_file_of_the_settings_is_used(command: CommandLine, tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text(f"access_rules = '{tmp_path / 'access.toml'}'\n")
