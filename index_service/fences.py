@@ -88,8 +88,7 @@ def copy_positions(
         key = (each.client_id, stream_name, each.partition)
         created_us, generation = each.created_us, each.generation or each.saved_us
         stream = session.log.find_stream(stream_name, each.partition)
-        # A position of the present stream of the source is one of the present stream here, also if its incarnation is
-        # unknown.
+        # A position in the source's present stream, or in one that it does not know, becomes one in our present stream.
         if stream is not None and created_us in (0, created.get(each.partition)):
             created_us = stream.created_us
         session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us, created_us, generation))

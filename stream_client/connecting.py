@@ -1,4 +1,4 @@
-"""`connect`: opens an async client of a node."""
+"""`connect`: opens a client of a node."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from stream_storage.history import ensure_history
 
 
 def append_expected(session: Session, change: AnyChange, request: AppendRequest, now_us: int) -> AppendStatus:
-    """Appends messages if the stream ends at the expected index and has the expected history. Else stores nothing."""
+    """Appends messages if the stream ends at the expected index, has the history that the request names (if any),
+    and is no mirror that follows. Otherwise stores nothing."""
     status = _decide(session, change.stream_id, request)
     if status is not AppendStatus.OK:
         return status

@@ -373,7 +373,7 @@ class ReadLate(StorageError):
 
 
 class OperationFailed(StorageError):
-    """The error of an operation with a bug: its `__cause__` is an exception that no disk or file can cause."""
+    """The error of an operation with a bug, which no disk or file has caused."""
 
 
 def system_error(error: OSError) -> StorageError:

@@ -91,7 +91,7 @@ class Reassembler:
         self._room_at: tuple[float, float] | None = None
         # The blocks that were incomplete when the log was read to its end the last time.
         self._incomplete_before: frozenset[bytes] = frozenset()
-        # The number of messages at which the blocks that were given up, and got a message since, are read again.
+        # After this number of messages, the blocks that got a message after they were given up are read again.
         self._recall_at = math.inf
         # The blocks that are read again. They are not given up, so that each reading of the log completes some.
         self._read_again: RecentMap[bytes, None] = RecentMap(limits.finished_max)
@@ -117,7 +117,7 @@ class Reassembler:
         self._messages += 1
         if offset > self._high_water.get(source, -1):
             self._high_water[source] = offset
-        # 1. Messages of no block pass.
+        # 1. A message that belongs to no block is passed on.
         kind = type(message)
         if kind in _OF_NO_BLOCK:
             return self._pass_on(message)

@@ -15,9 +15,9 @@ A key begins with a prefix byte, and its fields follow without separators:
                                                           puts one on the default topic every 30 s
 
 The application's key can be any bytes. In Python it is a `str`: UTF-8, with each other byte as one of the characters
-U+DC80 to U+DCFF (`surrogateescape`). Reading is strict, and each message has one possible key, but a weight can
-have leading zeros, as the specification allows. An entry of a Batch without a value, count, delete and sub batch is an
-empty value. For numbers of more than 32 bits in a Reorg, the reference producer writes a wrong number."""
+U+DC80 to U+DCFF (`surrogateescape`). Reading is strict: each message has one valid key. But the weight in a Batch may
+have leading zeros, as the specification allows. An entry of a Batch without a value, count, delete and sub batch is
+an empty value. For numbers of more than 32 bits in a Reorg, the reference producer writes a wrong number."""
 
 from __future__ import annotations
 

@@ -71,5 +71,6 @@ class TokenVerdict(NamedTuple):
 
 
 def has_authentication_beyond(route: Route) -> bool:
-    """Whether the node behind the next hop would take a message on this route for an authentication of this node."""
+    """Returns whether the second hop is the authentication service: the next node would take it that this
+    node authenticates itself."""
     return len(route) > 1 and route[1] == NODE_AUTHENTICATE

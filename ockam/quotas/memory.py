@@ -125,7 +125,8 @@ class Holdings:
         self._requesters.pop(watcher, None)
 
     def note_waiting(self, change_bytes: int) -> None:
-        """Adds to the memory of the pulls that a worker delays; negative: subtracts. They are not given up."""
+        """Adds to the memory of the pulls that a worker delays; a negative number subtracts. They are not ended to
+        free memory, as parked pulls are."""
         self._memory.parked_bytes += change_bytes
         self.parked_bytes += change_bytes
         self._sum()

@@ -86,7 +86,8 @@ def _accept_ready(listener: trio.SocketListener) -> Iterator[trio.SocketStream]:
 
 
 def connections_that_fit(connections_max: int) -> int:
-    """Returns how many connections this process can have open: at most `connections_max`, and at least 1."""
+    """Raises the limit of open files of this process as far as it may. Returns how many connections fit: at most
+    `connections_max`, and at least 1."""
     # Without a higher soft limit, the kernel would complete connections above it that the process could never accept.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

@@ -260,7 +260,8 @@ def said_of(run: int, ranges: Iterable[model.IndexRange], plan: model.FilesPlan)
 
 
 def commit_of(said: Mapping[str, Any], operation: str) -> model.Commit | str:
-    """Returns a commit of an export, or the operation of a commit that has no ranges; UPKEEP for the exporter's own."""
+    """Reads a commit from its properties. One without ranges is no export: returns UPKEEP if the exporter made it, and
+    otherwise `operation`."""
     if RANGES_KEY in said:
         return model.Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY]))
     return UPKEEP if UPKEEP_KEY in said else operation

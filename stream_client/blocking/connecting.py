@@ -1,5 +1,5 @@
 # Generated from stream_client/connecting.py by tools/generate_blocking.py; do not edit.
-"""`connect`: opens an async client of a node."""
+"""`connect`: opens a client of a node."""
 
 from __future__ import annotations
 

@@ -177,7 +177,8 @@ class Reader:
         return encoded(RICH_PULL, RichPull(*values))
 
     def _take_part(self, payload: bytes) -> bool:
-        """Stores a part of the page. Returns False for the last part and for a wrong one, which `_answered` gets."""
+        """Stores a part of the page, and returns True. Returns False, and stores nothing, if it is the last part or
+        a wrong one: `_answered` handles those."""
         # A node that sends more than was asked for must not fill the memory of a slow program.
         if self._left < 1 or not has_more(payload):
             return False

@@ -57,7 +57,7 @@ class Backoff:
         return self.is_over(now_s)
 
     def next_delay_s(self) -> float:
-        """Returns the seconds to wait before the next attempt to connect. The following delay will be longer."""
+        """Returns the seconds to wait before the next attempt to connect. Raises the bound of the one after."""
         delay_s = self._delay_s * (0.5 + 0.5 * self._random())
         self._delay_s = min(GROWTH * self._delay_s, self._reconnect.delay_s_max)
         return delay_s

@@ -364,7 +364,8 @@ class WorkerWatch:
         self._worker_side.close()
 
     async def run(self) -> None:
-        """Reads the reports without end. The time begins when the worker reports that it serves."""
+        """Reads the worker's reports until it is cancelled. Kills a worker that has served and then sends no report for
+        `watchdog_s`."""
         reports = trio.socket.from_stdlib_socket(self._reports)
         is_serving = is_reloading = False
         while True:

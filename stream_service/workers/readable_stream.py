@@ -255,4 +255,4 @@ class ReadOnlyStream(ReadableStream):
 
 
 def _keep(identity: tuple[str, int]) -> None:
-    """The `on_removed` of a stream that no client can delete."""
+    """Does nothing: the `on_removed` of a stream that no client can delete."""

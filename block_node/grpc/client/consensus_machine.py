@@ -88,7 +88,7 @@ class Move(enum.Enum):
 
 
 class CoolDown(enum.Enum):
-    """How long a node that was left is left alone."""
+    """How long the client waits before it connects again to a node that it has left."""
 
     NONE = "none"
     BASIC = "basic"

@@ -340,7 +340,7 @@ class Http2Machine:
     def _note_goaway(self, event: h2.events.ConnectionTerminated, now_s: float, found: list[Event]) -> None:
         self.peer_leaves = True
 
-    # Called by the takers of calls.
+    # Called by the code that handles a call.
 
     def begin(self, call: CallMachine, encoding: str) -> None:
         """Sends the headers of an answer at once. encoding: for its compressed messages."""

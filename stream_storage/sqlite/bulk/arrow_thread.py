@@ -51,7 +51,8 @@ class ArrowAnswer(msgspec.Struct, frozen=True):
 
 class ArrowRead(Operation):
     """A bulk read of one stream from index `start` up to, not including, `end`, as one page of Arrow rows, of at most
-    `bytes_max` bytes or one message. `beside`: keys and headers. `answer` is None until the read has succeeded."""
+    `bytes_max` bytes or one message. data, beside, checksum: whether the rows have the data, the keys and headers, and
+    the checksums. `answer` is None until the read has succeeded."""
 
     __slots__ = ("answer", "beside", "bytes_max", "checksum", "data", "end", "start", "stream_id")
 
