@@ -22,10 +22,10 @@ def bench(
         str,
         typer.Argument(
             help="push, many, many-clients, pull, latency, deliver, loads, share, group, deleting, standing, fanout, "
-            "codec, actors, trouble, user-tests, cardinal, block, backfill, grpc, security, http, flood, watching, "
-            "postgres, cluster, export, export-ways, export-start or all; costs (what streams, pages, groups and an "
-            "idle node cost, in half an hour); scale (how cost grows), or a part of it: sizes, streams, clients, "
-            "memory, idle, slow, logs."
+            "codec, actors, trouble, user-tests, large, cardinal, block, backfill, grpc, security, http, flood, "
+            "watching, postgres, cluster, export, export-ways, export-start or all; costs (what streams, pages, groups "
+            "and an idle node cost, in half an hour); scale (how cost grows), or a part of it: sizes, streams, "
+            "clients, memory, idle, slow, logs."
         ),
     ] = "all",
     peer: Annotated[str | None, typer.Option(help="all, or the name of one: measured in turn with us.")] = None,

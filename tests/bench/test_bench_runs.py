@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import typer
 
 from bench import compared, run
 from bench.__main__ import build
@@ -22,7 +23,7 @@ from bench.measure import push_rate
 from bench.own import Own
 from bench.plan import QUICK
 from bench.report import OURS, Report
-from bench.run import PARTS, Options, run_bench
+from bench.run import PARTS, SCALES, Options, run_bench
 from bench.servers.bench_node import BenchNode
 from bench.works import backfill, followers, grpc, grpc_bytes, http, scale
 from bench.works.codec import compare
@@ -199,6 +200,15 @@ def test_what_cannot_be_compared_with_is_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("bench.works.codec.maybe_install", lambda requirement, place: None)
     assert {sample.codec for sample in compare(1, tmp_path, absent)} == {OURS}
     assert absent == ["pybare: pybare==1.3.0 cannot be installed"]
+
+
+def test_the_help_names_every_part_that_can_be_asked_for() -> None:
+    """Claim: the help of `what` names each part, and no other. Method: its lists are compared with PARTS and SCALES."""
+    (what,) = (each for each in typer.main.get_command(build()).params if each.name == "what")
+    parts, costs, scales = getattr(what, "help", "").split("; ")
+    assert {*re.split(", | or ", parts), "scale"} == {*PARTS, "all"}
+    assert costs.startswith("costs (")
+    assert scales.partition("a part of it: ")[2] == ", ".join(SCALES) + "."
 
 
 def test_every_part_can_be_asked_for() -> None:
