@@ -34,27 +34,35 @@ _counter, _gauge = partial(_metric, "counter"), partial(_metric, "gauge")
 class ExporterStatistics(Collector):
     """The metrics of an exporter since its process started. A gauge without a value is left out."""
 
-    runs: int = _counter("runs_total", "Runs that ended, however they did.")
+    runs: int = _counter("runs_total", "Runs that ended, successful or not.")
     idle_runs: int = _counter("idle_runs_total", "Runs that found nothing new.")
     failed_runs: int = _counter(
-        "failed_runs_total", "Runs that failed, or left a stream out; what they took is taken again."
+        "failed_runs_total", "Runs that failed or left a stream out. The next run exports what they did not publish."
     )
-    steps: int = _counter("steps_total", "Steps published. A run publishes what is new in one or more steps.")
-    compactions: int = _counter("compactions_total", "Compactions published.")
-    failed_upkeeps: int = _counter("failed_upkeeps_total", "Compactions, or removals of old files, that failed.")
-    expired: int = _counter("expired_total", "Replaced files, old generations and old snapshots removed.")
-    skipped_starts: int = _counter("skipped_starts_total", "Starts whose time came while the last run went on.")
+    steps: int = _counter("steps_total", "Steps published. A run publishes the new messages in one or more steps.")
+    compactions: int = _counter("compactions_total", "Compactions that merged files.")
+    failed_upkeeps: int = _counter(
+        "failed_upkeeps_total", "Upkeeps that failed. An upkeep compacts files and removes old ones."
+    )
+    expired: int = _counter("expired_total", "Old files and old versions of the table that were removed.")
+    skipped_starts: int = _counter(
+        "skipped_starts_total", "Scheduled starts that were skipped because the previous run was still going on."
+    )
     rows: int = _counter("rows_total", "Rows published.")
-    data_bytes: int = _counter("data_bytes_total", "Bytes of messages' data published.")
+    data_bytes: int = _counter("data_bytes_total", "Bytes of message data published.")
     file_bytes: int = _counter("file_bytes_total", "Bytes of files published.")
     files: int = _counter("files_total", "Files published.")
-    lost: int = _counter("lost_messages_total", "Messages that retention took before they could be exported.")
+    lost: int = _counter("lost_messages_total", "Messages that retention removed before they could be exported.")
     streams_left_out: int = _gauge(
-        "streams_left_out", "Streams that the last run could not export, while it exported others."
+        "streams_left_out", "Streams that the last run left out because they could not be exported."
     )
-    rows_left: int = _gauge("rows_left", "New rows that the last run did not export because its time was over.")
-    last_run_seconds: float = _gauge("last_run_seconds", "How long the last successful run took.", 0.0)
-    last_success_s: float | None = _gauge("last_success_timestamp_seconds", "When the last successful run ended.", None)
+    rows_left: int = _gauge(
+        "rows_left", "New messages that the last run did not export because it reached its time limit."
+    )
+    last_run_seconds: float = _gauge("last_run_seconds", "Duration of the last successful run, in seconds.", 0.0)
+    last_success_s: float | None = _gauge(
+        "last_success_timestamp_seconds", "Time at which the last successful run ended, in seconds since 1970.", None
+    )
 
     def after_step(self, step: ExportStep) -> ExporterStatistics:
         """Returns the metrics after a step was published, even if its run goes on."""
