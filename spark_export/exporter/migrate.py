@@ -162,13 +162,11 @@ def _open_old(
     filesystem: fs.FileSystem,
     root: str,
 ) -> TableLog:
-    """Returns the table. A table of plain Parquet on a store is made a Delta table, still without files."""
+    """Returns the table. For plain Parquet on a store, that is the Delta table which `adopt` makes of its files."""
     if old.format == "parquet" and not place.is_local:
         from spark_export.tables.delta import DeltaLog
 
-        log: TableLog = DeltaLog(place, options, whole=True)
-        log.create(ROWS)
-        return log
+        return DeltaLog(place, options, whole=True)
     if old.format == "iceberg" and catalog is None:
         for name in ("catalog.json", "_export/catalog.json"):
             try:

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from ockam.files.durable_files import make_folder
 from spark_export.tables import log, model
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
-from spark_export.tables.columns import DATE, fitting, without
+from spark_export.tables.columns import DATE, ROWS, fitting, without
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableDamaged, TableRefused
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import count_only, statistics
@@ -153,23 +153,24 @@ class DeltaLog(log.TableLog):
             )
 
     def has_old_run(self, old_id: str, run: int) -> bool:
-        return (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run
+        return self.exists() and (self._open().transaction_version(f"stream-node-export-{old_id}") or 0) >= run
 
     def adopt(self, old_id: str, runs: log.OldRuns, positions: model.Positions) -> None:
-        table, actions = self._open(), []
-        if RUN in self._load_applications(table):
+        if self.exists() and RUN in self._load_applications(self._open()):
             return
+        actions = []
         if self.address == str(self.place):
-            # The table is new, and gets the files of a table of plain Parquet.
+            # The table is made now, and gets the files of a table of plain Parquet.
             for run, (_, files) in runs.items():
                 for each in files:
                     path = f"data/run={run:06d}/{each.path}"
                     with self._filesystem.open_input_file(f"{self._root}/{path}") as opened:
                         stats = statistics(pq.ParquetFile(opened).metadata)
                     actions.append(_add(replace(each, path=path, stats=stats), time.time_ns() // 1_000_000))
+            self.create(ROWS)
         applications = [Transaction(_application(of), position.end) for of, position in positions.items()]
         self._transact(
-            table, actions, [Transaction(RUN, max(runs, default=0)), *applications], {log.UPKEEP_KEY: "migrate"}
+            self._open(), actions, [Transaction(RUN, max(runs, default=0)), *applications], {log.UPKEEP_KEY: "migrate"}
         )
 
     def commits(self) -> list[model.Commit | str]:
@@ -330,7 +331,7 @@ class DeltaLog(log.TableLog):
                 raise TableRefused(f"the table {self.address} has the property {name}: {reason}")
         positions, forgotten = {}, dict[str, dict[str, int]]()
         applications = self._load_applications(table)
-        if RUN not in applications and any(name.startswith(EARLIER) for name in applications):
+        if RUN not in applications and (any(name.startswith(EARLIER) for name in applications) or self._has_mark()):
             raise EarlierVersion(self.address)
         for name, (number, time_ms) in applications.items():
             kind, *parts = name.split("/")
@@ -341,6 +342,11 @@ class DeltaLog(log.TableLog):
                 forgotten.setdefault(unquote(parts[0]), {})[parts[1]] = number
         run = applications.get(RUN, (0, 0))[0]
         return model.TableState(table.version(), run, positions, forgotten)
+
+    def _has_mark(self) -> bool:
+        """Returns whether the table stands beside plain Parquet of an earlier version: a `migrate` ended early."""
+        with store_errors(self.address):
+            return bool(self._filesystem.get_file_info(f"{self._root}/{log.EARLIER_MARK}").is_file)
 
     def _load_applications(self, table: DeltaTable) -> Mapping[str, tuple[int, int]]:
         """Returns the version and the time (milliseconds) of each application id in the log.

@@ -35,6 +35,8 @@ UPKEEP_KEY, UPKEEP = "stream-node.upkeep", "UPKEEP"
 """The key that an exporter's commit without ranges, such as a compaction, has in the log, and its operation."""
 DESCRIPTION = "Messages of stream-node, one row each: stream, partition, era and index name one message."
 """The description of a table that an exporter has made."""
+EARLIER_MARK = "_export/table.json"
+"""A file of earlier versions beside a table on a store. It stays after `migrate`."""
 SMALL_BYTES = 64 * 1024 * 1024
 """Compaction merges files smaller than this size, in bytes: half of a full file."""
 ORPHANS_S = 24 * 3600

@@ -11,12 +11,10 @@ from pyarrow.fs import FileSelector
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.errors import EarlierVersion, TableRefused
 from spark_export.tables.filesystem import open_filesystem, store_errors
-from spark_export.tables.log import TableLog
+from spark_export.tables.log import EARLIER_MARK, TableLog
 
 CATALOG_FILE = "catalog.sqlite"
 FORMATS: Final = ("parquet", "delta", "iceberg")
-EARLIER_MARK = "_export/table.json"
-"""A file of earlier versions beside a table on a store."""
 URL_SIGNS: Final = frozenset("?#%")
 """Signs in the path of a folder that deltalake and pyiceberg decode as in a URL: they would write elsewhere or fail."""
 

@@ -6,9 +6,13 @@ database of their node, which `tests/spark_export/exporter/test_migrate.py` uses
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import tarfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,13 +23,69 @@ pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 
 from pyarrow import fs
 
+from spark_export.exporter.history import ExportHistory
+from spark_export.exporter.job import open_log
+from spark_export.exporter.migrate import migrate
 from spark_export.exporter.node_side import Selection
+from spark_export.tables.address import parse_place
+from spark_export.tables.columns import ROWS
+from spark_export.tables.delta import DeltaLog
+from spark_export.tables.errors import EarlierVersion, TableRefused
 from stream_node.node.process import NodeProcess
 from tests.cli.promised import promised
 from tests.spark_export.exporter.export_world import COLUMNS, Row, read_delta, rows_of
 from tests.spark_export.exporter.test_migrate import STREAMS, VECTORS, unpack
 from tests.spark_export.store.store_world import StoreWorld
 from tests.support.s3_server import CREDENTIALS, S3Server
+
+
+def fill(bucket: fs.FileSystem, was: str) -> None:
+    """Puts the export of an earlier version into a bucket."""
+    with tarfile.open(VECTORS / f"earlier_store_{was}.tar.gz") as archive:
+        for each in archive:
+            file = archive.extractfile(each)
+            assert file is not None
+            with bucket.open_output_stream(each.name) as stream:
+                stream.write(file.read())
+
+
+def test_a_migration_that_ends_early_lets_nothing_be_exported_again(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: after a migration of plain Parquet that failed, a run is refused as before, and migrating again succeeds.
+
+    Method: a ledger without one of the runs in the table, which is refused; then the empty Delta table that a kill
+    between its creation and the first commit leaves, beside the whole ledger.
+    """
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    bucket = fs.SubTreeFileSystem(
+        s3_server.make_bucket("earlier-refused"),
+        fs.S3FileSystem(scheme="http", endpoint_override=s3_server.address),
+    )
+    fill(bucket, "parquet")
+    place, options = parse_place("s3://earlier-refused/a/lake"), {"endpoint": s3_server.endpoint}
+    given: Any = (place, options, None, ExportHistory(tmp_path / "history.sqlite"))
+    ledger, stored = tmp_path / "ledger.sqlite", "a/lake/_export/ledger.sqlite"
+    with bucket.open_input_stream(stored) as file:
+        whole = file.read()
+    ledger.write_bytes(whole)
+    with closing(sqlite3.connect(ledger)) as connection:
+        connection.execute("DELETE FROM ranges WHERE run_id = 3")
+        connection.commit()
+    with bucket.open_output_stream(stored) as file:
+        file.write(ledger.read_bytes())
+    before = {each.path for each in bucket.get_file_info(fs.FileSelector("a/lake", recursive=True))}
+    with pytest.raises(TableRefused, match="has not the rows of its ledger"):
+        asyncio.run(migrate(*given))
+    assert {each.path for each in bucket.get_file_info(fs.FileSelector("a/lake", recursive=True))} == before
+    with bucket.open_output_stream(stored) as file:
+        file.write(whole)
+    DeltaLog(place, options, whole=True).create(ROWS)
+    with pytest.raises(EarlierVersion, match="stream-node export migrate"):
+        open_log(place, store_options=options).load()
+    assert asyncio.run(migrate(*given))["rows"] == 39
+    assert open_log(place, store_options=options).load().run == 3
 
 
 @pytest.mark.parametrize(("was", "table"), [("delta", "/messages"), ("parquet", "")])
@@ -41,12 +101,7 @@ def test_an_earlier_export_on_a_store_goes_on(
         bucket = fs.SubTreeFileSystem(
             f"earlier-{was}", fs.S3FileSystem(scheme="http", endpoint_override=s3_server.address)
         )
-        with tarfile.open(VECTORS / f"earlier_store_{was}.tar.gz") as archive:
-            for each in archive:
-                file = archive.extractfile(each)
-                assert file is not None
-                with bucket.open_output_stream(each.name) as stream:
-                    stream.write(file.read())
+        fill(bucket, was)
 
         def rows() -> list[Row]:
             options = {"AWS_ENDPOINT_URL": s3_server.endpoint, "AWS_ALLOW_HTTP": "true", **CREDENTIALS}
