@@ -102,7 +102,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             return re.compile(pattern)
-    except re.error as error:
+    # Python has errors of its own for a repetition by more than 2**32 and for thousands of open brackets.
+    except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise PrefixError(f"the prefix {pattern!r} is no regular expression: {error}") from error
 
 

@@ -136,7 +136,10 @@ def test_a_pattern_that_python_warns_of_gives_no_warning() -> None:
     assert "[a/1" in Tracked(("[[]a/", "[a&&b]/"))
 
 
-@pytest.mark.parametrize("pattern", ["", "x*", "(a/", "a|", "[[:alpha:]]/", "x[0[:^digit:]]"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["", "x*", "(a/", "a|", "[[:alpha:]]/", "x[0[:^digit:]]", "x{99999999999}", pytest.param("(" * 5_000, id="deep")],
+)
 def test_patterns_that_cannot_work_are_refused(pattern: str) -> None:
     with pytest.raises(PrefixError):
         TopicMap({pattern: "t"})
