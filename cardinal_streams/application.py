@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from cardinal_streams.errors import ApplicationError
+from cardinal_streams.errors import ApplicationError, ResumptionError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TopicMap, Tracked, can_meet, compile_pattern
@@ -46,7 +46,7 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class Application:
     """The prefixes, topics and schemas of one application. The first pattern that matches a key is used. Raises
-    `PrefixError`, `ResumptionError` (a topic) and `ApplicationError` for invalid arguments."""
+    `PrefixError` and `ApplicationError` for invalid arguments."""
 
     def __init__(
         self,
@@ -69,7 +69,10 @@ class Application:
         self.topic_of = topic_of
         self.topics = tuple(dict.fromkeys((default_topic, *topic_of.values())))
         for topic in self.topics:
-            source_of(topic, 0)
+            try:
+                source_of(topic, 0)
+            except ResumptionError as error:
+                raise ApplicationError(f"topic {topic!r} is empty, or contains ';' or '='") from error
         self._rules = [(compile_pattern(prefix.pattern), prefix) for prefix in prefixes]
 
     def producer(self) -> Producer:
@@ -131,8 +134,7 @@ class ApplicationText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_application(name: str, text: str) -> Application:
-    """Reads the description of an application in TOML. Raises `ApplicationError`, `PrefixError` for a bad pattern, and
-    `ResumptionError` for a bad topic."""
+    """Reads the description of an application in TOML. Raises `ApplicationError`; `PrefixError` for a bad pattern."""
     try:
         found = convert(parse_toml(text), ApplicationText)
     except ParseError as error:

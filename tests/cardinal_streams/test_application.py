@@ -61,7 +61,7 @@ class TestApplication:
             Application("a", "t", (Prefix(pattern="("),))
         with pytest.raises(ApplicationError, match="threshold is -1"):
             Application("a", "t", reorg_threshold=-1)
-        with pytest.raises(ValueError, match="cannot be named"):
+        with pytest.raises(ApplicationError, match="topic 't;x' is empty, or contains"):
             Application("a", "t;x")
 
 
