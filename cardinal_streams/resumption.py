@@ -45,4 +45,5 @@ def parse_token(token: str) -> dict[str, int]:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+    # `int` refuses numbers with thousands of digits; no 64-bit number has more than 20.
+    return text.isascii() and text.isdigit() and len(text) <= 20

@@ -45,6 +45,7 @@ def test_it_comes_back(checkpoint: Checkpoint) -> None:
         {"version": 2},
         {"position": "a=1"},
         {"history": "a:0"},
+        {"history": "a:0=" + "1" * 5_000},
         {"start": {"hash": "0x00", "number": 1, "weight": "0x1"}},
         {"start": {"hash": "0x" + "0" * 64, "number": -1, "weight": "0x1"}},
         {"start": {"hash": "0x" + "0" * 64, "number": 1, "weight": "0x" + "1" * 65}},

@@ -48,6 +48,13 @@ def test_what_is_no_token(token: str) -> None:
         parse_token(token)
 
 
+@pytest.mark.parametrize("token", ["t:0=" + "1" * 5_000, "t:" + "1" * 5_000 + "=1"])
+def test_a_number_that_python_does_not_convert_is_no_token(token: str) -> None:
+    """Claim: digits by the thousand are refused like any other text. Method: more of them than `int` takes."""
+    with pytest.raises(ResumptionError):
+        parse_token(token)
+
+
 @pytest.mark.parametrize(("topic", "partition"), [("", 0), ("a;b", 0), ("a=b", 0), ("a", -1)])
 def test_what_cannot_be_named(topic: str, partition: int) -> None:
     with pytest.raises(ResumptionError):
