@@ -198,7 +198,8 @@ class AskingConnection(GrpcConnection):
             event.call.reader.encoding = encoding if encoding in ACCEPTED else IDENTITY
         if b"grpc-status" in headers:
             text = headers[b"grpc-status"]
-            known = text.isdigit() and int(text) in GrpcStatus.__members__.values()
+            # `int` refuses numbers with thousands of digits.
+            known = len(text) <= 2 and text.isdigit() and int(text) in GrpcStatus.__members__.values()
             asked.status = GrpcStatus(int(text)) if known else GrpcStatus.UNKNOWN
             asked.text = decode_message(headers.get(b"grpc-message", b""))
         elif http_status != b"200":

@@ -74,6 +74,26 @@ async def test_a_connection_that_takes_no_more_calls_ends_after_its_last_one() -
         nursery.cancel_scope.cancel()
 
 
+async def test_a_status_of_thousands_of_digits_ends_its_call_alone() -> None:
+    """Claim: an unreadable grpc-status is UNKNOWN, and the other calls of the connection go on. Method: a status with
+    more digits than `int` takes, while headers may have 8 KiB."""
+    async with opened_door() as door, trio.open_nursery() as nursery:
+        channel = GrpcChannel(Node(nursery), door.address)
+        connection = await connected(channel)
+        connection.ask(b"/test.Test/hold", answer := Answer(), b"x")
+        await wait_until(lambda: bool(door.handlers))
+        machine = door.connections[-1]._machine
+        [call] = machine.calls.values()
+        machine._end_half(call, [(b"grpc-status", b"1" * 5_000)])
+        door.connections[-1]._note_work()
+        await wait_until(lambda: answer.status is not None)
+        assert answer.status is GrpcStatus.UNKNOWN
+        connection.ask(b"/test.Test/echo", answer := Answer(), b"y")
+        await wait_until(lambda: answer.status is not None)
+        assert (answer.messages, answer.status) == ([b"y"], GrpcStatus.OK)
+        nursery.cancel_scope.cancel()
+
+
 async def test_each_goaway_leaves_one_connection() -> None:
     """Claim: when each connection is left at once by the other side, only the last one is open."""
     async with opened_door() as door, trio.open_nursery() as nursery:
