@@ -177,10 +177,11 @@ class CommitTable:
         return rows
 
     def select_page(self, connection: sqlite3.Connection, block_id: str, below_max: int) -> list[Row]:
-        """Returns the row of a block, and the rows of up to `below_max` blocks below it, newest first."""
+        """Returns the row of a block, and the rows of up to `below_max` blocks below it, newest first. No row is
+        checked."""
         rows = self.select(connection, (block_id,))
         for row in rows[:1]:
-            below = connection.execute(NEWEST_BELOW, (self._store_name, block_of(row).number, below_max))
+            below = connection.execute(NEWEST_BELOW, (self._store_name, row[0], below_max))
             rows += self.select(connection, [each for _, each in below])
         return rows
 

@@ -43,6 +43,22 @@ async def test_a_manager_in_a_thread_of_a_node(runner: Runner) -> None:
     assert runner.statistics().operations == 4
 
 
+async def test_a_damaged_block_fails_no_operation_of_the_node(runner: Runner) -> None:
+    """Claim: a walk that comes to a damaged block raises BlockStoreError, and the reading thread has no failure.
+    Method: the data of the second block is changed in the table, and a store without a cache walks down to it."""
+    transactions = runner_transactions(runner)
+
+    def walk() -> None:
+        CommitStore(transactions).put(chain("A B C"))
+        transactions.write(lambda c: c.execute("UPDATE commit_blocks SET data = x'00' WHERE block_id = 'B'") and None)
+        store = CommitStore(transactions)
+        assert ids(store.get("C")) == "C"
+        with pytest.raises(BlockStoreError, match=r"^block B in the commit store is damaged"):
+            store.get("B")
+
+    await trio.to_thread.run_sync(walk)
+
+
 def test_a_refused_put_does_not_undo_its_neighbours(tmp_path: Path) -> None:
     """An append and two puts share a transaction. That one put is refused is its answer, and no failure."""
     database = Database.open(tmp_path)
