@@ -22,7 +22,7 @@ import msgspec
 
 from ockam.identity.rules.audit_lines import Entry
 
-_SEAL: Final = re.compile(rb',"seal":"(\w+):(\d+):(\^?)([0-9a-f]{8}):([0-9a-f]{8})"\}\Z')
+_SEAL: Final = re.compile(rb',"seal":"(\w+):(\d{1,20}):(\^?)([0-9a-f]{8}):([0-9a-f]{8})"\}\Z')
 _WHOLE: Final = re.compile(rb',"seal":"\w+:\d+:\^?[0-9a-f]{8}:.{9}')
 """A seal that lacks at most its last byte, the brace, whatever the checksum is."""
 _BEGIN: Final = b'{"time":'

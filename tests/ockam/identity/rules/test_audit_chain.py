@@ -12,6 +12,7 @@ import json
 import re
 import resource
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -232,3 +233,13 @@ def test_a_file_that_was_moved_away_while_the_node_was_stopped_begins_anew(tmp_p
 def test_a_log_that_is_no_file_is_written_and_not_examined() -> None:
     write(Path("/dev/null"), "one")
     assert audit_files(Path("/dev/null")) == audit_files(Path("/nowhere/audit.jsonl")) == []
+
+
+def test_a_seal_with_a_number_that_nobody_wrote_is_a_changed_line(file: Path) -> None:
+    """Claim: somebody who forges a line cannot make the check of the log fail, nor the start of a node. Method: a
+    number with more digits than `int` takes, under its correct checksum."""
+    head = b'{"time":"9","seal":"w00:%s:00000000:' % (b"1" * 5_000)
+    with file.open("ab") as opened:
+        opened.write(b'%s%08x"}\n' % (head, crc32(head)))
+    assert examined(file).problems == [f"{file}, line 12: it is not what was written"]
+    write(file, "more")
