@@ -70,8 +70,9 @@ class CheckOut:
             ".ci/run": (ROOT / ".ci/run").read_text(encoding="utf-8"),
             "check": f"#!/bin/sh\n{check}\n",
             "tools/spark.sh": f'{extras}\necho "install $EXTRAS"\n',
-            "Makefile": f"test:\n\t@{test}\nsmoke:\n\t@echo measured\nsoak:\n\t@{soak}\nvenv:\n\t@{venv}\n"
-            "coverage:\n\t@echo covered >&2\n",
+            # With --version, no test runs.
+            "Makefile": f"test:\n\t@case '$(ARGS)' in --version) {venv};; *) {test};; esac\nsmoke:\n\t@echo measured\n"
+            f"soak:\n\t@{soak}\nvenv:\n\t@{venv}\ncoverage:\n\t@echo covered >&2\n",
         }.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text(text, encoding="utf-8")
@@ -109,10 +110,12 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_a_fresh_clone_is_tested_before_anything_is_installed(tmp_path: Path) -> None:
-    """Goal: the second run is of what was skipped in the first. Method: the list is printed where it is used."""
+    """Goal: `make test` sets up the clone, and the second run is of what was skipped in the first. Method: the set-up
+    says which target calls it; the list is printed where it is used."""
     show = f"{TEST}; cat $(patsubst @%,%,$(filter @%,$(ARGS))) </dev/null"
-    done = CheckOut(tmp_path, test=show).run()
+    done = CheckOut(tmp_path, test=show, venv='echo "make $@ sets up" >&2').run()
     assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("make test sets up\n")
     assert said(done) == [CLONE, "checked", EXTRAS, AGAIN, "tests/test_x.py", "measured"]
 
 

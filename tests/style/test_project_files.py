@@ -19,11 +19,11 @@ from tools.generate_blocking import MODULES
 from tools.reference import PAGES
 
 COMMAND = re.compile(
-    r"^\s*(?:\w+=\S+ )?(?P<command>\./check|make(?: -s)?(?: -C \"\$\w+\")? (?P<target>\w+))", re.MULTILINE
+    r"^\s*(?:\w+=\S+ )?(?:download )?(?P<command>\./check|make(?: -s)?(?: -C \"\$\w+\")? (?P<target>\w+))", re.MULTILINE
 )
 OF_CI_ONLY = {
     "soak": "half an hour of tests that kill processes",
-    "venv": "sets up before the compiled modules are tested",
+    "venv": "sets up again if a download breaks off",
 }
 """Targets that only `.ci/run` has, and why."""
 DEMO = "tests/black_box/test_demo.py"
@@ -56,6 +56,7 @@ def test_the_workflow_runs_the_commands_of_ci() -> None:
         ("make -s smoke\n./check\n", {"make smoke", "./check"}),
         ('    make -s -C "$folder" test VENV=.venv && return\n', {"make test"}),
         ("    X=$(y) make -s soak ARGS=1\n", set()),
+        ("    download make -s docs VENV=.venv\n", {"make docs"}),
         (f"# 2. ./check; make lint\n{DEMO}\n", {"make demo"}),
     ],
 )
