@@ -148,7 +148,9 @@ class SparkExporter(Exporter):
 
         querying = asyncio.create_task(asyncio.to_thread(self._query, planned, take))
         try:
-            await asyncio.shield(querying)
+            # `wait` lets no cancellation reach the query. From Python 3.14 on, `shield` would log the query's error.
+            await asyncio.wait([querying])
+            querying.result()
         except asyncio.CancelledError:
             # A commit that has begun is completed; a micro-batch that is being written is abandoned.
             self._stopping.set()

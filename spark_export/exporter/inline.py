@@ -63,12 +63,14 @@ class TaskThreads:
 
         workers = [_in_thread(work) for _ in range(min(self.parallelism, len(tasks)))]
         all_done = asyncio.gather(*workers)
+        # After a cancellation nobody takes the errors of the threads, which asyncio would log.
+        all_done.add_done_callback(lambda ended: ended.exception())
         try:
-            await asyncio.shield(all_done)
+            # Like `shield`, `wait` does not cancel the workers. But from Python 3.14 on, `shield` logs their errors.
+            await asyncio.wait([all_done])
+            all_done.result()
         except BaseException:
             stop.set()
-            # After a cancellation nobody takes the errors of the threads, which asyncio would log.
-            all_done.add_done_callback(lambda ended: ended.exception())
             await asyncio.wait(workers, timeout=GIVE_UP_S)
             # A task that is still at work removes its files itself.
             await asyncio.to_thread(remove_files, plan, [each for written in done for each in written.files])

@@ -345,13 +345,13 @@ class Exporter:
     async def _to_its_end(self, work: Awaitable[T]) -> T:
         """Waits until `work` has ended, even if the caller is cancelled meanwhile. A cancellation only sets
         `_is_ending`; no CancelledError is raised."""
-        # Without the shield, a cancellation would reach `work` itself.
+        # `wait` lets no cancellation reach `work` itself. From Python 3.14 on, `shield` would log an error of `work`.
         task = asyncio.ensure_future(work)
         try:
-            return await asyncio.shield(task)
+            await asyncio.wait([task])
         except asyncio.CancelledError:
             self._is_ending = True
-            return await task
+        return await task
 
 
 async def _watch(threads: TaskThreads, on_rows: Callable[[int, int], None]) -> None:
