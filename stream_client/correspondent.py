@@ -13,7 +13,7 @@ from ockam.actors.address import Route
 from stream_client.arguments import NEW
 from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
-from stream_client.errors import RequestRefused, RequestTimeout, UnexpectedAnswer
+from stream_client.errors import RequestRefused, RequestTimeout, UnexpectedAnswer, doubted
 from stream_client.routed_messages import RoutedAnswers, RoutedMessage, decode_routed, encode_routed
 from stream_client.session import ClientSession
 from stream_client.streams import Stream, create_streams
@@ -72,7 +72,8 @@ class Correspondent(RoutedAnswers):
         finally:
             del self._waiting[address]
         if answer.error is not None:
-            raise answer.error.with_traceback(None)
+            # The inbox cannot be read. The request itself is stored.
+            raise doubted(answer.error).with_traceback(None)
         if answer.routed is None:
             text = f"nobody who reads {to_stream!r} has answered for {wait_s:g} s; the request is stored there"
             raise RequestTimeout(text)

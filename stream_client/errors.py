@@ -332,6 +332,16 @@ class ClientForked(ClientError):
         )
 
 
+def doubted(error: ClientError) -> ClientError:
+    """Returns `error` if it is in doubt, else a copy that is. The original may be the error of other requests, too."""
+    if error.in_doubt:
+        return error
+    copied = type(error).__new__(type(error), *error.args)
+    vars(copied).update(vars(error), in_doubt=True)
+    copied.__cause__ = error.__cause__
+    return copied
+
+
 def unanswered(address: str, timeout_s: float) -> NodeUnreachable:
     return NodeUnreachable(f"cannot reach a node at {address}: no answer in {timeout_s:g} s")
 

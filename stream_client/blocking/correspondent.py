@@ -16,7 +16,7 @@ from stream_client.blocking.session import ClientSession
 from stream_client.blocking.streams import Stream, create_streams
 from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
-from stream_client.errors import RequestRefused, RequestTimeout, UnexpectedAnswer
+from stream_client.errors import RequestRefused, RequestTimeout, UnexpectedAnswer, doubted
 from stream_client.routed_messages import RoutedAnswers, RoutedMessage, decode_routed, encode_routed
 from stream_service.extensions import FromIndex, RichMessage
 
@@ -73,7 +73,8 @@ class Correspondent(RoutedAnswers):
         finally:
             del self._waiting[address]
         if answer.error is not None:
-            raise answer.error.with_traceback(None)
+            # The inbox cannot be read. The request itself is stored.
+            raise doubted(answer.error).with_traceback(None)
         if answer.routed is None:
             text = f"nobody who reads {to_stream!r} has answered for {wait_s:g} s; the request is stored there"
             raise RequestTimeout(text)

@@ -13,7 +13,7 @@ from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
 from stream_client.core.pushes import PendingResult
 from stream_client.core.states_machine import CallState, CoreEvent, after
-from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer
+from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer, doubted
 from stream_service.extensions import MARKED_PULL, RICH_PULL, MarkedPage, RichPage
 from stream_service.page_codec import decode_packed_page, decode_page, decode_rich_page
 from stream_service.protocol import PULL, StreamMessage
@@ -33,7 +33,8 @@ class Call(PendingResult):
     checks: the number of checks for late answers since the request was sent. It is sent again after `patience` checks.
     on_part: called with each answer; returns whether it is a part and not the last one. None: no answer is a part.
     renew: encodes what is left of the request after the parts so far, to send it again.
-    was_lost: whether its connection ended before the answer, so that the node may have carried it out.
+    was_lost: whether a copy of it was sent whose answer may be lost: its connection ended, or it was sent again. The
+        node may have carried out that copy, whatever it answers to a later one.
     """
 
     __slots__ = (
@@ -132,6 +133,8 @@ class Calls:
         call.checks = 0
         header = self._connection.header(route, call.address)
         if header:
+            # The node may carry out the first copy, and refuse the second one.
+            call.was_lost = call.was_lost or call.state is CallState.SENT
             call.state = after(call.state, CoreEvent.SENT)
             error = self._connection.put_frame(header, call.payload)
             if error is not None:
@@ -177,11 +180,8 @@ class Calls:
 
     def finish(self, call: Call, error: ClientError | None = None) -> None:
         self.forget(call)
-        if error is not None and call.was_lost and not error.in_doubt:
-            # Other requests may fail with the same error without a doubt, so this one gets a copy.
-            doubted = type(error).__new__(type(error), *error.args)
-            vars(doubted).update(vars(error), in_doubt=True)
-            error = doubted
+        if error is not None and call.was_lost:
+            error = doubted(error)
         call.finish(error)
 
     def forget(self, call: Call) -> None:

@@ -122,6 +122,32 @@ def test_answers_come_to_an_inbox_that_was_made_again(world: World) -> None:
         world.run(scenario)
 
 
+def test_a_request_is_in_doubt_without_an_inbox(world: World) -> None:
+    """Claim: a request is stored, also if its answer cannot be read. Method: somebody else, who gets the second request
+    and deletes the inbox, while the client waits there for the answer to the first one."""
+
+    def delete() -> None:
+        with blocking.connect(world.address) as client:
+            there = client.correspondent(world.name)
+            requests = there.routed(there.inbox.follow())
+            next(requests)
+            client.get_stream(next(requests).return_stream).delete()
+
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            me = await client.correspondent()
+            with pytest.raises(RequestTimeout):
+                await me.request(world.name, (ECHOER,), b"one", timeout_s=0.05)
+            with pytest.raises(StreamNotFound) as caught:
+                await me.request(world.name, (ECHOER,), b"two")
+            assert caught.value.in_doubt
+
+    other = threading.Thread(target=delete, daemon=True)
+    other.start()
+    world.run(scenario)
+    other.join()
+
+
 def test_messages_wait_for_a_party_that_is_away(world: World) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:

@@ -158,6 +158,24 @@ def test_a_request_that_was_sent_before_its_refusal_is_in_doubt() -> None:
     assert not held.error.in_doubt
 
 
+def test_a_request_that_was_sent_again_before_its_refusal_is_in_doubt() -> None:
+    """Claim: the answer to the first copy can be lost on the way, so its refusal says only what became of the second
+    one. Method: a request that is refused at once, and one that waits for so long that it is sent again."""
+    core, far = connected_core()
+    at_once = core.create("orders")
+    far.refuse(far.sent()[0])
+    late = core.create("bills")
+    (first,) = far.sent()
+    core.check_progress()
+    core.check_progress()
+    (again,) = far.sent()
+    assert again.payload == first.payload
+    far.refuse(again)
+    assert isinstance(at_once.error, RequestRefused)
+    assert isinstance(late.error, RequestRefused)
+    assert (at_once.error.in_doubt, late.error.in_doubt) == (False, True)
+
+
 def test_an_error_of_a_service_that_gives_no_reason_denies_nothing() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
