@@ -96,30 +96,33 @@ class BlockNotAvailable(ClientError):
     def __init__(self, number: int | None, status: GetStatus, node: str, has: StatusResponse | None) -> None:
         self.status = status
         if status in (GetStatus.NOT_FOUND, GetStatus.ERROR):
-            self.fault, self.retriable = "node", True
+            self.fault = "node"
+        why, self.retriable = _why(number, status, has)
         which = "no block is stored" if number is None else f"block {number} is not available"
-        super().__init__(f"{which} at {node} ({status.name}): {_why(number, status, has)}")
+        super().__init__(f"{which} at {node} ({status.name}): {why}")
 
 
-def _why(number: int | None, status: GetStatus, has: StatusResponse | None) -> str:
+def _why(number: int | None, status: GetStatus, has: StatusResponse | None) -> tuple[str, bool]:
+    """Returns the cause, and whether this node can have the block later."""
     if status is GetStatus.NOT_FOUND:
-        return "its stored bytes are damaged or gone; backfill or `block publish` of this block mends it"
+        return "its stored bytes are damaged or gone; backfill or `block publish` of this block mends it", True
     if status is not GetStatus.NOT_AVAILABLE:
-        return "the node cannot read it; the node's log says why"
+        return "the node cannot read it; the node's log says why", status is GetStatus.ERROR
     if has is None or has.detail is None:
-        return "the node does not tell what it has; ask another node"
+        return "the node does not tell what it has; ask another node", False
     available, stored = has.detail.available, has.detail.stored
     if not stored:
-        return "the node has no blocks; publish some, or fetch them by backfill"
+        return "the node has no blocks; publish some, or fetch them by backfill", True
     if number is None or any(each.first_block <= number <= each.last_block for each in stored):
-        return "the node has deleted it by its retention; ask a node that keeps more blocks"
+        return "the node has deleted it by its retention; ask a node that keeps more blocks", False
     below = max((each.last_block for each in stored if each.last_block < number), default=None)
     above = min((each.first_block for each in available if each.first_block > number), default=None)
     if above is None:
-        return f"it has not come yet, the latest is block {below}; `block subscribe --from {number}` waits for it"
+        return f"it has not come yet, the latest is block {below}; `block subscribe --from {number}` waits for it", True
     if below is None:
-        return f"the blocks of the node begin with block {above}; ask another node, or fetch it by backfill"
-    return f"it is missing between blocks {below} and {above}; backfill or `block publish` of this block brings it"
+        return f"the blocks of the node begin with block {above}; ask another node, or fetch it by backfill", False
+    gap = f"between blocks {below} and {above}"
+    return f"it is missing {gap}; backfill or `block publish` of this block brings it", True
 
 
 class DamagedAnswer(ClientError):

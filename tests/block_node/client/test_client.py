@@ -115,6 +115,8 @@ async def test_a_block_that_is_not_there_has_a_cause(tmp_path: Path) -> None:
         assert "(NOT_AVAILABLE): it is missing between blocks 3 and 5; " in await why(4)
         assert "(NOT_AVAILABLE): the node has deleted it by its retention" in await why(1)
         assert "(NOT_AVAILABLE): it has not come yet, the latest is block 7; `block subscribe --from 9`" in await why(9)
+        can_come = [can_pass for _, can_pass in marks]
+        assert can_come == [False, True, True, False, True], "before the chain, damaged, missing, deleted, to come"
 
 
 async def test_a_live_subscriber_gets_each_block_once_over_a_restart(tmp_path: Path) -> None:
