@@ -180,7 +180,8 @@ class Calls:
 
     def finish(self, call: Call, error: ClientError | None = None) -> None:
         self.forget(call)
-        if error is not None and call.was_lost:
+        # A create of several partitions has made those that have answered.
+        if error is not None and (call.was_lost or call.answers):
             error = doubted(error)
         call.finish(error)
 

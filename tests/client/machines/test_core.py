@@ -176,6 +176,18 @@ def test_a_request_that_was_sent_again_before_its_refusal_is_in_doubt() -> None:
     assert (at_once.error.in_doubt, late.error.in_doubt) == (False, True)
 
 
+def test_a_create_of_which_a_part_was_refused_is_in_doubt() -> None:
+    """Claim: a refusal does not hide a partition that was made. Method: in a cluster, the owner of one partition
+    answers, and the owner of the other one refuses."""
+    core, far = connected_core()
+    call = core.create("orders", 2)
+    (create,) = far.sent()
+    far.answer(create, CREATE_PARTITIONED.encode_response(PartitionCreated("orders", 1)), local("ST1"))
+    far.refuse(create)
+    assert isinstance(call.error, RequestRefused)
+    assert call.error.in_doubt
+
+
 def test_an_error_of_a_service_that_gives_no_reason_denies_nothing() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
