@@ -169,7 +169,7 @@ class _Resolver:
 
 
 def _has_value(node: BareType, structs: dict[type[Any], model.StructType]) -> bool:
-    """Whether a type has a finite value: a struct that always contains itself has none. structs: all in the type."""
+    """Whether a type has a finite value: a struct that always contains itself has none. structs: all structs in it."""
     finite: set[int] = set()
     grown = True
     while grown:

@@ -46,7 +46,7 @@ class MemberWatch:
         self.is_stopping = False
 
     def watch(self, message: Message, request: LeaseRequest) -> None:
-        """Watches the connection by which a request has come, and no longer that of the member's request before."""
+        """Watches the connection by which a request has come, and no longer that of the member's earlier request."""
         key = request.client_id, request.stream_name, request.member_id
         origin, now_s = message.origin, self._monotonic_s()
         self._forget_silent(now_s)
@@ -78,8 +78,8 @@ class MemberWatch:
             origin.holdings.watch_requests(("member", key), tell)
 
     def _forget_silent(self, now_s: float) -> None:
-        """Forgets the members whose leases have run out. Else those that end without a word, on a connection that goes
-        on, would take the places of all others."""
+        """Forgets the members whose leases have run out. Else members that end without a word, while their connection
+        goes on, would take the places of other members."""
         while self._members:
             key, watched = next(iter(self._members.items()))
             if watched.asked_s + self._ttl_s >= now_s:

@@ -215,7 +215,7 @@ class IndexWorker(Worker):
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
         if is_extension(message.payload):
             return error_payload(reason)
-        # A save of the specification never gets an answer, and its sender would take one for that to a get.
+        # A save of the specification gets no answer: its sender would take it for the answer to a get.
         return (
             None
             if isinstance(read_plain(message.payload)[0], SaveIndex | SavePartitionIndex)
@@ -320,7 +320,7 @@ class IndexWorker(Worker):
             self._service.write_failure = str(operation.error)
             logger.error("index_requests_failed", requests=len(asked), reason=str(operation.error))
             for message, request in asked:
-                # A save of the specification has no answer, and its sender would take one for that to a get.
+                # A save of the specification gets no answer: its sender would take it for the answer to a get.
                 if not isinstance(request, SaveIndex | SavePartitionIndex):
                     self._refuse_later(message, operation.error)
             return

@@ -21,8 +21,8 @@ class BulkRead(msgspec.Struct, frozen=True):
     end: bare.UInt
     size_bytes: bare.UInt  # about the largest size of the page, which may end before `end`
     data: bool  # whether the page has the column of data
-    beside: bool  # whether it has the columns of keys and headers
-    checksum: bool  # whether it has the column of checksums
+    beside: bool  # whether the page has the columns of keys and headers
+    checksum: bool  # whether the page has the column of checksums
 
 
 class BulkHead(msgspec.Struct, frozen=True):

@@ -38,16 +38,16 @@ class StreamCounters:
     """
 
     def __init__(self) -> None:
-        self.messages_passed_over = 0  # by plain pulls, because they fit into no frame of the connection
+        self.messages_passed_over = 0  # left out of plain pulls, because no frame of the connection has room for them
         self.refused = self.pushes_failed = self.pulls_failed = self.creates_failed = 0
         self.pushes = self.push_bytes = self.pages = self.pulled = self.pulled_bytes = 0
-        # from the arrival of the first push of an append to its confirm, once for each push
+        # the time from the arrival of an append's first push to the confirms of the append, once for each push
         self.confirm_seconds = Histogram(SECONDS)
         # by stream id, since when messages beyond a retention are being deleted (`time.monotonic`)
         self.retaining: dict[int, float] = {}
         self.write_failure: str | None = None  # why the last push was not stored; None after a push has succeeded
         self.tells_growth = True  # False: nobody calls `take_growth`, so nothing is gathered for it
-        self.growth: Counter[str] = Counter()  # by stream, the messages since `take_growth`
+        self.growth: Counter[str] = Counter()  # by stream, the number of new messages since `take_growth`
         self.closed: set[str] = set()  # the streams of which a worker has stopped since `take_growth`
         self.stored_s = self.unstored_s = -math.inf
         self.unstored_bytes = 0  # the size of the append that has failed last; 0 after a push has succeeded

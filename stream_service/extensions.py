@@ -134,7 +134,7 @@ class RichStatus(enum.IntEnum):
     """The result of a RichPush."""
 
     OK = 0  # the message is stored
-    ERROR = 1  # it is not, or that is unknown
+    ERROR = 1  # the message is not stored, or that is unknown
     DUPLICATE = 2  # it was stored earlier
     OUT_OF_ORDER = 3  # it is not stored, because an earlier sequence number is missing
     REFUSED = 4  # it is not stored, and sending it again is useless
@@ -291,10 +291,10 @@ class PackedPage(msgspec.Struct, frozen=True):
     resume_index: bare.UInt  # where the next pull must start, also after an empty page
     created_us: bare.U64  # when the stream was created, in microseconds since 1970
     start: bare.UInt  # the index of the first message
-    times_us: bytes  # of each message as u64, or one for all
-    sizes: bytes  # of the data of each message, as u32
+    times_us: bytes  # the time of each message as u64, or one time for all
+    sizes: bytes  # the size of each message's data, as u32
     messages: bytes  # the data of all messages
-    beside: list[Beside]  # of the messages that have a key or headers
+    beside: list[Beside]  # the keys and headers of the messages that have any
     more: bool  # whether another part follows; a part without messages is the last one
 
 

@@ -35,7 +35,7 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     truncate_step_messages: int = 1_000  # of a stream that are deleted in one step, which takes some milliseconds
     # of all streams that are deleted at the same time, so that pushes never wait long
     truncating_messages: int = 8_000
-    truncate_step_bytes: int = 4 * 1024 * 1024  # the data that one transaction deletes, about
+    truncate_step_bytes: int = 4 * 1024 * 1024  # about how much data one transaction deletes
     tails_bytes_max: int = 32 * 1024 * 1024  # memory for the newest messages of all streams, which need no disk read
     tail_bytes_max: int = 4 * 1024 * 1024  # of one stream: a few pages of a pull
     error_delay_s: float = 1.0  # before a failed push is answered: a real publisher sends it again at once

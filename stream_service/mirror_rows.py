@@ -33,17 +33,17 @@ class MirrorRow(msgspec.Struct, frozen=True):
     source: str  # the `host:port` of the source's node
     source_name: str
     sets_aside: bool = False  # whether messages that the source does not have may be moved to another stream
-    source_next_index: int = 0  # that of the source, when the node last heard of it
-    heard_us: int = 0  # when that was; 0: never
-    aside_name: str = ""  # the stream to which such messages were moved
-    aside_messages: int = 0  # their number; 0 with a name: they are being moved
+    source_next_index: int = 0  # the next index of the source, when the node last heard of the source
+    heard_us: int = 0  # when the node last heard of the source; 0: never
+    aside_name: str = ""  # the stream to which messages were moved that the source does not have
+    aside_messages: int = 0  # the number of these messages; 0 with a name: they are being moved
 
     @property
     def follows(self) -> bool:
         return self.role in FOLLOWING
 
     def fences_another(self, source: str, source_name: str) -> bool:
-        """Whether the stream has a former source to fence, and this is another one."""
+        """Whether the stream has a former source to fence that is not the given source."""
         return self.role is StreamRole.FENCING and (self.source, self.source_name) != (source, source_name)
 
     def find_refusal(self, name: str) -> str | None:
@@ -80,7 +80,7 @@ _rows = SealedRows(mirrors, "the row of the mirror with the stream id {} is not 
 
 
 def find_mirror(session: Session, stream_id: int) -> MirrorRow | None:
-    """Returns the row of a stream; None if it neither follows nor fences."""
+    """Returns the row of a stream; None if it follows no source and has none to fence."""
     return next(map(_read, _rows.of(session, stream_id)), None)
 
 

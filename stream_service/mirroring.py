@@ -32,7 +32,7 @@ SOURCE_BYTES_MAX = 300
 
 # type AskingMirror struct { address: str  stream_name: str }
 class AskingMirror(msgspec.Struct, frozen=True):
-    """The mirror that asks: the `host:port` of its node, and its name there."""
+    """The mirror that asks: the `host:port` of the mirror's node, and the name of the mirror there."""
 
     address: str
     stream_name: str

@@ -64,13 +64,13 @@ class PullPage:
         self.start = start
         self.limit = limit
         self.rich = rich  # whether the answer has keys and headers
-        self.size_bytes: int | None = None  # of the data that the request asks for; None if it does not say
-        self.bytes_max = 0  # of the data in the page, at most
+        self.size_bytes: int | None = None  # the data that the request asks for, in bytes; None if it names no size
+        self.bytes_max = 0  # the most data that the page may have
         self.first_bytes_max = 0  # the largest message that the consumer's connection can carry
         self.has_room = False  # whether there is room in memory for a message of any size
         self.index = 0  # where the page starts, computed from `start`
         self.found: list[Record] | StorageError = []
-        self.passes_over = False  # whether it skips messages at its start that are too large for the connection
+        self.passes_over = False  # whether the page skips messages at its start that are too large for the connection
         self.passed_over = range(0)  # the indexes of the skipped messages
 
 
@@ -163,7 +163,7 @@ def describe_streams(
 ) -> tuple[list[StreamInfo], bool]:
     """Returns the descriptions of a page of streams, sorted by name and partition, and whether further ones follow.
 
-    prefix: of their names. after: name and partition of the last stream of the previous page.
+    prefix: the beginning of their names. after: name and partition of the last stream of the previous page.
     """
     # One stream more than the page holds is read: it shows that the listing continues.
     records = session.log.list_streams(prefix, after, limit + 1)

@@ -103,7 +103,7 @@ def _payload(tag: bytes, pieces: list[bytes]) -> bytes:
 
 
 def _encode_messages(pieces: list[bytes], records: list[Record], timed: bool) -> None:
-    """Appends the encoded messages to `pieces`. timed: as those of a rich page, all without a key and headers."""
+    """Appends the encoded messages to `pieces`. timed: whether it is a rich page; then none has a key or headers."""
     # Of 128 indexes in sequence, only the first byte differs.
     block, later_bytes = -1, b""
     last_time_us, middle = -1, b""
@@ -221,7 +221,7 @@ class PackedMessages:
         return repeat(times_us[0]) if len(times_us) == 1 else times_us, data
 
     def __iter__(self) -> Iterator[RichMessage]:
-        # Compiled classes are not iterated by their indexes.
+        # Python does not iterate over a compiled class by `__getitem__`.
         made: list[RichMessage] = self[:]
         return iter(made)
 

@@ -24,7 +24,7 @@ from stream_storage.contract import Append, Session
 class KnownSequences(NamedTuple):
     """What a stream remembers of its publishers: their rows, and the numbers of the messages behind the mark."""
 
-    rows: dict[bytes, PublisherRow]  # by publisher id, with that of the mark, oldest message first
+    rows: dict[bytes, PublisherRow]  # by publisher id, and the row of the mark, oldest message first
     begin: int  # from where messages were searched: the mark, or LOADED_MAX before the end
     is_exact: bool  # whether each row has the last number before `begin`; if not, only owners count
     found: list[tuple[bytes, int, int]]  # publisher id, sequence number and index of each, oldest first

@@ -47,7 +47,7 @@ class PublisherRow(msgspec.Struct, frozen=True):
 
     owner: str  # the identity that the publisher id belongs to; empty if no rules were in force
     sequence: int | None  # its last number; None if only the owner is known, and for the mark
-    index: int  # of the message with this number; for the mark, that before which the rows are exact
+    index: int  # the index of the message with this number; for the mark, the index before which the rows are exact
 
 
 publishers = Table(
@@ -88,9 +88,9 @@ _DELETE_FROM = compiled(
 
 
 def list_publishers(session: Session, stream_id: int) -> dict[bytes, PublisherRow]:
-    """Returns all rows of a stream by publisher id, with that of the mark, oldest message first.
+    """Returns all rows of a stream by publisher id, with the row of the mark, the row of the oldest message first.
 
-    Damaged rows are left out, and with them the mark: their numbers are read again from the messages that are there.
+    Damaged rows are left out, and then the mark, too: the numbers are read again from the stored messages.
     """
     rows = [_checked(row) for row in session.execute(_LIST, (stream_id,)).fetchall()]
     found = dict(sorted((each for each in rows if each is not None), key=lambda each: each[1].index))
@@ -119,7 +119,7 @@ def write_publishers(session: Session, stream_id: int, rows: Mapping[bytes, Publ
 
 
 def note_messages(session: Session, record: StreamRecord, end: int, now_us: int) -> bool:
-    """Writes the rows that are not exact yet for the messages before `end`. Returns whether there were any."""
+    """Writes the rows that are not exact yet for the messages before `end`. Returns whether it wrote any."""
     begin = exact_before(record, find_publisher(session, record.stream_id, MARK))
     if begin >= end:
         return False
@@ -161,7 +161,7 @@ def forget_publishers(session: Session, stream_id: int) -> None:
 
 
 def _checked(row: Iterable[object]) -> tuple[bytes, PublisherRow] | None:
-    """Returns a stored row; None if it is not what was written, which must not end the pushes of a stream."""
+    """Returns a stored row; None if the row is damaged: that must not end the pushes of a stream."""
     values = [bytes(each) if isinstance(each, memoryview) else each for each in row]
     if not is_sealed(publishers.name, _COLUMNS, values):
         return None

@@ -11,7 +11,7 @@ import enum
 
 
 class StreamRole(enum.IntEnum):
-    """What a stream is. The numbers are stored in the table of mirrors, which has no row for PRIMARY."""
+    """The role of a stream. The numbers are stored in the table of mirrors, which has no row for PRIMARY."""
 
     PRIMARY = 0  # it takes pushes
     FOLLOWING = 1  # it is a mirror, and follows its source
@@ -21,7 +21,7 @@ class StreamRole(enum.IntEnum):
 
 
 class RoleEvent(enum.Enum):
-    """What is to happen to a stream."""
+    """An event that changes the role of a stream."""
 
     FOLLOW = "an operator or its new primary makes it a mirror"
     PROMOTE = "an operator begins a planned promotion"

@@ -40,9 +40,9 @@ def store_role(
     heard: tuple[int, int] | None = None,
     gives_up_fence: bool = False,
 ) -> MirrorRow | None:
-    """Makes a stream a mirror, or a mirror a primary, or only makes sure of its history. Returns a fence given up.
+    """Makes a stream a mirror, or a mirror a primary, or only makes sure of its history. Returns the fence given up.
 
-    is_planned: whether only the end of a planned promotion may make it a primary; otherwise raises NoMirror.
+    is_planned: whether this ends a planned promotion. If another request has ended it before, raises NoMirror.
     heard: what a new primary knows of its source: `source_next_index` and `heard_us`.
     gives_up_fence: whether it becomes a mirror although it has another source to fence; otherwise raises
         FenceUnfinished.
@@ -80,7 +80,7 @@ def _follow(
     if given_up is not None and not gives_up_fence:
         raise FenceUnfinished(f"the stream {given_up.fence_text()}")
     if row is not None:
-        # What is known of the former source says nothing about the end of this one.
+        # What is known of the former source says nothing about the end of the new source.
         kept = {"aside_name": row.aside_name, "aside_messages": row.aside_messages}
         if row.follows and (row.source, row.source_name) == (to.source, to.stream_name):
             kept |= {"source_next_index": row.source_next_index, "heard_us": row.heard_us}
@@ -99,7 +99,7 @@ def make_mirror(session: Session, name: str, partition: int, created_us: int, so
 def end_fence(session: Session, change: AnyChange, fenced_us: int | None) -> FollowerRow | None:
     """Ends the attempts of a primary to fence its former source. Returns the former source as a mirror of this stream.
 
-    fenced_us: when it has become a mirror of this stream, in microseconds since 1970; None: the node forgets it.
+    fenced_us: when that source became a mirror of this stream, in microseconds since 1970; None: it is forgotten.
     """
     row = find_mirror(session, change.stream_id)
     if row is None or find_next(row.role, RoleEvent.FENCED) is None:

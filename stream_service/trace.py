@@ -20,7 +20,7 @@ class TraceNotice(msgspec.Struct, frozen=True):
     """The trace of the push with this request id."""
 
     request_id: bare.UInt
-    publisher: str  # the last address of the push's return route; the addresses before it are as in this one
+    publisher: str  # the last address of the push's return route; the addresses before it are those of this message
     traceparent: str  # as in the HTTP header of this name (W3C Trace Context)
 
 

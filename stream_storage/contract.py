@@ -77,7 +77,7 @@ class Operation:
 
 
 class Do(Operation, Generic[T]):
-    """Calls a function inside one transaction. result: what it has returned, after the operation."""
+    """Calls a function inside one transaction. result: what the function has returned, after the operation."""
 
     __slots__ = ("_work", "result")
     result: T

@@ -72,7 +72,7 @@ def check_locks(directory: Path) -> None:
         with tempfile.TemporaryFile(dir=directory) as probe:
             fcntl.lockf(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # Whatever else is wrong with the directory, the next step tells it.
+        # The next step reports any other fault of the directory.
         if error.errno in CANNOT_BE_LOCKED:
             raise NoLocks(directory, error.strerror) from error
 

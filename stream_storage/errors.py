@@ -17,7 +17,7 @@ class StorageError(Exception):
 
     retriable = False  # whether the operation can succeed later, as when the disk has room or the database is free
     fatal = False  # whether the connection must not write any more, and the node must be stopped
-    in_doubt = False  # whether the operation is perhaps on disk in spite of the error; if False, nothing of it is
+    in_doubt = False  # whether the operation is perhaps on disk in spite of the error; if False, none of it is
 
 
 class StorageBusy(StorageError):
@@ -312,8 +312,8 @@ class WalDamaged(DatabaseCorrupt):
         directory: Path,
         *,
         bad: int,  # the number of the first damaged frame
-        frames: int,  # from the frame `bad` to the last commit
-        commits: int,  # in these frames
+        frames: int,  # the number of frames from `bad` to the last commit
+        commits: int,  # the number of commits in these frames
         lost: int,  # how many of these frames cannot be recovered
         behind: Sequence[MessagesBehind] | None,  # the messages after the damage; None if they cannot be read
         kept: Path | None,  # a copy of the log

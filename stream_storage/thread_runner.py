@@ -337,5 +337,5 @@ async def _wait_ended(thread: Thread) -> None:
     try:
         await trio.to_thread.run_sync(thread.join)
     except RuntimeError:
-        # There is no room for the thread that waits. Nothing is outstanding, so this one does not wait for long.
+        # There is no room for a thread that waits. No operation is outstanding, so this call is over soon.
         thread.join()

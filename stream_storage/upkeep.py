@@ -10,8 +10,8 @@ from stream_storage.histogram import Histogram
 
 
 class UpkeepStatistics(NamedTuple):
-    """The numbers of checkpoints of the write-ahead log and of failed ones, and the last one's duration and log
-    pages."""
+    """The numbers of checkpoints of the write-ahead log and of failed ones; the duration and log pages of the last
+    one."""
 
     checkpoints: int
     checkpoint_failures: int

@@ -62,7 +62,7 @@ class Asker(Worker):
             self._end(Unanswered.NO_ROUTE)
 
     def expect(self, wanted: int, on_done: Callable[[Answers], None], patience_s: float) -> None:
-        """Waits for answers to a request that the caller sends. on_done: called once, with all or an Unanswered."""
+        """Waits for answers to a request of the caller. on_done: called once, with all answers or an Unanswered."""
         self._answers, self._wanted, self._on_done = [], wanted, on_done
         self._deadline_s = trio.current_time() + patience_s
         # One timer serves all requests: an answered request would leave its own timer behind.

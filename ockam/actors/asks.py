@@ -22,7 +22,7 @@ LOOK_S = 0.05
 """The interval in which requests notice that their time is over, or that the asked worker has ended."""
 ADDRESS_PREFIX = b"ASK_"
 AT_ONCE_MAX = 30
-"""The number of answers without a wait after which other tasks run once."""
+"""After this many answers that came without a wait, other tasks run once."""
 
 
 class AskingNode(Protocol):
@@ -88,8 +88,8 @@ class Asks:
     def send_all(
         self, route: Route, payloads: Sequence[bytes], timeout_s: float, origin: Origin, prefix: bytes = ADDRESS_PREFIX
     ) -> list[Ask]:
-        """Sends requests in one batch, so that their worker gets them in one call. prefix: of the return addresses.
-        Raises InvalidMessage; then none is sent."""
+        """Sends requests in one batch, so that their worker gets them in one call. prefix: the beginning of the return
+        addresses. Raises InvalidMessage; then no request is sent."""
         asks, deadline_s = [], trio.current_time() + timeout_s
         addresses = [Address(LOCAL, prefix + secrets.token_bytes(12).hex().encode()) for _ in payloads]
         messages = [Message(route, (each,), payload, origin) for each, payload in zip(addresses, payloads, strict=True)]
@@ -107,8 +107,8 @@ class Asks:
         return asks
 
     async def answers(self, asks: Sequence[Ask]) -> list[Message | AskTimedOut | AskRefused]:
-        """Waits until all these requests have ended. Returns their answers in order, and an error for each that has
-        none."""
+        """Waits until all these requests have ended. Returns their answers in order, and an error for each request
+        without an answer."""
         waits = False
         try:
             for ask in asks:

@@ -31,9 +31,9 @@ class AsyncWorker(Worker):
     each, or `run` to take them yourself.
 
     If `handle` or `run` raises an exception, the worker has crashed: the sender of the message that it was handling
-    gets an `error`. Its `Restarts` say whether it is then started again, or after `run` has returned, with the messages
-    that still wait. When the worker is stopped, its task is cancelled after its children have ended, and the senders of
-    all its messages get an `error`. A full mailbox refuses further messages with an `error`."""
+    gets an `error`. Its `Restarts` say whether it is started again after a crash or the return of `run`, with the
+    messages that still wait. When the worker is stopped, its task is cancelled after its children have ended, and the
+    senders of all its messages get an `error`. A full mailbox refuses further messages with an `error`."""
 
     awaits = True
     _unread: list[Message] | None = None

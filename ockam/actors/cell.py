@@ -156,7 +156,7 @@ class Cell:
         self.make_ready()
 
     def stop(self, end: Ended | None = None) -> None:
-        """Ends the worker, after its children. end: what the parent's `child_ended` gets; None: nothing."""
+        """Ends the worker, after its children. end: for the parent's `child_ended`; None: no call of it."""
         self._end(Life.STOPPED, lambda: self._gone(end))
 
     @property
@@ -247,7 +247,7 @@ class Cell:
         self._dispatcher.end_cell(self, Ended(self.addresses[0], reason, error, gave_up))
 
     def _end(self, life: Life, then: Callable[[], None]) -> None:
-        """Ends the children and then the worker, and calls `then`, at once if no task has to end first."""
+        """Ends the children, then the worker, and then calls `then`: at once, unless a task has to end first."""
         self.context.end()
         self.life = life
         self.refuses = True
@@ -258,7 +258,7 @@ class Cell:
         self.go_on()
 
     def go_on(self) -> None:
-        """Ends the worker if that is ordered and its children have ended. Called when a child or the task has ended."""
+        """Ends the worker if so ordered and its children have ended. Called when a child or the task has ended."""
         if self._then is None or self.children or (self._is_started and not self._end_worker()):
             return
         # A worker that frees its own address in `stopped` has ended the cell, and is not started again.

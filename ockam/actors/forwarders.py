@@ -60,9 +60,9 @@ _name_decoder = bare.Decoder(str)
 class Registration:
     """One forwarding address, which survives a crash of its worker.
 
-    owner: the identity that has registered the address; nobody else can have it. party: whose limit counts it.
-    route, origin: the way to the client, and its connection; an empty route while the client is away.
-    stores, confirms: see `RegisterRequest`."""
+    owner: the identity that has registered the address; no other identity can get the address.
+    party: the party whose limit counts the address. stores, confirms: see `RegisterRequest`.
+    route, origin: the route to the client, and the client's connection; the route is empty while the client is away."""
 
     __slots__ = ("address", "confirms", "origin", "owner", "party", "route", "stores")
 
@@ -248,7 +248,7 @@ class Forwarders:
     def _check_room(self, party: str) -> None:
         if len(self.all) < FORWARDERS_MAX and self._parties[party] < PARTY_FORWARDERS_MAX:
             return
-        # The end of a secure channel, or of a worker of this node, ends its addresses only here.
+        # Addresses that a secure channel or a worker of this node has registered end only here, after its own end.
         for each in [each for each in self.all.values() if not each.stores]:
             if not self._node.is_registered(each.route[0]):
                 self.end(each)

@@ -340,12 +340,12 @@ class Node:
     ) -> Message:
         """Sends a request and returns the first answer that comes to its private return address.
 
-        Raises AskRefused if the answer is an `error` or nobody takes the request, AskTimedOut, and InvalidMessage. A
-        request of which the caller was cancelled takes no answer any more."""
+        Raises AskRefused if the answer is an `error` or nobody takes the request, AskTimedOut, and InvalidMessage. If
+        the caller is cancelled, a later answer to its request is dropped."""
         return await self.asks.ask(route, payload, timeout_s, origin)
 
     def note_new_rules(self) -> None:
-        """Has the gate decide again about the messages that it has let pass and that go back to a mailbox."""
+        """Makes the gate decide again, by the new rules, about messages that it let pass and that were put back."""
         self._rules_version += 1
 
     def count(self, what: str, number: int = 1) -> None:
@@ -361,8 +361,8 @@ class Node:
         self._ready.append(cell)
 
     def mailboxes(self) -> Iterator[Mailbox]:
-        """Iterates over the mailboxes of the workers that run. That of a worker with several addresses comes once for
-        each."""
+        """Iterates over the mailboxes of the workers that run. The mailbox of a worker with several addresses comes
+        once for each address."""
         return (cell.mailbox for cell in self._cells.values())
 
     def find_state(self, address: Address) -> WorkerState | None:
@@ -391,8 +391,8 @@ class Node:
         return self._cells[address]
 
     def _wake_for(self, message: Message) -> Cell | None:
-        """Starts the worker that sleeps at the next hop of this message, unless its sender may not send it; then None,
-        and the gate has answered."""
+        """Starts the worker that sleeps at the next hop of this message, and returns its cell. Returns None if the
+        sender may not send the message; the gate has then answered."""
         address = message.onward_route[0]
         # Otherwise anybody could have a worker started for every address that he knows.
         if self.gate is not None and not self.gate.admit(self._asleep[address].unstarted(address), (message,)):
@@ -460,7 +460,7 @@ class Node:
 
     def _run(self, cell: Cell) -> None:
         mailbox = cell.mailbox
-        # What was put back was allowed already, by the rules of that time.
+        # Messages that were put back were allowed already, by the rules of that time.
         passed = mailbox.passed if mailbox.rules_version == self._rules_version else 0
         run: Sequence[Message] = mailbox.take_run(passed or cell.run_messages_max, counts=True)
         try:

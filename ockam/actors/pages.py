@@ -27,7 +27,7 @@ def ask_all(
     nothing, if this node answers alone.
 
     part: the address at which the worker answers for its own node only.
-    on_answers: called with the answers of all. If one is missing or an error, the sender gets an error instead."""
+    on_answers: called with the answers of all nodes. If one answer is missing or an error, the sender gets an error."""
     if remote_streams is None or message.onward_route[0] == part:
         return False
 
@@ -50,7 +50,7 @@ def join_pages(pages: Sequence[tuple[Sequence[T], bool]], key: Callable[[T], Any
     """Joins pages that begin at the same entry. Returns the first entries of all together, at most `limit`, and whether
     more follow.
 
-    pages: the entries of each page in order, and whether more follow there. key: the order."""
+    pages: the entries of each page in order, and whether more follow in it. key: returns the sort key of an entry."""
     # Behind the end of a page that is not the last one, entries can be missing.
     ends = [key(entries[-1]) for entries, more in pages if more and entries]
     joined = sorted((entry for entries, _ in pages for entry in entries), key=key)

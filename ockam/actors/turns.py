@@ -64,7 +64,7 @@ class Share:
 
 
 class HasTurn(Protocol):
-    """What waits in a `TurnQueue`, such as a trio.Event. set: called when its time has come."""
+    """An object that waits in a `TurnQueue`, such as a trio.Event. set: called when it is its turn."""
 
     def set(self) -> None: ...
 
@@ -148,7 +148,7 @@ class Turns:
             share.read_bytes = min(self._read_bytes_max, share.read_bytes * 2)
 
     def note_together(self, shares: Sequence[Share], began_s: float) -> None:
-        """Records that these connections have used the event loop from `began_s` until now, each as much as another."""
+        """Records that these connections have used the event loop from `began_s` until now, in equal parts."""
         now_s = trio.current_time()
         self._used_s = self._recent_s(now_s) + now_s - began_s
         self._at_s = now_s

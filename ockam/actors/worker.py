@@ -91,7 +91,7 @@ class Context(Protocol):
         """Calls the function once after the delay, unless the worker has stopped or crashed before."""
         ...
 
-    # The methods of the same names of `Worker` and `AsyncWorker` explain these.
+    # `Worker` and `AsyncWorker` explain the next methods, under the same names.
 
     async def ask(self, route: Route, payload: bytes, timeout_s: float = ASK_TIMEOUT_S) -> Message: ...
 

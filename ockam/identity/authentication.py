@@ -50,7 +50,7 @@ class AuthenticateRequest(msgspec.Struct, frozen=True):
 
 # type AuthenticateAnswer struct { request_id: uint  status: uint  identity: str  reason: str }
 class AuthenticateAnswer(msgspec.Struct, frozen=True):
-    """The answer to a token. status: a `TokenStatus`; a later node can have more of them. reason: for people; empty if
+    """The answer to a token. status: a `TokenStatus`; a later node can send other values. reason: for people; empty if
     all is well.
 
     identity: the proved identity, as in rules, for example `token:spark`; empty after a refusal."""
@@ -71,6 +71,6 @@ class TokenVerdict(NamedTuple):
 
 
 def has_authentication_beyond(route: Route) -> bool:
-    """Returns whether the second hop is the authentication service: the next node would take it that this
-    node authenticates itself."""
+    """Returns whether the second hop is the authentication service: the next node would believe that this node
+    authenticates itself."""
     return len(route) > 1 and route[1] == NODE_AUTHENTICATE

@@ -126,7 +126,7 @@ class ServerTls:
         if changed_only and signature == self._signature:
             return False
         self._signature = signature
-        # All or none are replaced.
+        # Either all contexts are replaced, or none.
         contexts = {alpn: _load(self.files, alpn) for alpn in self._contexts}
         self._contexts = {alpn: context for alpn, (context, _) in contexts.items()}
         self.revoked = contexts[None][1]

@@ -104,7 +104,7 @@ class SharedUse:
             unused = until_s <= time.monotonic() and not any(self._map[entry + _HEAD.size : entry + self._size])
             if unused and free is None:
                 free = entry
-            # Behind an entry that was never used there is none of this identity.
+            # After an entry that was never used, no entry is of this identity.
             if not any(found):
                 break
         if free is not None:

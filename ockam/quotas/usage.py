@@ -199,8 +199,8 @@ class Usage:
             self._report_room()
 
     def take_turn(self, now_s: float) -> bool:
-        """Counts an answer without a request like a request. Returns False if the identity has to ask for the next one,
-        because the node reads its requests more slowly now."""
+        """Counts an answer that no new request asked for as if it were a request. Returns False if the identity must
+        request the next answer, because the node reads its requests more slowly now."""
         if self.is_rated:
             self.machine.spend(1, 0, now_s)
         return not (self.machine.is_over or (self.is_rated and self.machine.delay_s(now_s)[0]))

@@ -6,7 +6,7 @@ import msgspec
 class TracingStatistics(msgspec.Struct, frozen=True):
     """The numbers of spans of chosen traces since the start.
 
-    failed: sent in vain. dropped: never sent, because too many were waiting. waiting: they wait, or are being sent."""
+    failed: sent in vain. dropped: never sent, because too many were waiting. waiting: not sent yet."""
 
     exported: int
     failed: int

@@ -91,7 +91,7 @@ class ReadyConnections:
 
     def _take(self) -> None:
         began_s = trio.current_time()
-        # The kernel reports again what was left over from the last turn, which keeps its place.
+        # The kernel reports again each socket that was left over from the last turn. It keeps its place in the queue.
         for descriptor, _ in self._poll.poll(0, len(self._arrivals)):
             arrival = self._arrivals[descriptor]
             if not arrival.is_queued:

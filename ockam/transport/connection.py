@@ -511,8 +511,8 @@ class Connection(Worker):
             # which has open requests, need not wait for that.
             if self.open_requests is not None and mailbox.is_peer:
                 continue
-            # What does not fit there is refused (`forward_filter`). Only a sender whose messages can all be refused
-            # need not wait, because anybody can pretend that some of them were passed on.
+            # Messages that do not fit there are refused (`forward_filter`). Only a sender whose messages can all be
+            # refused need not wait, because anybody can pretend that some of them were passed on.
             leaving = (each for each in messages if leaves(each.onward_route))
             if mailbox.is_link and all(is_passed_on(each.return_route) for each in leaving):
                 continue

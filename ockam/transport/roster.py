@@ -60,14 +60,14 @@ class Presence:
         self._since, self._last = self._last, _Mark(now_s, found.received_bytes, found.sent_bytes)
 
     def rates(self, found: ConnectionStatistics, now_s: float) -> tuple[float, float]:
-        """Returns the received and the sent bytes a second, since the last call of `look` but one."""
+        """Returns the received and the sent bytes a second, since the second last call of `look`."""
         seconds = max(now_s - self._since.at_s, SECONDS_MIN)
         received, sent = found.received_bytes - self._since.received_bytes, found.sent_bytes - self._since.sent_bytes
         return received / seconds, sent / seconds
 
 
 class Roster:
-    """The open connections but links, and the traffic of each party since the start. Times are monotonic seconds."""
+    """The open connections except links, and the traffic of each party since the start. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._open: dict[ConnectedPeer, Presence] = {}

@@ -129,7 +129,7 @@ class StreamManagement:
         return logger.bind(stream=name, partition=partition)
 
     def _until(self, ended: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Returns the `on_done` of an operation that begins now."""
+        """Counts an operation as under way, and returns its `on_done`, which ends that and calls `ended`."""
         self._under_way += 1
 
         def done(operation: Any) -> None:
@@ -367,7 +367,7 @@ class StreamManagement:
                 done(operation)
 
         def done(step: DoLittle[tuple[int, StreamRecord]]) -> None:
-            # Also the step of a worker that has failed meanwhile gives its part back.
+            # The step of a worker that has failed meanwhile ends here, too, so that other steps can begin.
             self._turns.end(expected)
             stepped(step)
 

@@ -26,8 +26,8 @@ class Turn(enum.Enum):
     """A change that a reading of the clocks has shown."""
 
     JUMPED = enum.auto()  # the wall clock has jumped
-    BACK = enum.auto()  # it is back at its old time, or has reached the newest stored message
-    ACCEPTED = enum.auto()  # its new time is trusted
+    BACK = enum.auto()  # the wall clock is back at its old time, or has reached the newest stored message
+    ACCEPTED = enum.auto()  # the new time of the wall clock is trusted
 
 
 class ClockMachine:

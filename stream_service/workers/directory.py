@@ -86,13 +86,13 @@ class StreamDirectory:
         self.storage = storage
         self.limits = limits
         self.clock = clock
-        self.default_retention = default_retention  # of streams that have none of their own
+        self.default_retention = default_retention  # that of streams without a retention of their own
         # by address, the number of requests that are creating a stream-partition now
         self.making: Counter[Address] = Counter()
         self.tracing = tracing
         # called when a mirror asks a stream for messages, with the name and partition of the stream
         self.mirror_seen: Callable[[tuple[str, int], Origin, AskingMirror], None] = lambda *seen: None
-        # called with its row when a stream changed its role, and without when it was deleted; None: no mirrors
+        # called with the mirror row, or None, of a stream that changed its role or was deleted; None: no mirrors
         self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
         # passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes
         self.pass_on: Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None = None
@@ -198,7 +198,7 @@ class StreamDirectory:
                 raise AddressInUse(f"the address of stream {name!r} belongs to another stream; choose another name")
             return
         self.changes += 1
-        # These start at once: a part of the node works with each stream that it writes, and a mirror asks its source.
+        # These workers start at once: a part of the node uses each stream that it writes, and a mirror asks its source.
         if self.is_read_only(name) or stream.mirror is not None:
             self.node.register([address], StreamFactory(self, stream))
             self._addresses[address] = None
@@ -207,7 +207,7 @@ class StreamDirectory:
             self._addresses[address] = stream
 
     def reopen_stream(self, stream: StoredStream) -> None:
-        """Starts the worker of a stream that was written without it, also if one runs. Raises AddressInUse."""
+        """Starts the worker of a stream that was written without it, in place of one that runs. Raises AddressInUse."""
         address = stream_address(stream.record.name, stream.record.partition)
         worker = self.node.find_worker(address)
         if isinstance(worker, StreamWorker) and worker.identity == (stream.record.name, stream.record.partition):
@@ -215,7 +215,7 @@ class StreamDirectory:
         self.open_stream(stream)
 
     def hold(self, identity: tuple[str, int], reason: str | None) -> None:
-        """Makes a stream store nothing for this reason, also if its worker is started again; None ends that."""
+        """Makes a stream store nothing for this reason, also if its worker is started again. None: ends the hold."""
         if reason is None:
             self.holds.pop(identity, None)
         else:

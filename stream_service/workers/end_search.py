@@ -32,7 +32,7 @@ class EndSearch:
         self._found: StoredStream | None = None
 
     def begin(self, context: Context, on_found: Callable[[], None]) -> None:
-        """Begins the search, unless it is under way. on_found: called when the end is another than the worker's."""
+        """Begins the search, unless it is under way. on_found: called when the end differs from the worker's."""
         if not self.is_under_way:
             self.is_under_way = True
             self._submit(context, on_found)

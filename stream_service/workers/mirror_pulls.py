@@ -1,6 +1,6 @@
 """MirrorPulls: takes the requests of mirrors (`node/stream_mirror/1`) to one stream. `workers.pulls` answers them.
 
-A mirror whose messages do not continue those of this stream is told so, and gets none.
+A mirror whose messages do not continue those of this stream is told so, and gets no messages.
 """
 
 from __future__ import annotations

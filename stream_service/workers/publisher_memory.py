@@ -57,7 +57,7 @@ class PublisherMemory:
         self._is_plain = False
 
     def claim(self, message: Message, request: RichPush) -> None:
-        """Raises ProtocolError if the publisher id of a push belongs to another identity. Without rules, none does."""
+        """Raises ProtocolError if, under rules, the publisher id of a push belongs to another identity."""
         if self.machine is None or request.sequence is None or not self._services.has_rules:
             return
         identity = str(message.origin.identity)

@@ -50,10 +50,10 @@ class PullEvent(enum.IntEnum):
 
     HOLD = enum.auto()  # pushes were submitted to the writing thread
     RELEASE = enum.auto()  # these pushes are stored or refused
-    READ_BEGUN = enum.auto()  # of the pages of a batch
+    READ_BEGUN = enum.auto()  # a reading thread begins to read the pages of a batch
     READ_ENDED = enum.auto()
     TURN_YIELDED = enum.auto()  # a full page was sent, and the other workers of the node run next
-    TURN_CAME = enum.auto()  # they have run
+    TURN_CAME = enum.auto()  # the other workers have run
     CLOSE = enum.auto()
 
 
@@ -112,7 +112,7 @@ TRANSITIONS: dict[PullState, dict[PullEvent, PullState]] = {
 
 
 class WaitingPull(Protocol):
-    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait. A sent part moves it.
+    """deadline_s: until when the pull may wait for a message, in seconds; 0: it must not wait. A sent part extends it.
     goes_on: whether the pull stays a long poll when a message has come."""
 
     @property
@@ -277,7 +277,7 @@ class PullMachine(Generic[P]):
         return True
 
     def wake(self) -> list[P]:
-        """Ends and returns all long polls but those that go on. The ended ones queue again, oldest first."""
+        """Ends and returns all long polls except those that go on. The ended ones queue again, oldest first."""
         woken = [pull for pull in self.long_polls if not pull.goes_on]
         for pull in woken:
             del self.long_polls[pull]
@@ -286,7 +286,7 @@ class PullMachine(Generic[P]):
         return woken
 
     def _forget_ended(self) -> None:
-        # Those that have ended must not fill the heap, with all that they hold. A list in order is a heap.
+        # Long polls that have ended must not fill the heap and the memory. A list in order is a heap.
         if len(self._deadlines) > 2 * len(self.long_polls):
             self._deadlines = sorted((pull.deadline_s, at, pull) for at, pull in enumerate(self.long_polls))
 

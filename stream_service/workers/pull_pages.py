@@ -80,7 +80,7 @@ class Pull:
         self.payload_bytes_max = payload_bytes_max(message)
 
     def rest(self) -> Message:
-        """Returns its request, without the parts that were sent."""
+        """Returns a request for the rest of the page, without the parts that were sent."""
         asked, page, message = self.request, self.page, self.message
         if not isinstance(asked, PackedPull) or page.start is asked.start:
             return message

@@ -111,13 +111,13 @@ class PullQueue:
         self._machine.add(Pull(message, request, page, wait_s))
 
     def wake(self) -> None:
-        """Ends the long polls, because the stream has new messages. `answer` answers them, and those that go on."""
+        """Ends the long polls, except those that go on, because of new messages. `answer` then answers both kinds."""
         self._has_news = True
         for pull in self._machine.wake():
             _unpark(pull)
 
     def hold(self) -> None:
-        """Stops answering pulls until `answer` is called, but for a read under way: earlier pushes are not on disk."""
+        """Stops answering pulls, except those being read, until `answer` is called: earlier pushes are not on disk."""
         self._machine.note(HOLD)
 
     def answer(self) -> None:
@@ -199,7 +199,7 @@ class PullQueue:
 
     def _take(self) -> Sequence[Pull]:
         pulls, blocked, unblocked = self._machine.take()
-        # 1. These pulls are answered now, so they take no memory any more, and the last of a consumer ends its watch.
+        # 1. These pulls are answered now, so their memory is not counted. Without blocked pulls, no watch is needed.
         for pull in unblocked:
             self._count(pull, -1)
             if not self._machine.has_blocked(pull.consumer):
@@ -243,7 +243,7 @@ class PullQueue:
             count = len(read.pages)
             for page in read.pages:
                 page.found = read.error
-        # 2. The pages that were read are sent. The pulls of the others wait again.
+        # 2. The pages that were read are sent. The pulls for the other pages wait again.
         self._end_rooms(pulls[:count])
         self._finish(self._machine.end_read(count))
         # 3. The read ended before a large message, for which its consumer needs room.

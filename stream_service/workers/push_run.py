@@ -54,14 +54,14 @@ class PushRun:
         self._sequences = sequences
         self._began_s = 0.0
         self._pushes = 0
-        self.messages: list[Message] = []  # with these pushes
+        self.messages: list[Message] = []  # the messages that brought these pushes
         # one for each of `messages`; a PushBatch has several pushes
         self.requests: list[PushRequest | PushBatch | RichPush] = []
         self.data: list[bytes] = []  # the messages to store
         self.keys: list[bytes | None] | None = None
         self.headers: list[bytes | None] | None = None
-        self.decisions: list[Decision] | None = None  # of each request: new, a duplicate or out of order
-        self.answers_behind: list[Message] = []  # to other requests, sent after the answers to these pushes
+        self.decisions: list[Decision] | None = None  # whether each request is new, a duplicate or out of order
+        self.answers_behind: list[Message] = []  # answers to other requests, sent after these pushes are answered
         self._traces: PushTraces | None = None
         self._traced: Sequence[TracedPush] = ()
 
@@ -164,7 +164,7 @@ class PushRun:
         return answers + self.answers_behind
 
     def _plain_answers(self, index: int, route: Route) -> list[Message]:
-        """Joins the answers to pushes that follow each other, where their publisher understands it."""
+        """Joins the answers to pushes that follow each other, if their publisher understands joined answers."""
         # Of many streams, most have one push or one batch in a transaction.
         if len(self.messages) == 1:
             message, request = self.messages[0], self.requests[0]
@@ -236,7 +236,7 @@ def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
 
 
 def check_payload(message: Message, limits: StreamLimits) -> None:
-    """Raises ProtocolError for a push that no consumer could get, or none with the framing of its publisher."""
+    """Raises ProtocolError for a push that is too large for every consumer, or for those with its framing."""
     size_bytes, frame_bytes_max = len(message.payload), message.origin.frame_bytes_max - DELIVERY_BYTES
     if size_bytes > limits.message_bytes_max:
         raise ProtocolError(f"a message of {size_bytes} bytes; a stream keeps at most {limits.message_bytes_max}")

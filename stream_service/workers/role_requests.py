@@ -85,8 +85,8 @@ class RoleRequests:
             if wanted is not None and self._services.role_changed is not None:
                 self._services.role_changed(self._identity, operation.mirror)
 
-        # Without `force`, a planned promotion waits for the fence of this stream. With it, another primary takes pushes
-        # already, so this stream must not: its former source finds that out by asking here when it returns.
+        # Without `force`, a planned promotion waits until this stream has fenced its former source. With `force`,
+        # another primary takes pushes already, so this stream must not. Its former source asks here when it returns.
         force = request.force
         return self._worker.change(partial(store_role, to=wanted, force=force, gives_up_fence=force), changed)
 
@@ -133,7 +133,7 @@ class RoleRequests:
 
 
 def log_given_up(identity: tuple[str, int], operation: RoleChanged) -> None:
-    """Logs that a stream became a mirror before its former source was fenced, which may take pushes later."""
+    """Logs that a stream became a mirror before it fenced its former source: that source may take pushes later."""
     if operation.result is not None:
         name, partition = identity
         logger.warning("fence_given_up", stream=name, partition=partition, source=operation.result.source)

@@ -38,8 +38,8 @@ class New(msgspec.Struct, frozen=True):
 class Duplicate(msgspec.Struct, frozen=True):
     """The message is known. Neither field is set if its index is forgotten."""
 
-    index: int | None = None  # of the message, if it is already on disk
-    offset: int | None = None  # among the new messages of the present append, if it is one of them
+    index: int | None = None  # the index of the message, if it is already on disk
+    offset: int | None = None  # the position of the message in the present append, if it is in it
 
 
 class OutOfOrder(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ class PublisherSequences:
             self._learn(publisher_id, sequence, index)
 
     def claim(self, publisher_id: bytes, owner: str) -> bool:
-        """Whether a publisher id belongs to this identity. If it belongs to nobody, it does from now on."""
+        """Whether a publisher id belongs to this identity. An id of nobody belongs to the identity from now on."""
         known = self._publishers.get(publisher_id)
         if known is None:
             return self._claims.setdefault(publisher_id, owner) == owner

@@ -84,7 +84,7 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
         PACKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, PACKED_PULL.decode_request)),
         BULK: read(Right.READ, lambda stream, message: stream.bulk.receive(message)),
         MIRROR: read(Right.READ, lambda stream, message: stream.mirror_pulls.receive(message)),
-        # Whether the stream exists, and where it begins and ends: one right on the stream is enough, whichever it is.
+        # These tell whether the stream exists, and its bounds: one right on the stream is enough, whichever it is.
         CREATE: read(STREAM_RIGHTS, Readable.answer_create),
         CREATE_PARTITIONED: read(
             STREAM_RIGHTS, lambda stream, message: stream.answer_partitioned(message, CREATE_PARTITIONED)

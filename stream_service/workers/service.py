@@ -105,8 +105,8 @@ class ServiceWorker(Worker):
         refusal = refusal_of_name(name)
         if refusal is not None:
             raise ProtocolError(refusal)
-        # Two lookups, because anybody may send creates. `_check_may_create` refuses if a partition between is missing.
-        # The node that serves a stream decides about it.
+        # Two lookups, because anybody may send creates. `_check_may_create` refuses if a partition between the two is
+        # missing. The node that serves a stream decides about it.
         part = _part_of(message)
         looked_at = (0, partitions - 1) if part is None else (part, part)
         exists = all(self._may_exist(stream_address(name, partition)) for partition in looked_at)

@@ -336,7 +336,7 @@ class StreamWorker(ReadableStream):
     # The end of every write that has failed: an append, a copy or a change
 
     def _is_foreign(self, error: StorageError) -> bool:
-        """Whether another part of the program has written to the stream, and not an earlier write in doubt."""
+        """Whether another part of the program has written to the stream, and no write of this worker is in doubt."""
         return isinstance(error, IndexConflict) and not self._end_search.is_under_way
 
     def _end_failed(self, error: StorageError | None, *, restarts: bool) -> None:

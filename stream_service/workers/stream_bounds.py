@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class StreamBounds:
-    """What the worker of a stream knows of it without a read. Everybody reads the attributes; only the methods of this
-    class change them."""
+    """The attributes of a stream that its worker knows without a read. Everybody reads the attributes; only the methods
+    of this class change them."""
 
     __slots__ = ("_mirror_refusal", "created_us", "first_index", "history", "hold", "mirror", "next_index", "stream_id")
 
@@ -78,7 +78,7 @@ class StreamBounds:
         self.history = history
 
     def learn_history(self, history: History) -> History:
-        """Takes a history that was read, and returns the present one. A change since that read has set it already."""
+        """Takes a history that was read, and returns the present one, which a change may have set since."""
         if not self.history:
             self.history = history
         return self.history

@@ -34,7 +34,7 @@ class StreamActivity(enum.IntEnum):
     """The activity that is under way."""
 
     OPENING = enum.auto()  # the stream is being read, after all writes that its worker submitted before a crash
-    SERVING = enum.auto()  # none
+    SERVING = enum.auto()  # no activity is under way
     APPENDING = enum.auto()  # a small append is being committed
     STAGING = enum.auto()  # a large append is being committed, and plain pushes are decoded for the next one
     COPYING = enum.auto()  # copied messages are being committed

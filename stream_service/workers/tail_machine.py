@@ -18,7 +18,7 @@ MESSAGE_OVERHEAD_BYTES = 56
 
 _first_index = attrgetter("first_index")
 _NO_RUNS: deque[Append] = deque(maxlen=0)
-"""The runs of every empty tail: a deque that stays empty. Each has 760 bytes, and most streams of a large node rest."""
+"""The runs of all empty tails: one deque, which stays empty. A deque takes 760 bytes, and most streams are at rest."""
 
 
 class Tails:

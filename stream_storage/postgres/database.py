@@ -36,7 +36,7 @@ _RELATIONS = b"SELECT relname::text FROM pg_class WHERE pg_table_is_visible(oid)
 
 
 class PostgresDatabase:
-    """A database on a PostgreSQL server: a `stream_storage.engine.Engine`. durability: as at the opening."""
+    """A database on a PostgreSQL server: a `stream_storage.engine.Engine`. durability: what it was at the opening."""
 
     is_local = False
     path = None

@@ -166,8 +166,8 @@ class Ownership:
         )
         found = command(connection, self._deadlines, text.encode())
         if any(found.get_value(row, 2) == b"t" for row in range(found.ntuples)):
-            # The node before may be dead, as an earlier attempt of this one. The server keeps its connection until the
-            # standby has its commit.
+            # The connection may be that of a dead node, or of an earlier attempt of this one. The server keeps it until
+            # the standby has its commit.
             raise StandbyMissing
         if found.ntuples == 0:
             return None

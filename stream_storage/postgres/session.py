@@ -38,7 +38,7 @@ QUIET_S = 1.0
 """After this silence, a transaction begins with a trip of its own, so that a dead connection leaves no commit in
 doubt."""
 QUEUED_S = 0.1
-"""Operations that follow within this time after others have waited in vain were in the queue meanwhile."""
+"""If operations begin within this time after others have waited in vain, they were in the queue meanwhile."""
 EXAMINE_S = 10.0
 """How often a session that writes examines the durability of its server."""
 CANCELLED_WAIT = "01000"
@@ -267,8 +267,8 @@ class PostgresSession:
         return error
 
     def _examine(self) -> None:
-        """Raises DatabaseLost if a commit does not keep the promise of a confirm any more: the attempts to connect
-        again wait until it does."""
+        """Raises DatabaseLost if commits no longer keep the promise of a confirm: the attempts to connect again wait
+        until commits keep it."""
         if self._durability is None or time.monotonic() - self._examined_s < EXAMINE_S:
             return
         try:

@@ -44,7 +44,7 @@ class Ballast:
             with create_private(self._file) as file:
                 take_room(file.fileno(), 0, SIZE_BYTES)
         except OSError:
-            # A quota can allow less than the disk has. The next call tries again. What is no file stays.
+            # A quota can allow less than the disk has. The next call tries again. A folder of this name stays.
             with suppress(OSError):
                 self._file.unlink()
             return 0

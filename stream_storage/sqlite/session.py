@@ -26,9 +26,9 @@ TRIAL_ROOM_BYTES = 256 * 1024
 class WalCheckpoint(NamedTuple):
     """The result of a checkpoint, as SQLite reports it."""
 
-    blocked: bool  # whether another connection kept it from finishing
-    wal_pages: int  # in the write-ahead log
-    copied_pages: int  # how many of them are in the database file
+    blocked: bool  # whether another connection kept the checkpoint from finishing
+    wal_pages: int  # the number of pages in the write-ahead log
+    copied_pages: int  # how many of these pages are in the database file
 
 
 class SqliteSession:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from ockam.identity.channel.limits import ChannelLimits
 
 HOSTS_MAX = 10_000
-"""The most hosts whose handshakes of the last second are counted. That with the oldest attempt is forgotten first."""
+"""The most hosts whose handshakes of the last second are counted. The host idle longest is forgotten first."""
 
 C = TypeVar("C", bound=Hashable)
 

@@ -72,7 +72,7 @@ class Audit:
         except OSError as error:
             self._report_lost(error.strerror or str(error))
             return False
-        # A disk that becomes full takes the beginning of a line.
+        # A disk that becomes full accepts only the beginning of a line.
         if written:
             self._is_torn = written < len(data)
         # If only the line feed is missing, the line itself is in the file.

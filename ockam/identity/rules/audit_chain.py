@@ -49,7 +49,7 @@ class AuditContent(NamedTuple):
     """The content of the files of an audit log.
 
     problems: the first PROBLEMS_MAX texts about lines that are changed, missing or moved. problem_count: the number of
-    all.
+    all problems.
     sealed: the number of lines whose seal is right. unsealed: of lines of an older version, without a seal.
     cut: of lines that a crash or a full disk has cut; their chain went on without them."""
 

@@ -68,7 +68,7 @@ class _Repeated:
 
 
 class AuditLines:
-    """The lines of one kind, such as refusals. more: the event of the lines with the number of left out ones.
+    """The lines of one kind, such as refusals. more: the event of a line that tells how many lines were left out.
 
     Invariant: the lines that `take` has admitted, and all counts that `end_interval` returns, add up to the calls of
     `take`."""

@@ -124,7 +124,7 @@ class Authorizer:
     def decide(self, origin: Origin, demand: Demand, request: str, *, is_act: bool) -> Decision:
         """Decides about a request that came in another protocol, such as HTTP. Counts and audits a refusal.
 
-        request: its name in the audit log. is_act: whether the use of an administrative right is in the audit log."""
+        request: its name in the audit log. is_act: whether the use of an administrative right is audited."""
         return self._decide(origin, demand, request, acts=ACTS if is_act else NO_RIGHT)
 
     def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:

@@ -130,7 +130,7 @@ class Grants:
         return next((place for place in self._places() if place > name and self.rights_on(place) & int(rights)), None)
 
     def edges(self, rights: int) -> list[str]:
-        """Returns the names, in sorted order, at which the names with one of these rights begin and end in turn."""
+        """Returns the sorted names from which on, in turn, one of these rights is given and none is given."""
         found: list[str] = []
         for place in self._places():
             if bool(self.rights_on(place) & int(rights)) != bool(len(found) % 2):
@@ -138,7 +138,7 @@ class Grants:
         return found
 
     def _places(self) -> list[str]:
-        """Returns the only names at which rights change, in sorted order: prefixes, and the ends of their names."""
+        """Returns, sorted, the only names at which rights change: each prefix, and the end of its names."""
         prefixes = {"", *(prefix for prefix, _ in (*self.allow, *self.deny))}
         return sorted(prefixes | {end for prefix in prefixes if (end := prefix_end(prefix)) is not None})
 
@@ -165,7 +165,7 @@ class Rules:
             rules = [rule for rule in self.rules if rule.applies_to(identity)]
             if identity.source == "local":
                 rules.insert(0, OWN_WORKERS)
-            # Forgotten grants that a caller still has go on to count their names in the old object.
+            # A caller can still have forgotten grants. These go on to count their names in the old object.
             if len(self._grants) >= KNOWN_IDENTITIES_MAX:
                 self._grants.clear()
                 self._known = KnownNames()

@@ -61,7 +61,7 @@ class ChannelWorker(Worker):
 
     inner: the worker's address that receives ciphertext from the other side.
     outer: the worker's address that receives plaintext from this node's workers, to encrypt and send it.
-    used_at_s: the time of the last message that was decrypted or encrypted, on trio's clock. Others do not count.
+    used_at_s: the time of the last message that was decrypted or encrypted (no other counts), on trio's clock.
     gone_at_s: the time at which its connection was first seen to have ended; None while the connection is there.
 
     Invariant: messages to the other side are sent in the order in which they were encrypted. The route to the other
@@ -93,7 +93,7 @@ class ChannelWorker(Worker):
         self.gone_at_s: float | None = None
         self._waiting = ChannelWaiting(node, nursery, addresses[0])
         self._failures = 0
-        # What the channel remembers counts in the same limit as what its connection remembers.
+        # The memory of the channel counts for the same limit as the memory of its connection.
         self._holdings = first.origin.holdings.beside(self.forget, lambda: self.end("memory"))
         self._usage: Usage = UNLIMITED
         self._refreshes = Bucket(REFRESHES_PER_S, REFRESHES_MAX)
@@ -218,7 +218,7 @@ class ChannelWorker(Worker):
             identity=Identity("channel", str(self.identity)),
             usage=self._usage,
             frame_bytes_max=self._below.frame_bytes_max - AROUND_BYTES_MAX - header_bytes,
-            # The first of the way back is the connection, and the last the other side.
+            # The first hop of the way back is the connection, and the last hop is the other side.
             hops=len(self._way_back) - 2,
         )
 

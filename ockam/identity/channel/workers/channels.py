@@ -211,7 +211,7 @@ class SecureChannels:
         return None
 
     def _take(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
-        """Counts a channel for its identity and for its connection's. Returns the reason if one has too many."""
+        """Counts a channel for its identity and its connection's. Returns the reason if one of these has too many."""
         # Both count, because a peer can make any number of identities of its own if everybody is trusted.
         own = self._node.usages.get(str(Identity("channel", str(peer))), trio.current_time())
         taken: list[Usage] = []
@@ -225,7 +225,7 @@ class SecureChannels:
         return None
 
     def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage:
-        """Returns the usage for which the channel's messages count: its identity's if that is named, or `below`."""
+        """Returns the usage for which the channel's messages count: that of a named identity, else `below`."""
         taken = self._usages.get(channel)
         named = channel.identity is not None and self.trust.is_named(channel.identity)
         return taken[1] if taken is not None and named else below
@@ -266,7 +266,7 @@ class SecureChannels:
         return self.trust.refusal(peer) or self._known.refusal(peer)
 
     def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
-        """Logs and audits a refusal, both at a bounded rate. identifier: the shown one, or empty."""
+        """Logs and audits a refusal, both at a bounded rate. identifier: the peer's, or empty."""
         self._lines.log(logger.warning, "channel_refused", **origin.who, reason=reason, text=text or reason)
         if self._audit is not None:
             # Everybody can make identifiers, so a refusal counts for the identity or the address of the connection.
