@@ -15,7 +15,15 @@ from block_node.client.publish_session import ClientPublishSession, SessionError
 from block_node.client.publisher_machine import PublisherMachine
 from block_node.client.settings import PublishSettings
 from stream_client.core.pushes import PendingResult
-from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
+from stream_client.errors import (
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    RequestRefused,
+    RequestTimeout,
+    UnexpectedAnswer,
+    doubted,
+)
 from stream_client.requests import Requests
 from stream_client.shell.backoff import Backoff
 
@@ -186,7 +194,9 @@ class PublishSessions(Generic[S]):
             self._fail(PublishGaveUp(f"no block was acknowledged for {give_up_s:g} s: {problem}"))
 
     def _fail(self, error: SessionError) -> None:
-        self._failure = error
+        # Such an error refuses the next session, for example after a change of the rules. The node may have stored
+        # blocks of earlier sessions.
+        self._failure = doubted(error) if self.sessions and isinstance(error, RequestRefused) else error
         self._report_change()
 
     def _check(self) -> None:

@@ -30,10 +30,12 @@ from block_node.client import (
 )
 from block_node.protocol import PUBLISH, OpenSession
 from block_node.protocol_reading import BlockRange, SubscribeStatus
-from stream_client import NodeUnreachable, Reconnect
+from ockam.identity.rules.rights import ALL_RIGHTS, Right
+from stream_client import AccessDenied, NodeUnreachable, Reconnect
 from stream_client import connect as connect_streams
 from tests.block_node.backfill.served_blocks import damage_blocks
 from tests.block_node.client.chains import chain, fetch, outgoing
+from tests.ockam.identity.rules.guarded_node import guarded, may
 from tests.support.blocks import join_block
 from tests.support.served import PATIENCE_S, Served, served, wait_until
 
@@ -79,6 +81,26 @@ async def test_what_is_published_is_durable_and_comes_back(tmp_path: Path) -> No
         assert (await client.get(7))[1] == blocks[7].root
         await publish(client, *range(20))
         assert (await client.status()).next_expected == 20
+
+
+async def test_a_publisher_that_loses_its_right_is_in_doubt(tmp_path: Path) -> None:
+    """Claim: a refusal after the first session says nothing about the blocks that were sent. Method: rules that change
+    while a publisher works; then a publisher that never had the right."""
+    async with guarded(tmp_path, may(ALL_RIGHTS)) as node, connect(node.running.address) as client:
+
+        async def refuse() -> None:
+            async with client.publisher(SETTINGS) as publisher:
+                await publisher.send(outgoing(chain(20)[0]))
+                await publisher.flush()
+                node.allow(may(Right.BLOCK_READ))
+                await publisher.send(outgoing(chain(20)[1]))
+                await publisher.flush()
+
+        with trio.fail_after(PATIENCE_S):
+            for in_doubt in (True, False):
+                with pytest.raises(AccessDenied, match="block-publish") as caught:
+                    await refuse()
+                assert caught.value.in_doubt is in_doubt
 
 
 async def test_an_empty_node(tmp_path: Path) -> None:
