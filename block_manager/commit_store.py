@@ -285,7 +285,7 @@ class CommitStore:
         self._write_lock = Lock()
         self._lock = Lock()
         self._cache = LruCache(cached_blocks_max)
-        # The parents of the last blocks that `get` returned singly. A call for one of these parents walks down.
+        # The parents of the last blocks that `get` returned one by one. A `get` of one of them reads ahead.
         self._ahead_max = max(0, min(PAGE_IDS, cached_blocks_max) - 1)
         self._parents: deque[str] = deque(maxlen=WALKS_MAX)
         self._writing = False

@@ -65,7 +65,8 @@ class ForkChoice:
         self._keep_blocks = keep_blocks
         self._orphans_max = orphans_max
         self.head = None if store_name is None else manager.head(store_name)
-        # A block with a child in memory gets none from `add_store`, and another `ForkChoice` may have released it.
+        # The head may lack a reference: `add_store` gives none to a block with a child in memory, and another
+        # `ForkChoice` may have released that of the head.
         if self.head is not None and manager.get_reference_count(self.head.block_id).external == 0:
             manager.ref_block(self.head.block_id)
         self._tips = {} if self.head is None else {self.head.block_id: self.head}
@@ -155,7 +156,7 @@ class ForkChoice:
         self._orphan_count += block.block_id not in children
         children[block.block_id] = block
         if self._orphan_count > self._orphans_max:
-            # The highest number is the least likely to be needed soon.
+            # The block with the highest number is the least likely to be needed soon.
             last = max(self.orphans(), key=lambda orphan: (orphan.number, orphan.block_id))
             del self._orphans[last.previous_id][last.block_id]
             if not self._orphans[last.previous_id]:

@@ -279,7 +279,7 @@ class BlockManager:
         self._settle(transfer, done=True)
 
     def _settle_doubt(self) -> None:
-        """Ends an earlier move whose result is unknown: the store tells it. Raises IntegrityBroken if it has a part."""
+        """Ends an earlier move of unknown result, by reading the store. Raises IntegrityBroken for a partial move."""
         transfer = self._known.transfer
         if transfer is None:
             return

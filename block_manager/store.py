@@ -145,7 +145,7 @@ def open_store(folder: str | os.PathLike[str], name: str = "commit") -> Iterator
 
     Raises StorageError, for example if another process has the database open, and BlockStoreError.
     """
-    # Imported here, because a manager without a database needs none of these. The import adds a table to the schema.
+    # A manager without a database needs none of these modules. The import adds a table to the schema.
     from block_manager.commit_store import CommitStore
     from block_manager.transactions import SessionTransactions
     from stream_storage.sqlite.database import Database

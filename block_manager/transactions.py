@@ -146,7 +146,7 @@ class JoinedTransactions:
         def both(connection: Connection) -> Result:
             also(connection)
             result = work(connection)
-            # A refusal is raised here, so that it undoes the other work, too.
+            # An error that the work returns is raised here, so that the changes of `also` are undone, too.
             if isinstance(result, BlockManagerError):
                 raise result
             return result

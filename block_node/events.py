@@ -184,7 +184,7 @@ Notification: TypeAlias = (
 )
 Event: TypeAlias = ItemEvent | Notification
 ITEM_EVENTS: Final = (BlockBegun, ItemsReceived, BlockEnded, BlockDropped)
-"""The types in `ItemEvent`. The check runs for every event in every plugin, and a tuple is faster than a union."""
+"""The types in `ItemEvent`, for checks that run for each event in each plugin: a tuple is faster than a union."""
 _WITH_ITEMS: Final = (ItemsReceived, BackfilledBlockNotification)
 
 

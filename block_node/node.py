@@ -232,8 +232,8 @@ class BlockNode:
         find_roots(self.store, newest.number, self.verifier.settings, found)
 
     def _find_stored_roots(self, number: int, on_found: Callable[[tuple[bytes, ...] | None], None]) -> None:
-        """Passes on the root hashes of which the stored block `number` has one; the newest block can have several. None
-        if they cannot be read."""
+        """Passes the root hashes that the stored block `number` may have to `on_found`; the newest block can have
+        several. Passes None if they cannot be read."""
         chain = self.verifier.chain
         opened = tuple(each.root for each in chain.open) if chain.next_number == number + 1 else ()
 

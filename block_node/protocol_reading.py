@@ -60,7 +60,7 @@ class Subscribe(msgspec.Struct, frozen=True):
 
 # type Received struct { request_id: uint  size_bytes: uint }
 class Received(msgspec.Struct, frozen=True):
-    """Confirms all items received since the start of the subscription, at its address: the node may send more."""
+    """Sent to the address of a subscription: confirms all items received so far. The node may send more."""
 
     request_id: bare.UInt
     size_bytes: bare.UInt
@@ -68,7 +68,7 @@ class Received(msgspec.Struct, frozen=True):
 
 # type Unsubscribe struct { request_id: uint }
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """Ends a subscription, at its address. There is no answer."""
+    """Sent to the address of a subscription: ends it. There is no answer."""
 
     request_id: bare.UInt
 
@@ -91,8 +91,8 @@ _SubscribeRequest: TypeAlias = Annotated[
 
 # type Subscribed struct { request_id: uint  start_block: optional<u64> }
 class Subscribed(msgspec.Struct, frozen=True):
-    """The first answer to a subscription, from whose address all answers come. start_block: the first block that will
-    be sent. None means the first block that this node will ever store."""
+    """The first answer to a subscription. All answers come from the subscription's address. start_block: the first
+    block that will be sent. None means the first block that this node will ever store."""
 
     request_id: bare.UInt
     start_block: bare.U64 | None
@@ -128,7 +128,7 @@ class SubscribedBlockEnd(msgspec.Struct, frozen=True):
 
 # type SubscribedBlockWithdrawn struct { request_id: uint  sequence: uint  block_number: u64 }
 class SubscribedBlockWithdrawn(msgspec.Struct, frozen=True):
-    """An early block was not completed or is not valid. The subscriber discards its items. It is sent again later."""
+    """An early block is incomplete or invalid. The subscriber discards its items. The block is sent again later."""
 
     request_id: bare.UInt
     sequence: bare.UInt

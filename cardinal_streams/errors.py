@@ -92,7 +92,7 @@ class CheckpointError(CardinalError):
 
 class CheckpointTaken(CardinalError):
     """Another consumer has saved a checkpoint under the same client id since this consumer began. Two consumers of one
-    name would skip what the other one has processed. This consumer has saved nothing."""
+    name would skip each other's updates. This consumer has saved nothing."""
 
     def __init__(self, client_id: str) -> None:
         super().__init__(f"another consumer saves its position as {client_id!r}; give each consumer a name of its own")

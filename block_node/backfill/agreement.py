@@ -27,7 +27,7 @@ class Opinion(NamedTuple):
 
 def common_block(ranges: Iterable[BlockRanges]) -> int | None:
     """Returns the highest block in all `ranges`, or the block below it if all have that too, because the root hash of
-    the newest block of a chain is not always certain. None: no block is in all."""
+    the newest block of a chain is not always certain. None if `ranges` have no common block."""
     first, *others = ranges
     common = first.copy()
     for other in others:

@@ -20,7 +20,7 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: the largest total size of blocks that were fetched but are not stored yet.
     chunks: the most requests at the same time, with at most `batch_blocks` blocks each.
     retries_max: how often a block is requested again before it is left to the next search.
-    pending_blocks: the most blocks that were passed on but are not stored: several, to verify while the disk syncs.
+    pending_blocks: the most blocks that were passed on but are not stored. Several are verified while the disk syncs.
     """
 
     buffer_bytes: int = 104_857_600

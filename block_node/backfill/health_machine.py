@@ -90,7 +90,7 @@ class Health:
     def claimed(self, name: str, ranges: BlockRanges, latency_s: float) -> None:
         source = self.sources[name]
         if not source.has_answered:
-            # Its silence is over. Failures of other kinds end only with a good block.
+            # The failures of a silent node end with its answer. Failures of other kinds end only with a good block.
             source.failures = 0
         source.claims, source.has_answered = ranges, True
         self._note_latency(source, latency_s)
@@ -101,7 +101,7 @@ class Health:
         self.failed(name, now_s, reason)
 
     def find_silence(self) -> str:
-        """Returns why no source node says which blocks exist, with the last error of each. Empty if one says it."""
+        """Returns why no source node says which blocks exist, with the last error of each. Empty if a node says it."""
         # One source node of this chain that answers is enough to know which blocks exist.
         if any(each.has_answered and not each.is_excluded for each in self.sources.values()):
             return ""

@@ -89,7 +89,7 @@ class BackfillReport(BackfillAnswer, frozen=True, kw_only=True):
 
     @property
     def known_missing(self) -> int | None:
-        """How many blocks are known to be missing. None if none is, and it is unknown which blocks exist."""
+        """How many blocks are known to be missing. None instead of 0 if it is unknown which blocks exist."""
         return None if self.is_unknown and not self.missing else self.missing
 
 

@@ -71,12 +71,12 @@ class RouteSource:
         self._ask("block_status", STATUS.encode_request(StatusRequest(REQUEST_ID, True)), _read_ranges, on_done)
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        # The answer has the root hash, and the bytes of the block from the offset on: none, if the sizes are equal.
+        # The answer has the root hash, and the bytes of the block beyond `size_bytes`: none if the sizes are equal.
         request = GetBlock(REQUEST_ID, number, False, size_bytes)
 
         def answered(part: BlockPart | None, reason: str) -> None:
             if part is not None and part.status is GetStatus.INVALID_REQUEST and size_bytes:
-                # The block is shorter there, as its proofs can differ.
+                # The block is shorter at the source, since its proofs can differ: ask with the offset 0.
                 self.ask_root(number, 0, on_done)
             elif part is not None and part.status is not GetStatus.SUCCESS:
                 on_done(None, f"block_get: {part.status.name}")
@@ -184,7 +184,7 @@ class Fetching(Worker):
             if ERROR.is_in(message.payload):
                 if self._packs and not self._way and self._listener is not None:
                     # The node may be of an earlier version that cannot pack items: repeat the request without packing.
-                    # The next fetch asks for packed items again, since the error may be one that passes.
+                    # The next fetch asks for packed items again, since the error may be temporary.
                     self._packs = False
                     self._begin()
                     return

@@ -24,7 +24,7 @@ class SourceSetting(msgspec.Struct, frozen=True):
     the scheme and the hops as text. priority: 0 is the best.
 
     scheme: `grpc`, or `grpcs` with TLS: the source speaks the block services over gRPC. Empty: it is an Ockam node.
-    status: the `host:port` for questions about its blocks, if that is another one than for the blocks themselves."""
+    status: the `host:port` for questions about its blocks, if the source serves its blocks at another one."""
 
     name: str
     hops: tuple[str, ...]
@@ -60,7 +60,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     first_block_available, last_block_to_store: the blocks that this node should have. -1 means no end.
     block_node_sources: the source nodes, see `parse_source`, and files of them, see `read_sources`. Without any,
     backfill is off.
-    scan_interval_secs: between two searches for missing blocks.
+    scan_interval_secs: the time between two searches for missing blocks.
     max_retries: how often a block is requested again before it is left to the next search.
     initial_retry_delay_secs, max_backoff_secs: the pause after the first failure of a source node, and the longest one.
     It doubles with each failure.

@@ -37,7 +37,7 @@ logger = structlog.get_logger(__name__)
 
 MakeSource = Callable[[SourceSetting], BlockSource]
 MakeTls = Callable[[str], TlsLayer | None]
-"""Makes the TLS of a new connection to a source at `host:port`; None: this node has none for it."""
+"""Makes the TLS of a new connection to a source at `host:port`. Returns None if this node has no TLS for the source."""
 
 
 class BackfillWork(Protocol):
@@ -151,7 +151,7 @@ class BackfillState:
 
     def check_newest(self, sources_last: int | None) -> None:
         """Forgets the highest announced block if no source node has it in more than `max_retries` searches: the
-        publisher could have been wrong. `sources_last`, the highest block of the source nodes, takes its place."""
+        publisher could have been wrong. The highest block of the source nodes, `sources_last`, replaces it."""
         newest = self.newest_known
         if newest is None or newest in self.store.ever_stored or (sources_last is not None and newest <= sources_last):
             self._vain_scans = 0
@@ -188,8 +188,8 @@ class BackfillState:
         return len(new)
 
     def note_chains(self, compared: set[str], disagreements: Mapping[str, str]) -> None:
-        """Records which of the compared source nodes have another chain. Their blocks are not fetched, unless nothing
-        is stored here and proofs are checked, which decide then."""
+        """Records which of the compared source nodes have another chain. The blocks of these nodes are not fetched,
+        unless nothing is stored here and proofs are checked: then the proofs decide."""
         decides = bool(self.store.available) or not self.verifier.settings.levels & (Level.RECORD_PROOF | Level.TSS)
         for name in sorted(compared):
             source, text = self.health.sources[name], disagreements.get(name, "")

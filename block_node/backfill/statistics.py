@@ -45,7 +45,7 @@ class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
     queue: the number of missing blocks that are being fetched or processed.
     missing: the number of blocks that the last search found and that are still missing. Other blocks can be missing too
     while no source node answers. None if none was found because nobody knows which blocks exist.
-    problem: why blocks are missing, or why that is unknown. Empty if neither is so.
+    problem: why blocks are missing, or why it is unknown whether blocks are missing. Otherwise empty.
     held_bytes: the total size of blocks that were fetched and are not stored yet.
     eta_s: the estimated time until `queue` is 0. newest_known: the highest block that publishers have announced.
     """

@@ -30,8 +30,7 @@ PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
 READ_BYTES = 1 << 18
 
 ZSTD_READ_BYTES = 1 << 10
-"""How many compressed bytes are decompressed at once, to at most 32 MiB: a block of four bytes can expand to 128
-KiB."""
+"""The compressed bytes of one step, which can expand to 32 MiB: a zstd block of four bytes can expand to 128 KiB."""
 
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
 """The largest window that a zstd frame may demand in memory: the default of the zstd command."""
@@ -46,7 +45,7 @@ NUMBER_MAX = 2**64 - 1
 
 
 def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_bytes_max) -> Iterator[Item]:
-    """Yields the items of a block file, each complete. Raises BlockFileError after those that precede the damage."""
+    """Yields the items of a block file, each complete. Raises BlockFileError after the last item before the damage."""
     for piece in read_pieces(path, piece_bytes_max=item_bytes_max, item_bytes_max=item_bytes_max):
         yield piece.data
 
@@ -60,7 +59,7 @@ def read_pieces(
     cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=item_bytes_max)
     try:
         with path.open("rb") as file:
-            # A file that gzip has compressed under a plain name gets a hint in its error.
+            # If gzip has compressed a file whose name does not end in .gz, the error says so.
             is_compressed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
             file.seek(0)
             for chunk in _CHUNKS[suffix](file):

@@ -52,7 +52,7 @@ class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
     """The size and form of generated blocks.
 
     item_count: the number of items, with header, record file, footer and proof.
-    item_bytes: the size of the content of each other item. record_bytes: that of the record file.
+    item_bytes: the size of the content of every other item. record_bytes: the size of the content of the record file.
     """
 
     item_count: int = 10

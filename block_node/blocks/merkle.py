@@ -50,8 +50,8 @@ CATEGORY_OF: Final = {
 
 
 def place_of(kind: int) -> int | None:
-    """Returns the position of the subtree for items of a kind: -1 if they are in none, None if they are not allowed.
-    Kinds from 20 on belong to later versions, and their number modulo 20 decides."""
+    """Returns the position of the subtree for items of a kind: -1 if no subtree has them, None if they are not
+    allowed. Kinds from 20 on belong to later versions: there the number modulo 20 decides."""
     if kind < 20:
         if kind in (ItemKind.PROOF, ItemKind.FOOTER):
             return -1

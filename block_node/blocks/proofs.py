@@ -39,14 +39,14 @@ class TssProof(msgspec.Struct, frozen=True):
 
 
 class Sibling(msgspec.Struct, frozen=True):
-    """The hash with which a path combines its own. Empty, with `is_left` False, if the node has one child."""
+    """The hash that a path combines with its own hash. If a node has one child: empty, and `is_left` is False."""
 
     is_left: bool
     hash: bytes
 
 
 class LeafKind(IntEnum):
-    """The kinds of values at which a path starts. JOIN: it has no leaf, and starts where other paths end."""
+    """The kinds of values at which a path starts. JOIN: the path has no leaf, and starts where other paths end."""
 
     JOIN = 0
     HASH = 3

@@ -34,8 +34,8 @@ A = TypeVar("A")
 
 
 class BlockClient:
-    """A client of one or several block nodes of one network. `connect` creates it; a program can also create it from
-    connected stream clients, which it may use for streams too: one for each node, the preferred node first."""
+    """A client of one or several block nodes of one network. `connect` creates it. A program can also create it
+    from connected stream clients, one for each node, the preferred node first, and still use these for streams."""
 
     def __init__(self, clients: Sequence[StreamClient], *, answer_s_max: float = ANSWER_S_MAX) -> None:
         assert clients, "at least one node"
@@ -113,7 +113,7 @@ class BlockClient:
             yield WholeBlocks(events)
 
     async def status(self, *, detail: bool = False) -> StatusResponse:
-        """Returns the status of the first node that answers. detail: with the ranges of blocks and the versions."""
+        """Returns the status of the first node that answers. detail: whether to include block ranges and versions."""
         return await self._first("block_status", STATUS, StatusRequest(1, detail))
 
     async def get(self, number: int | None = None) -> tuple[int, bytes, bytes]:

@@ -25,7 +25,7 @@ from stream_client.requests import Requests
 READING: Final = VerifierSettings(levels=Level.STRUCTURE | Level.MERKLE)
 """The checks that a block must pass before its root hash is computed."""
 STEP_BYTES: Final = 16 * 1024
-"""One step reads this many bytes of small blocks. The node then answers the questions of the step during the next."""
+"""The bytes of small blocks that one step reads. The node answers the questions of a step during the next step."""
 
 
 class GivenBlock(msgspec.Struct, frozen=True):
@@ -130,10 +130,10 @@ class Comparison:
             self._stop_step = self._session.shell.call_later(0.0, self._step)
 
     def _ask(self, number: int, given: GivenBlock, offset: int) -> None:
-        """Asks the node for the root hash of its block. An `offset` near its end keeps the answer small."""
+        """Asks the node for the root hash of its block. With an `offset` near the block's end, the answer is small."""
         if not self._asked:
             self._answered_s = self._session.now_s()
-        # The question is noted and timed first: if the client has ended, the answer comes at once, and ends both.
+        # The question is noted first, and its timer runs: if the client has ended, `_answered` is called at once.
         self._asked[number] = _nothing
         if self._stop_timer is None:
             self._stop_timer = self._session.shell.call_later(self._answer_s_max, self._look_at_time)
@@ -165,7 +165,7 @@ class Comparison:
         if isinstance(answer, ClientError):
             self._finish(number, answer)
         elif answer.status is GetStatus.INVALID_REQUEST and offset:
-            # The stored block is shorter than `offset`, so the next request names its beginning.
+            # The stored block is shorter than `offset`, so the next request has the offset 0.
             self._ask(number, given, 0)
         elif answer.status in (GetStatus.NOT_AVAILABLE, GetStatus.NOT_FOUND):
             self._finish(number, BlockNotCompared(number, given.roots, node))
@@ -197,4 +197,4 @@ def _ignored(number: int, error: ClientError | BlockError | None) -> None:
 
 
 def _nothing() -> None:
-    """Stands for the function that gives a question up while the question is being asked."""
+    """Stands for the function that cancels a question, until the question has been asked."""

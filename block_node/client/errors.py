@@ -90,7 +90,7 @@ class SubscriptionRefused(ClientError):
 class BlockNotAvailable(ClientError):
     """The node cannot provide the requested block. status: the reason of the node.
 
-    has: the status of the node, for the cause in the text; None if the node does not tell it.
+    has: the status of the node, from which the text names the cause; None if the node does not tell its status.
     """
 
     def __init__(self, number: int | None, status: GetStatus, node: str, has: StatusResponse | None) -> None:

@@ -115,7 +115,7 @@ class ClientPublishSession:
         self._session.core.connection.attempted().when_done(self._attempted)
 
     def awaited(self) -> ClientError:
-        """Returns the error of a publisher that waits no longer. It names the answer that the session waits for."""
+        """Returns the error for a publisher that gives up. The error names the answer that the session waits for."""
         node, numbers = self._session.address, sorted(self._blocks)
         if self.state is ClientSessionState.CONNECTING:
             return self._session.core.connection.trouble or NodeUnreachable(f"cannot reach a node at {node}")
@@ -352,7 +352,7 @@ class ClientPublishSession:
         self._end(error, told=True)
 
     def _end(self, error: SessionError | None, *, told: bool = False) -> None:
-        """Ends the session. `told`: the node knows of the end already; otherwise it is notified."""
+        """Ends the session. `told`: whether the node knows of the end already. If not, the node is notified."""
         if self.state is ClientSessionState.ENDED:
             return
         if not told and self.state is not ClientSessionState.CONNECTING and self._conversation.is_open:

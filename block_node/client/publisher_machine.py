@@ -146,7 +146,7 @@ class PublisherMachine:
             self.ended = response
 
     def offer_again(self, number: int) -> bool:
-        """Sends a block again that the node has acknowledged and cannot show. False if that was done before."""
+        """Sends a block again that the node has acknowledged and cannot show. Returns False the second time."""
         if number in self._offered:
             return False
         if self._lost is None:

@@ -34,7 +34,7 @@ SERVICES = {
 }
 """The services about blocks, by the names that stand for them in an address of the door (`read_services`)."""
 ASK_BYTES_MAX = 64 * 1024
-"""The largest request of a reader. Requests of real readers have some bytes."""
+"""The largest request of a reader. Requests of real readers have a few bytes."""
 
 
 def read_services(address: str) -> tuple[str, Collection[str]]:

@@ -24,7 +24,7 @@ REFLECTION: Final = load_proto("reflection.proto")
 REFLECTION_ALPHA: Final = load_proto("reflection.proto", "grpc.reflection.v1alpha")
 
 NO_BLOCK: Final = 2**64 - 1
-"""The number that stands for "no block", "any block" or "no end", by the message in which it stands."""
+"""The number that stands for "no block", "any block" or "no end"; the message decides which."""
 
 WireMessage: TypeAlias = dict[str, Any]
 
@@ -59,7 +59,7 @@ def read_message(name: str, data: bytes | memoryview, file: ProtoFile = BLOCK_NO
                 found.setdefault(field.name, []).append(read)
                 continue
             if field.oneof is not None:
-                # Of a group, the last one counts.
+                # Of the fields of one `oneof`, only the last one counts.
                 for other in fields.values():
                     if other.oneof == field.oneof:
                         found.pop(other.name, None)
@@ -203,7 +203,7 @@ class ItemSet:
 
 
 def known_block(number: int) -> int | None:
-    """Returns the block that a number of the wire names. None: it names none, or one that cannot exist."""
+    """Returns the block that a received number names; None if it names no block, or a block that cannot exist."""
     return number if number <= NUMBER_MAX else None
 
 

@@ -24,7 +24,7 @@ _METHOD: Final = re.compile(r"rpc (\w+) \((stream )?(\w+)\) returns \((stream )?
 
 
 class WireField(NamedTuple):
-    """A field of a message. kind: the name of its type. oneof: the name of its group; None: it is in none."""
+    """A field of a message. kind: the name of its type. oneof: the name of its group; None: it has no group."""
 
     name: str
     number: int
@@ -63,7 +63,7 @@ class ProtoFile:
     """One file. package: the package of its names. types: its messages by their names, and its enums by their paths."""
 
     def __init__(self, name: str, text: str) -> None:
-        """Raises ValueError for a text with other parts of the language."""
+        """Raises ValueError for a text with parts of the language that this class does not read."""
         self.name = name
         self.package = ""
         self.declared: list[Declaration] = []
@@ -175,7 +175,7 @@ class ProtoFile:
 
 
 def load_proto(name: str, package: str | None = None) -> ProtoFile:
-    """Reads a file of this program. package: replaces its own, for a service that is served under two names."""
+    """Reads a file of this program. package: replaces the file's own package, for a service with two names."""
     text = (Path(__file__).parent / "proto" / name).read_text()
     if package is not None:
         text = re.sub(r"(?m)^package .*;$", f"package {package};", text)

@@ -44,10 +44,10 @@ class SetCutter:
         return self._large_bytes > 0
 
     def feed(self, data: bytes) -> list[SetPart]:
-        """Adds a part. Raises BlockFormatError."""
+        """Adds a part of the block. Returns the bytes that can go out now. Raises BlockFormatError."""
         found: list[SetPart] = []
         if self._waiting and not self._missing_bytes:
-            # The few bytes of a prefix that is cut are joined with the others.
+            # An incomplete prefix has only a few bytes, which are joined with the new ones.
             data = b"".join((*self._waiting, data))
             self._waiting, self._waiting_bytes = [], 0
         view, end = memoryview(data), len(data)
@@ -55,7 +55,7 @@ class SetCutter:
         if start:
             found.append(SetPart(None, [view[:start]]))
             self._large_bytes -= start
-        # A set begins with the item that waits, of which the rest is at the front of this part.
+        # The next set begins with the waiting item, whose rest is at the front of this part.
         at = start + self._missing_bytes
         if at > end:
             self._wait(view[start:], at - end)
@@ -67,7 +67,7 @@ class SetCutter:
         while at < end:
             if data[at] != BLOCK_ITEM_TAG:
                 raise BlockFormatError("a block has only items", at)
-            # The prefix of the last item may be cut itself.
+            # The prefix of the last item may be incomplete.
             if at > whole_until and all(byte >= 0x80 for byte in data[at + 1 : end]):
                 break
             size_bytes = data[at + 1]

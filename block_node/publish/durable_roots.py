@@ -1,5 +1,5 @@
 """Keeps the root hashes of durable blocks that are not acknowledged yet, and the session that sent each block. No I/O.
-They show a publisher whether the node has stored another block with the same number."""
+The root hashes show a publisher whether the node has stored another block with the same number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DurableRoots:
         self._roots: dict[int, DurableRoot] = {}
 
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
-        """Notes a root hash, unless it is empty. Above NAMED_MAX, the one of the highest block is dropped."""
+        """Notes a root hash, unless it is empty. Above NAMED_MAX, the root hash of the highest block is dropped."""
         if not root:
             return
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:

@@ -24,11 +24,10 @@ from block_node.publish.limits import PublishLimits
 from block_node.publish.refusals import status_of
 
 BYTES_MAX = 128 * 1024 * 1024
-"""The most bytes of the block. The largest message of the reference block node is smaller; backfill has its own
-bound."""
+"""The largest block with which a publisher can mend. The largest message of the reference block node is smaller."""
 
 FindRoots = Callable[[int, Callable[[tuple[bytes, ...] | None], None]], None]
-"""Passes on the root hashes of which a stored block must have one: empty if any may come, None if nobody knows now."""
+"""Passes on the root hashes that a stored block may have. Empty: any root hash. None: they cannot be read now."""
 
 
 class MendingSession(Protocol):

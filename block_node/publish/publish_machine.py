@@ -290,7 +290,7 @@ class PublishMachine:
     # Events of the clock.
 
     def tick(self, now_s: float, *, is_full: bool) -> None:
-        """Checks deadlines, silent publishers and missing blocks. is_full: the plugins accept no items."""
+        """Checks deadlines, silent publishers and missing blocks. is_full: whether the plugins accept no items."""
         # A publisher that neither sends a block nor says anything is gone, even if its connection still exists.
         idle_s_max = self._limits.idle_s_max
         for publisher in list(self._publishers.values()):

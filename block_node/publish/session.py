@@ -148,7 +148,7 @@ class PublishSession(Worker):
         self._node.unregister(self.context.address)
 
     def mended(self, block_number: int) -> None:
-        """Answers a duplicate whose block was taken, because its stored bytes were damaged or gone."""
+        """Answers a duplicate block that was taken because the stored bytes were damaged or gone."""
         last_block = self._machine.last_block
         if last_block is not None:
             self.respond(DuplicateBlock(block_number, last_block))

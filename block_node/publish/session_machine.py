@@ -129,7 +129,7 @@ class MessageMissing(Exception):
 class SessionMachine:
     """The state machine of one publisher's session.
 
-    in_item: whether the first piece of an item has come, but not its last. next_sequence: that of the next message.
+    in_item: whether the first piece of an item has come, but not the last. next_sequence: that of the next message.
 
     Invariant (`check`): `block_number` is set exactly in RECEIVING. `in_item` is true only in RECEIVING.
     """

@@ -21,8 +21,8 @@ SESSIONS_LISTED_MAX = 50
 
 class PublisherStatistics(msgspec.Struct, frozen=True):
     """A connected publisher. peer: its protocol and its address. block_number: the block that it sends now.
-    newest_offered: the highest block that it has begun. behind: its last offer, if it was too high. is_held: the node
-    has stopped reading from it."""
+    newest_offered: the highest block that it has begun. behind: the block of its last offer, if that was too high.
+    is_held: whether the node has stopped reading from it."""
 
     publisher_id: int
     peer: str

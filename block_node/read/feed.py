@@ -34,7 +34,7 @@ class FeedTaker(Protocol):
 class BlockFeed:
     """The blocks of one plan. next_block: the lowest block that was not read completely; None while it is not known.
 
-    has_source: False if no block will come that is not stored yet: then the feed ends instead of waiting.
+    has_source: whether blocks that are not stored yet can come. If not, the feed ends instead of waiting.
     guard: wraps the callback of the store, so that an exception fails the subscription and not the store.
     Invariant: at most one read is in progress. `_part` is the next part of block `next_block`.
     """

@@ -159,7 +159,7 @@ class SubscribeSession(Worker):
                 self.go_on()
 
     def early_verified(self, attempt: int, root: bytes | None) -> None:
-        """Handles the verification result of the block that is sent early. `root` is None if it failed."""
+        """Handles the verification result of the block that is sent early. `root`: None if the verification failed."""
         number = self._feed.next_block
         if self._early_attempt is None or attempt != self._early_attempt or number is None:
             return
@@ -259,7 +259,7 @@ class SubscribeSession(Worker):
             self._outgoing.popleft()
 
     def _pass_on(self, event: ItemsReceived) -> None:
-        """Sends items of an unverified block. Without room, it is withdrawn, and sent again when it is stored."""
+        """Sends items of an unverified block. Without room, withdraws the block, to send it again once it is stored."""
         number = self._feed.next_block
         assert number is not None, "an early block has a number"
         if not self._has_room:

@@ -105,7 +105,7 @@ _encode = bare.Encoder(BlockBody).encode
 
 class _Delivered(msgspec.Struct, eq=False):
     """An update that the application got. `tip`: the id of the newest block after it, None if there is none; set when
-    the manager has its blocks. `undone`: if it goes back, the newest block before it, held until it is saved."""
+    the manager has its blocks. `undone`: if it goes back, the block before it that is held until the save."""
 
     event: Event | None
     tip: str | None = None
@@ -307,7 +307,7 @@ class KeptChain:
             is_new = not self._manager.contains(blocks[-1].block_id)
             self._manager.put(blocks)
         except BlockConflict:
-            # The manager has a block after another parent: the chain can go back before its first block, and return.
+            # The manager has a block with another parent: the chain went back before its first block, and returned.
             known = self._manager.get([block.block_id for block in blocks])
             blocks = self._blocks_of(batches, {block.block_id: block for block in known if block is not None})
             is_new = not self._manager.contains(blocks[-1].block_id)
@@ -339,7 +339,7 @@ class KeptChain:
         return blocks
 
     def _find_id(self, hash_: bytes) -> str | None:
-        """Returns the id of the block with this hash; if there are two, of the one on the chain."""
+        """Returns the id of the block with this hash. If two blocks have it, returns the id of the one on the chain."""
         ids = [hash_.hex(), hash_.hex() + MOVED]
         found = [block.block_id for block in self._manager.get(ids) if block is not None]
         if len(found) < 2 or self._held is None:

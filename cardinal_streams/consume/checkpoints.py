@@ -47,7 +47,7 @@ class NodeCheckpoints:
         self._stream: Stream | None = None
         self._marks: dict[str, KnownPosition] = {}
         self._resets: list[str] = []
-        # The texts of this consumer that can be the last one.
+        # The texts of this consumer that can be the last one in the stream.
         self._last: tuple[bytes, ...] = ()
 
     async def load(self) -> Checkpoint | None:
@@ -65,7 +65,7 @@ class NodeCheckpoints:
         for topic, ends in _by_topic(_shown(checkpoint)).items():
             for partition, mark in (await self._resume(topic, list(ends))).items():
                 source = source_of(topic, partition)
-                # Earlier versions of this program saved the offset at which reading continues.
+                # Not lowered: an offset equal to the position, which earlier versions of this program saved.
                 is_lowered |= mark.index < ends[partition] and mark.index != position[source]
                 position[source] = min(mark.index, position[source])
         if not is_lowered:

@@ -62,9 +62,9 @@ REORG_TIMEOUT_S = 600.0
 """A reorg is given up if nothing came on its channel for this long. Blocks that come later are still weighed."""
 REORG_CHECK_S = 5.0
 STALL_REPORTS_S = 10.0
-"""While the chain lacks a block, an event says so at this interval."""
+"""While the chain lacks a block, an event reports it at this interval."""
 REORG_REPORTS_S = 30.0
-"""While the channel of a reorg is silent, an event says so at this interval."""
+"""While the channel of a reorg is silent, an event reports it at this interval."""
 
 
 class Update:
@@ -148,7 +148,7 @@ class Updates(Consumption[ChainConsumer, Update]):
 
     def stalled_s(self) -> float:
         """Returns for how many seconds the chain has lacked the same first block (see `gaps`), although all messages of
-        the topics were read; 0 if it lacks none."""
+        the topics were read; 0 if no block is lacking."""
         return 0.0 if self._stall is None else anyio.current_time() - self._stall_began_s
 
     def gaps(self) -> tuple[Gap, ...]:

@@ -121,7 +121,7 @@ class Consumption(Generic[M, T]):
     async def save(self) -> None:
         """Saves a checkpoint durably, if items were done since the last save."""
         if self._store is not None and self._save_due_s < math.inf:
-            # Cleared first: an item that is done during the save makes the next one due.
+            # Cleared first: an item that is done during this save makes another save due.
             self._save_due_s = math.inf
             try:
                 await self._store.save(self.checkpoint())
@@ -176,7 +176,7 @@ class Consumption(Generic[M, T]):
         ends = {self._channel_of(reorg.hash): reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             topic, _ = split_source(source)
-            # The channel of an open reorg is read on from its own offset below, so its history ends there.
+            # The channel of an open reorg is opened below at `reorg.offset`, so its history ends at that offset.
             end = ends.get(topic, math.inf)
             async with transport.subscribe((topic,), {source: offset}, stop_at_end=True) as receiver:
                 while page := await receiver.receive_some():

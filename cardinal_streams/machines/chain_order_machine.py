@@ -126,7 +126,7 @@ class ChainOrder:
 
     def revert(self, hash_: bytes, number: int) -> list[ChainEvent]:
         """Goes back to the common ancestor of a reorg (specification, "Reorg"). Returns a `Revert`, after a
-        `ChainUpdate` to a fork if the ancestor is there. From now on, `receive` takes the blocks of the reorg."""
+        `ChainUpdate` to a fork if the ancestor is on one. From now on, `receive` takes the blocks of the reorg."""
         state = self._state
         events: list[ChainEvent] = []
         # The weight to beat is that of the blocks before anything is removed: a ChainUpdate to a fork removes some
@@ -155,8 +155,8 @@ class ChainOrder:
         # The removed blocks are kept as a fork, so the usual weighing brings them back if they are heavier.
         state.weigh(state.branches_off(state.chain), events)
         read_again = state.weight_of_head < state.reverted_weight
-        # If some of the heavier blocks were dropped, the lighter reorg must not stay until they are read again, nor
-        # wait as a fork that would be weighed again.
+        # Some of the heavier blocks were dropped, and are read again. Until then the lighter reorg must neither stay on
+        # the chain nor wait as a fork, which would be weighed again.
         if read_again and tip.hash != hash_:
             state.go_back_to(hash_, number, tip.weight, events)
             for node in tuple(state.waiting):

@@ -51,7 +51,7 @@ class ChainBlocks:
     def path_to(self, node: TreeNode) -> list[TreeNode]:
         """Returns the path from the block of the chain at which this connected node forks off, up to the node."""
         path = [node]
-        # Upwards from the node, and reversed at the end.
+        # Collected from the node to the chain, then reversed.
         while path[-1].hash not in self.chain:
             parent = path[-1].parent
             assert parent is not None
@@ -169,15 +169,15 @@ class ChainBlocks:
             self.drop(self._needed_last(), DropReason.MEMORY, events)
 
     def _needed_last(self) -> TreeNode:
-        """Returns the waiting block that the chain needs last. The choice depends on the blocks alone, so each time
-        that the dropped blocks come again, others with lower numbers stay, until the chain has reached them all."""
+        """Returns the waiting block that the chain needs last. The choice depends on the blocks alone: each time
+        that dropped blocks come again, those with lower numbers stay, so that the chain reaches them all in the end."""
         tree, waiting = self.tree, self.waiting
         # First the lightest end of a fork, which only a heavier child can bring to the chain.
         forks = [child for node in self.chain for child in tree.children(node.hash) if child.hash in waiting]
         ends = [node for fork in forks for node in tree.subtree(fork) if not tree.children(node.hash)]
         if ends:
             return min(ends, key=lambda node: (node.weight, node.hash))
-        # Then a block that only a Reorg message can bring there, and at last the one with the highest number.
+        # Then a block that only a Reorg message can bring to the chain, and at last the block with the highest number.
         final_number = self.chain.final_number
         deep = [node for node in waiting if final_number is not None and (node.number or 0) <= final_number]
         return max(deep, key=lambda node: (node.number or 0, node.hash), default=None) or waiting.highest()
@@ -223,8 +223,8 @@ class ChainBlocks:
                     buried.append(child.hash)
 
     def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
-        """Removes all blocks after this block from the chain; if it is not on the chain, all blocks, and the chain then
-        consists of this block alone. The removed blocks become waiting blocks."""
+        """Removes all blocks after this block from the chain. If this block is not on the chain, removes all blocks:
+        the chain then consists of this block alone. The removed blocks become waiting blocks."""
         node = self.tree.find(hash_)
         if node is not None and hash_ in self.chain:
             cut = self.chain.cut_above(node)

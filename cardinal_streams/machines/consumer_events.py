@@ -79,8 +79,7 @@ class Stalled(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A block came that has a lower number than the first block of a chain without a start block, and is not part of
-    it."""
+    """A block is not part of the chain, which began without a start block and with a block of a higher number."""
 
     hash: bytes
     number: int

@@ -153,7 +153,7 @@ class ChainConsumer:
                 self._begin_chain(out)
                 self._follow(self._reorgs.announce(event), out)
                 self._follow(self._reorgs.open_channels(self._can_revert), out)
-            # These belong on the channel of their reorg.
+            # These messages belong on the channel of their reorg.
             elif isinstance(event, ReorgComplete | ReorgAbandoned):
                 steps: list[ReorgStep] = []
                 self._reorgs.refuse(event.hash, f"a {type(event).__name__} on the normal feed", steps)
@@ -326,7 +326,7 @@ class ChainConsumer:
     def _complete(self, batch: CompleteBatch, out: list[ConsumerEvent]) -> None:
         if self._first_number is not None and batch.number < self._first_number:
             out.append(LeftOut(batch.hash, batch.number))
-        # The usual case. All others keep the block: the chain has not begun, or is that of a reorg.
+        # The usual case. Otherwise the block is kept: the chain has not begun, or takes the blocks of a reorg.
         if self._reorgs.active is None and self._chain.head is not None:
             self._publish(self._chain.receive(batch), out)
             if not self._chain.is_on_chain(batch.hash):

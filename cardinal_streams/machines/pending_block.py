@@ -28,7 +28,7 @@ class GivenUp(msgspec.Struct, frozen=True):
     """A block that was given up because no message of it came for long."""
 
     offsets: dict[str, int]  # by source, where its messages begin
-    high_water: dict[str, int]  # by source, how far it was read at that time
+    high_water: dict[str, int]  # by source, how far it was read when the block was given up
     lacks: Missing
     is_open: bool  # whether its Batch message had arrived
 

@@ -87,7 +87,7 @@ class Reassembler:
         self.keeps_oldest = keeps_oldest
         self.put_off = PutOff(limits.finished_max)
         self._given_up: RecentMap[bytes, GivenUp] = RecentMap(limits.finished_max)
-        # Below this number of blocks or bytes there is room to read the put-off blocks again; None: there are none.
+        # Below this number of blocks or bytes there is room to read put-off blocks again. None: no block is put off.
         self._room_at: tuple[float, float] | None = None
         # The blocks that were incomplete when the log was read to its end the last time.
         self._incomplete_before: frozenset[bytes] = frozenset()
@@ -194,7 +194,7 @@ class Reassembler:
         put_off, self.put_off = self.put_off, PutOff(self.limits.finished_max)
         for hash_ in put_off.hashes or ():
             self._read_again.put(hash_, None)
-        # If the hashes of the blocks that are read again are unknown, no block is given up as idle: it could be one.
+        # While it is unknown which blocks are read again, no block is given up as idle: it could be one of them.
         self._gives_idle_up = put_off.hashes is not None
         self._room_at, self._recall_at = None, math.inf
         return put_off
@@ -336,7 +336,7 @@ class Reassembler:
         if given_up is not None:
             self.put_off.add(victim.hash, given_up.offsets)
             self._given_up.discard(victim.hash)
-        # Half of the present memory must be free before they are read again, or the same blocks would be put off again.
+        # They are read again when half of the present memory is free: else the same blocks would be put off again.
         self._room_at = (len(self._blocks) / 2, self._bytes / 2)
 
     def _recall(self, block: PendingBlock, source: str, offset: int) -> None:
@@ -352,20 +352,20 @@ class Reassembler:
 
     def _evict_idle(self, events: list[ReassemblyEvent]) -> None:
         for block in tuple(self._blocks.values()):
-            # The others have waited less, so the next check is due when this one is idle.
+            # The blocks after this one have waited less, so the next check is due when this block is idle.
             if block.touched + self.limits.idle_messages_max >= self._messages:
                 self._idle_check_at = block.touched + self.limits.idle_messages_max + 1
                 return
             if not block.is_too_large and block.hash not in self._read_again:
                 if len(self._given_up) >= self.limits.finished_max:
-                    # One more block that must be remembered would be one too many: this one stays in memory.
+                    # No more given-up blocks can be remembered, so this block stays in memory.
                     self._idle_check_at = self._messages + self.limits.idle_messages_max
                     return
                 self._give_up(block)
                 events.append(self._evict(block, EvictionReason.IDLE))
 
     def _give_up_early(self) -> bool:
-        # As many as may be remembered: a forgotten block could not be recalled.
+        # No more blocks than can be remembered as given up: a forgotten block could not be recalled.
         room = self.limits.finished_max - len(self._given_up)
         early = [block for block in self._blocks.values() if block.batch is None][: max(room, 0)]
         for block in early:

@@ -37,7 +37,7 @@ class Reread:
 
     def read(self, high_water: Mapping[str, int]) -> dict[str, int]:
         """Returns, by source, the offset up to which it was read, before or after the restart. high_water: by source,
-        the highest offset that was read after it."""
+        the highest offset that was read after the restart."""
         read = {source: offset + 1 for source, offset in high_water.items()}
         for source, end in self.left.items():
             read[source] = max(end, read.get(source, 0))

@@ -50,7 +50,8 @@ class UnorderedConsumer:
         self._machine = Reassembler(tracked, limits.reassembly)
         self._machine.resume_given_up(checkpoint.given_up, checkpoint.read)
         self._reread = Reread(checkpoint.read, checkpoint.needed)
-        # The last reading of put-off blocks: messages and completed blocks at its beginning; `_again`: its messages.
+        # The counts of messages and of completed blocks when the last reading of put-off blocks began. `_again`: the
+        # number of messages that this reading took; None while it runs.
         self._began_again_at = self._completed_before = 0
         self._again: int | None = 0
         self._unfinished: dict[bytes, Completed] = {}
@@ -105,18 +106,18 @@ class UnorderedConsumer:
         if not machine.put_off.position:
             machine.keeps_oldest = False
             return out
-        # The length of the last reading is known at its end only.
+        # The last reading ends here, so its length in messages is known now.
         since = statistics.messages - self._began_again_at
         if self._again is None:
             self._again = since
-        # Otherwise as many messages must have come since as another reading would take.
+        # A reading that completed no block is repeated only after as many further messages as it took.
         is_useful = statistics.completed > self._completed_before
         if is_useful or since >= 2 * self._again or machine.may_read_again(at_end=True):
             self._completed_before, self._began_again_at, self._again = statistics.completed, statistics.messages, None
             machine.keeps_oldest = True
             self._read_again(out)
         else:
-            # Until then, the newest blocks stay in memory.
+            # Until the next reading, the newest blocks stay in memory.
             machine.keeps_oldest = False
         return out
 
@@ -149,7 +150,7 @@ class UnorderedConsumer:
         for event in self._unfinished.values():
             for source, offset in event.batch.offsets.items():
                 needed[source] = min(offset, needed.get(source, offset))
-        # 2. Reading continues there, or else after what was read.
+        # 2. Reading continues at these offsets; for the other sources, after the last message that was read.
         seen = self._machine.high_water()
         before = self._before.position | self._before.history
         position = before | {source: offset + 1 for source, offset in seen.items()} | needed

@@ -54,7 +54,7 @@ def check_count(count: int, what: str) -> int:
 
 
 def check_present(count: int, what: str) -> int:
-    """The count must not be 0 either: a Batch entry with that would be read as an empty value."""
+    """The count must not be 0 either: a Batch entry with the count 0 would be read as an empty value."""
     if not count:
         raise PayloadOutOfRange(f"{what} is 0")
     return check_count(count, what)

@@ -87,7 +87,7 @@ class ChainPublisher:
             await self._transport.send(first)
             await self._transport.send(batches)
         except BaseException:
-            # It is unknown what was stored, so all of it may be sent again.
+            # It is unknown which messages were stored, so all blocks may be sent again.
             for payload in new:
                 self.producer.forget(payload.hash)
             raise
@@ -197,7 +197,7 @@ class ReorgSession:
                     records += self.channel.send_sub_batch(block.payload.hash, id_, contents.deletes, contents.updates)
             await self._transport.send({self.channel.topic: records})
         except BaseException:
-            # It is unknown what was stored, so the normal feed may send these blocks.
+            # It is unknown which messages were stored, so the normal feed may send these blocks.
             for block in blocks:
                 self.channel.forget(block.payload.hash)
             raise

@@ -116,7 +116,7 @@ class _World:
 
     def _fork(self, blocks_max: int) -> None:
         """Adds a fork after the last block of the chain."""
-        # Each block is lighter than the chain's with the same number, and they are few, so that the fork never wins.
+        # The fork has few blocks, each lighter than the chain's block with the same number, so that it never wins.
         at = self._tip()
         for _ in range(self._randomness.randint(1, min(blocks_max, self._options.fork_blocks_max))):
             block = self._block(at, self._randomness.randint(0, 4))

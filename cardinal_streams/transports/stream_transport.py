@@ -184,8 +184,8 @@ class StreamTransport:
         return (await self.client.create_partitioned(topic, wanted)).partitions
 
     def _close_outdated(self, topic: str) -> None:
-        """Forgets the publishers of a topic that was deleted, or that has more partitions now: a key can then belong to
-        another one."""
+        """Forgets the publishers of a topic that was deleted, or that has more partitions now: a key can then belong
+        to another partition."""
         if topic in self._outdated:
             self._outdated.discard(topic)
             self._watches.pop(topic).stop()

@@ -13,8 +13,8 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 
 
 class HealthCall(SingleRequest):
-    """The calls Check and Watch. serves: whether the service of a name serves now ("" is the door); None: there is
-    none. watches: whether the call stays open until the node stops, which is the only change that it reports."""
+    """The calls Check and Watch. serves: returns whether the service with a name serves now ("": the door), or
+    None if there is none. watches: whether the call stays open until the node stops; it reports no other change."""
 
     def __init__(self, call: GrpcCall, serves: Callable[[str], bool | None], *, watches: bool) -> None:
         self._call = call

@@ -94,7 +94,7 @@ class AccessCall(SingleRequest):
         if not isinstance(error, BlockNumberUnknown):
             logger.error("block_not_read", block=self._number, reason=str(error))
         if self._part:
-            # A part of the message is out, and its status cannot change.
+            # A part of the message was sent, so the status in the message cannot change.
             self._is_over = True
             self._call.abort(GrpcStatus.DATA_LOSS, f"block {self._number} cannot be read: {error}")
         elif isinstance(error, BlockNumberUnknown):

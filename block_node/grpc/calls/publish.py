@@ -113,7 +113,7 @@ class PublishCall(CallHandler):
     def may_take(self) -> bool:
         rest = self._rest
         may_read = self._runner.may_begin if rest is None else self._runner.may_go_on
-        # Held first: `may_read` asks the plugins for room. If they get room at once, `admit` must find this call held.
+        # Held before `may_read` asks the plugins for room: if there is room at once, `admit` resumes only held calls.
         self._hold(not self._is_over)
         if self.publisher.is_held and may_read(self.publisher):
             self._hold(False)
@@ -190,7 +190,7 @@ class PublishCall(CallHandler):
             self._call.resume()
 
     def mended(self, block_number: int) -> None:
-        """Answers a duplicate whose block was taken, because its stored bytes were damaged or gone."""
+        """Answers a duplicate block that was taken because the stored bytes were damaged or gone."""
         last_block = self._machine.last_block
         if last_block is not None:
             self.respond(DuplicateBlock(block_number, last_block))
@@ -204,14 +204,14 @@ class PublishCall(CallHandler):
         return self._hold(self.block_number != self._machine.blocks.next_to_verify)
 
     def _hold(self, is_held: bool) -> bool:
-        """Notes whether the publisher is held back: then its block gets more time."""
+        """Notes whether the publisher is held back, which gives its block more time. Returns `is_held`."""
         self.publisher.is_held = is_held
         return is_held
 
     # Requests.
 
     def _handle(self, take: Callable[[], None]) -> None:
-        """Hands on a message, or a part of it, and ends the stream for a wrong one."""
+        """Hands on a message, or a part of it. Ends the stream if the message is wrong."""
         self.publisher.used_s = self._runner.now_s()
         current = self.block_number
         try:
@@ -221,7 +221,7 @@ class PublishCall(CallHandler):
         except ProtocolError as error:
             self._intake.end(PublishStatus.ERROR, current, str(error))
         except Exception:
-            # The publisher reads the end of its stream before that of the call; the connection logs the mistake.
+            # The publisher must read an EndOfStream before the end of the call. The connection logs the mistake.
             self._intake.end(PublishStatus.ERROR, current, FAILED)
             raise
         self._runner.perform()
@@ -249,12 +249,12 @@ class PublishCall(CallHandler):
             self._counted["publisher_block_endstream_received"] += 1
             self._intake.stream_end(_end_of(request["end_stream"]))
         else:
-            # As the reference block node answers a request without any of its kinds.
+            # The reference block node answers a request of no known kind in the same way.
             raise ProtocolError("the request is of no known kind")
 
     def _take_part(self, rest: ItemSet) -> None:
-        """Hands on the next items. The rest follows after other tasks of the node have run: a large request has a
-        million items, or one that is handed on in pieces."""
+        """Hands on the next items, and leaves the rest until other tasks of the node have run: a large request can
+        have a million items, or an item that is handed on in pieces."""
         limits = self._runner.limits
         begins_set = not rest.is_begun
         items, piece = rest.take(limits.slice_items_max, limits.slice_bytes_max)
@@ -275,7 +275,7 @@ class PublishCall(CallHandler):
 
     def _drop_rest(self) -> None:
         self._runner.unread_bytes -= self._rest_bytes
-        # Others may begin a large request.
+        # After a large request, another publisher may begin one.
         if self._rest_bytes > self._runner.limits.slice_bytes_max:
             self._machine.admit_due = True
         self._rest, self._rest_bytes = None, 0

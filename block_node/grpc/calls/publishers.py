@@ -7,9 +7,9 @@ from typing import Final, Protocol
 from block_node.grpc.calls.statistics import COUNTED
 
 PARTIES_MAX: Final = 10_000
-"""More than a network has consensus nodes by far."""
+"""Far more than a network has consensus nodes."""
 WINDOWS_MAX: Final = 100
-"""The most parties whose windows the metrics name. Each party is a time series of a collector."""
+"""The most parties whose windows the metrics name. Each party is one more time series of a collector."""
 
 
 class DoorPublisher(Protocol):
@@ -37,7 +37,7 @@ class BehindTold:
         self._told_s: dict[str, float] = {}
 
     def may_tell(self, party: str, now_s: float) -> bool:
-        """Whether to tell the party now; it then counts as told."""
+        """Returns whether to tell the party now that the node is behind. If so, notes that it was told."""
         told_s = self._told_s.get(party)
         if told_s is not None and now_s - told_s < self._again_s:
             return False
@@ -61,7 +61,7 @@ class DoorPublishers:
         self._windows_s: dict[str, float] = {}
 
     def leave(self, publisher: DoorPublisher) -> None:
-        """Forgets a publisher whose stream has ended, but not for how long it could send nothing."""
+        """Forgets a publisher whose stream has ended, but keeps the time for which it could send nothing."""
         if publisher in self.open:
             del self.open[publisher]
             self._note_window(publisher)

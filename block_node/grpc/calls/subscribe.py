@@ -37,7 +37,7 @@ class SubscribeCall(SingleRequest):
         begin: Callable[[SubscribeCall], str | None],
         on_end: Callable[[SubscribeCall, SubscribeStatus | None], None],
     ) -> None:
-        """begin: lists the subscription; returns a reason to refuse it."""
+        """begin: lists the subscription, or returns a reason to refuse it."""
         self._call = call
         self._store = store
         self._plan_limits = plan_limits

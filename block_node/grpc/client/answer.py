@@ -33,7 +33,7 @@ class SubscribeAnswer:
                 while found.left_bytes and self._wants_more:
                     self._add(found.take(ITEMS_STEP, len(message))[0])
                 return
-            # Such a message is read in one step.
+            # Any other message is read in one step, so it must be small.
             if len(message) > ASK_BYTES_MAX:
                 raise MessageFormatError(f"{len(message)} bytes with something beside a set of items")
             part = read_message("SubscribeStreamResponse", message)
@@ -54,7 +54,7 @@ class SubscribeAnswer:
         self._grew(more_bytes)
 
     def room(self) -> None:
-        # The one message of such a call is sent at once.
+        # Such a call has one request, which is sent at once, so nothing waits for room.
         pass
 
     def _add(self, items: list[bytes]) -> None:
@@ -66,7 +66,7 @@ class SubscribeAnswer:
         raise NotImplementedError
 
     def _grew(self, size_bytes: int) -> None:
-        """Counts more bytes of the present block, with the memory of its items beside their bytes."""
+        """Counts more bytes of the present block, including the memory that its items take beside their bytes."""
         raise NotImplementedError
 
     def _end_block(self, number: int) -> None:

@@ -31,7 +31,7 @@ _REFUSALS: dict[GrpcStatus, Callable[[str], ClientError]] = {
 
 
 class GrpcPeer:
-    """The node at the other end. token: None: the client proves no name."""
+    """The node at the other end. token: proves the client's name; None: no name is proved."""
 
     def __init__(self, channel: GrpcChannel, token: Token | None = None) -> None:
         self._channel = channel

@@ -66,7 +66,7 @@ class GrpcChannel:
         reason = ""
         connection = self._connection
         if connection is None or not connection.may_ask:
-            # The other side takes no more calls over it, and may keep it open all the same.
+            # The other side takes no more calls over this connection, but may keep the connection open.
             if connection is not None:
                 connection.leave()
             try:

@@ -73,8 +73,8 @@ async def connect_grpc(
     """Opens a client of the block node at `address`, a `host:port`. It connects when it first needs the node.
 
     tls: how it connects with TLS 1.3; None: without. token: proves the client's name to one of our nodes. Raises
-    InvalidArgument for an address that is none, for files of TLS that cannot be used, and for a token that would leave
-    this machine without TLS.
+    InvalidArgument for an invalid address, for TLS files that cannot be used, and for a token that would leave this
+    machine without TLS.
     """
     try:
         host, _ = split_host_port(address)
@@ -90,7 +90,7 @@ async def connect_grpc(
         try:
             yield GrpcBlockClient(GrpcPeer(channel, token))
         except Exception as error:
-            # A nursery would put the error into a group.
+            # Raised after the nursery, which would put the error into a group.
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:

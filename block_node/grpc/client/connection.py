@@ -21,7 +21,7 @@ from block_node.grpc.http2.socket_bytes import SocketBytes
 from block_node.grpc.http2.status import CallRefused, GrpcStatus, decode_message
 
 ANSWER_BYTES_MAX: Final = 131_072_000
-"""The largest message of an answer, as the largest message of the reference block node."""
+"""The largest message of an answer: the limit of the reference block node."""
 
 
 class AnswerHandler(Protocol):
@@ -50,8 +50,8 @@ class AskedCall:
         self.text = ""
 
     def send(self, message: bytes, *, compressed: bool = False) -> bool:
-        """Sends a message. Returns whether there is room for more; see `GrpcCall.send`. compressed: whether the asker
-        has compressed it, with the encoding that its metadata name."""
+        """Sends a message. Returns whether there is room for more; see `GrpcCall.send`. compressed: whether the
+        message is compressed, with the encoding that the metadata of the call name."""
         prefix = prefix_of_message(len(message), compressed=compressed)
         return self._connection.send(self._machine.stream_id, [prefix, message])
 
@@ -60,7 +60,7 @@ class AskedCall:
         self._connection.end_half(self._machine)
 
     def hold(self) -> None:
-        """Takes no more messages of the answer until `release`: their sender gets no window for them."""
+        """Takes no more messages of the answer until `release`. The other side gets no window for them."""
         self._is_held = True
 
     def release(self) -> None:
@@ -174,7 +174,7 @@ class AskingConnection(GrpcConnection):
         self._note_work()
 
     def forget(self, machine: CallMachine) -> None:
-        """Ends a call without an answer."""
+        """Ends a call, and drops its answer."""
         self._served.pop(machine.stream_id, None)
         self._resumed.pop(machine.stream_id, None)
         if machine.stream_id in self._machine.calls:
@@ -208,7 +208,7 @@ class AskingConnection(GrpcConnection):
 
     def _end_half(self, served: ServedCall) -> None:
         self._served.pop(served.machine.stream_id, None)
-        # The other side has ended the call, also if this side would send more.
+        # The other side has ended the call, so this side ends its half, even if it had more to send.
         if served.machine.may_send:
             self._machine.end_half(served.machine)
         super()._end_half(served)

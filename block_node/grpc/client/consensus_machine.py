@@ -22,13 +22,13 @@ from block_node.protocol import PublisherEndCode, PublishStatus
 class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The settings `blockNode.*` of a consensus node, with their defaults, in seconds.
 
-    - ends_max, ends_within_s: after more EndOfStreams than this within the time, the node is left alone for `ban_s`.
+    - ends_max, ends_within_s: after more EndOfStreams than this within the time, the client stays away for `ban_s`.
     - behinds_max, behinds_within_s: after more BehindPublishers than this within the time, the stream is left.
-      behind_ignored_s: how long after one that counts the next ones are ignored.
+      behind_ignored_s: for how long after a BehindPublisher that counts the next ones are ignored.
     - slow_acks_max: acknowledgements in a row that come later than `slow_ack_s` after their block end the stream.
     - send_s: how long a message may wait for its window, and one second more for every `sent_bytes_per_s` bytes.
       sends_max: how often one block is begun again after such a wait.
-    - cool_down_s: how long a node that was left is left alone. reset_s: the age at which a stream is begun anew.
+    - cool_down_s: the wait before a node that was left is used again. reset_s: the age at which a stream is begun anew.
     """
 
     ends_max: int = 5
@@ -47,14 +47,14 @@ class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendPosition(NamedTuple):
-    """The block that a stream sends, from its header on. attempt: differs when the same block begins again."""
+    """The block that a stream is sending. attempt: another number when the same block is begun again."""
 
     block_number: int
     attempt: int
 
 
 class Heard(enum.Enum):
-    """An event on a stream: the numbers of its message are compared with the position and the buffer."""
+    """An event on a stream. The event of a message depends on its block number, the position and the kept blocks."""
 
     ACKNOWLEDGED = "a block that is not above the position is durable"
     ACKNOWLEDGED_AHEAD = "a block above the position is durable"
@@ -78,7 +78,7 @@ class Heard(enum.Enum):
 
 
 class Move(enum.Enum):
-    """Where a stream goes on. AFTER: after the block of the message. TO: with that block. ANEW: with its own again."""
+    """How a stream goes on. AFTER: after the block of the message. TO: at that block. ANEW: its block begins again."""
 
     STAY = "stay"
     AFTER = "after"
@@ -109,12 +109,12 @@ REACTIONS: Final[dict[Heard, Reaction]] = {
     Heard.SKIPPED: Reaction(Move.AFTER),
     Heard.SKIPPED_ELSEWHERE: Reaction(Move.STAY),
     Heard.WANTED: Reaction(Move.TO),
-    # The node must catch up from another node. The farewell says how far.
+    # The node must catch up from another node. The farewell names the earliest and the latest block.
     Heard.WANTED_EARLIER: Reaction(Move.LEAVE, PublisherEndCode.TOO_FAR_BEHIND, CoolDown.BASIC),
     Heard.WANTED_LATER: Reaction(Move.LEAVE, _ERROR, CoolDown.BASIC),
     Heard.BEHIND_SOON: Reaction(Move.STAY),
     Heard.BEHIND_TWICE: Reaction(Move.LEAVE, _RESET, CoolDown.BASIC),
-    # Every close that a consensus node begins says RESET first.
+    # A consensus node that closes a stream says RESET first.
     Heard.ENDED_FOR_NOW: Reaction(Move.LEAVE, _RESET),
     Heard.ENDED: Reaction(Move.LEAVE, _RESET, CoolDown.BASIC),
     Heard.ENDED_TOO_OFTEN: Reaction(Move.LEAVE, _RESET, CoolDown.BAN),
@@ -172,7 +172,7 @@ class ConsensusMachine:
         self.blocks = range(self.blocks.start if has_begun else number, number + 1)
 
     def dropped(self, first: int, now_s: float) -> None:
-        """Forgets the blocks below this one, which is kept or will be the next one."""
+        """Forgets the blocks below `first`, which is a kept block or will be the next one."""
         assert self.blocks.start <= first <= self.blocks.stop
         self.blocks = range(first, self.blocks.stop)
         if self._streaming < first:
@@ -191,8 +191,8 @@ class ConsensusMachine:
         return not self.is_open and self.blocks.stop > 0 and now_s >= self.opens_s
 
     def opened(self, now_s: float, next_expected: int | None) -> None:
-        """Begins a stream. next_expected: `next_expected_block` of the node's status; None if it was not asked. The
-        largest number stands for any block."""
+        """Begins a stream. next_expected: `next_expected_block` of the node's status; None if the node was not asked.
+        NO_BLOCK: the node takes any block."""
         assert self.may_open(now_s)
         self.is_open, self.left, self._opened_s = True, None, now_s
         self._slow = self._sends = 0
@@ -277,7 +277,7 @@ class ConsensusMachine:
         sent_s = self._sent_s.get(number)
         self._sent_s = {each: when_s for each, when_s in self._sent_s.items() if each > number}
         self.acknowledged = number if self.acknowledged is None else max(self.acknowledged, number)
-        # Only a block that this stream has sent shows how long the node takes.
+        # Only a block that this stream has sent shows how long the node needs for a block.
         if sent_s is not None:
             self._slow = self._slow + 1 if now_s - sent_s > limits.slow_ack_s else 0
             if self._slow >= limits.slow_acks_max:
@@ -322,7 +322,7 @@ class ConsensusMachine:
             )
 
     def _go_to(self, number: int) -> None:
-        # The rest of a block that is wanted while it is sent goes out as it is: only another number begins anew.
+        # If the wanted block is being sent already, it is sent to its end: only another number begins a block.
         if number != self._streaming:
             self._streaming = number
             self._sends = 0

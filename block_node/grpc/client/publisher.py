@@ -80,11 +80,11 @@ class ConsensusPublisher:
 
     @property
     def acknowledged(self) -> int | None:
-        """The highest block that the node has said is durable. None: it has said nothing."""
+        """The highest block that the node has acknowledged; None before the first acknowledgement."""
         return self._machine.acknowledged
 
     async def run(self) -> None:
-        """Returns when all blocks are durable. Raises as `GrpcBlockClient.publish`."""
+        """Returns when all blocks are durable. Raises the errors of `GrpcBlockClient.publish`."""
         machine = self._machine
         self._moved_s = trio.current_time()
         while not self._is_done:
@@ -209,7 +209,7 @@ class ConsensusPublisher:
         return machine.is_open
 
     async def _leave(self, call: AskedCall) -> None:
-        """Says farewell, waits for the end of the call, and raises the error that this end means, if it means one."""
+        """Says farewell, and waits for the end of the call. Raises BlockRefused, or the error of a refused call."""
         machine = self._machine
         farewell = machine.take_farewell()
         if self._ended is None:
@@ -238,7 +238,7 @@ class ConsensusPublisher:
         self._problem = NodeFailed(f"{self._peer.address} has ended the stream ({name}): {text or 'without a reason'}")
 
     async def _wait(self, until_s: float = math.inf) -> None:
-        """Waits until something happens, or until this time. Raises if nothing has moved for too long."""
+        """Waits until something happens, or until `until_s`. Raises after `give_up_s` seconds without progress."""
         with trio.move_on_at(min(until_s, self._moved_s + self._give_up_s)):
             await self._changed.wait()
         self._changed = trio.Event()

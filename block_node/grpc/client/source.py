@@ -30,7 +30,7 @@ LACKING: Final = (SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_E
 class GrpcSource:
     """Another block node, whose blocks come over `channel`. silence_s_max: the longest wait for a message.
 
-    status: the channel for questions about its blocks; None: the same one. Real nodes can serve them apart."""
+    status: the channel for questions about its blocks; None: `channel`, too. Real nodes can serve the two apart."""
 
     def __init__(
         self, node: Node, channel: GrpcChannel, status: GrpcChannel | None = None, *, silence_s_max: float
@@ -66,7 +66,7 @@ class GrpcSource:
         self._status_channel.use(ask, lambda reason: on_done(None, reason))
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
-        """Answers that it does not know: no message of the protocol names the root hash of a block."""
+        """Calls `on_done` without a root hash: no message of the protocol names the root hash of a block."""
         self._node.call_later(0, lambda: on_done(None, "a source over gRPC names no root hashes"))
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> GrpcFetch:
@@ -80,7 +80,7 @@ class GrpcSource:
 
 
 class OneAnswer:
-    """The answer to a call that has one message. on_done: called with that message, or with None and why."""
+    """The answer to a call that has one message. on_done: called with that message, or with None and the reason."""
 
     def __init__(self, on_done: Callable[[bytes | None, GrpcStatus, str], None]) -> None:
         self._on_done = on_done
@@ -90,7 +90,7 @@ class OneAnswer:
         self._message = message
 
     def room(self) -> None:
-        # The one message of such a call is sent at once.
+        # Such a call has one request, which is sent at once, so nothing waits for room.
         pass
 
     def done(self, status: GrpcStatus, text: str) -> None:
@@ -181,7 +181,7 @@ class GrpcFetch(SubscribeAnswer):
             listener.block(number, items)
 
     def _take_status(self, code: int) -> None:
-        # SUCCESS before the last block is a lie, and NOT_AVAILABLE a lack; another code is a fault of the moment.
+        # SUCCESS before the last block, and the codes of LACKING, show a false claim. Other failures may be temporary.
         known = code in SubscribeStatus.__members__.values()
         name = SubscribeStatus(code).name if known else f"code {code}"
         lied = code == SubscribeStatus.SUCCESS or code in LACKING

@@ -36,7 +36,7 @@ class CallProgress(enum.Enum):
 
 
 class CallInput(enum.Enum):
-    """PEER_ENDED: the remote half has ended. FINISH: our half ends after its waiting bytes. SENT: its end is framed.
+    """PEER_ENDED: the remote half has ended. FINISH: our half ends after its waiting bytes. SENT: that end is framed.
     RESET: either side has reset the stream, or the connection is gone."""
 
     PEER_ENDED = "peer ended"

@@ -21,14 +21,14 @@ ACCEPTED: Final = (IDENTITY, GZIP, ZSTD)
 ZSTD_LEVEL: Final = 1
 GZIP_LEVEL: Final = 1
 STEP_BYTES: Final = 512
-"""How many compressed bytes are decompressed at once, to at most 16 MiB: a zstd block of 4 bytes can expand to 128
-KiB."""
+"""The compressed bytes of one step, which can expand to 16 MiB: a zstd block of 4 bytes can expand to 128 KiB."""
 GZIP_STEP_BYTES: Final = 1024 * 1024
 WINDOW_BYTES_MAX: Final = 1 << 27
 """The largest window that a zstd frame may demand in memory: the default of the zstd command."""
 KEPT_RATIO: Final = 32
 KEPT_BYTES: Final = 8 * 1024 * 1024
-"""Up to the larger bound, data are kept at once. Real blocks become 6.8 times as large (facts/grpc_peers.md §3.3)."""
+"""A message that decompresses to at most this size, or to KEPT_RATIO times its size, is kept as it is decompressed; a
+larger one is decompressed twice. Real blocks become 6.8 times as large (facts/grpc_peers.md §3.3)."""
 
 
 def compress(data: bytes, encoding: str) -> bytes:

@@ -40,12 +40,12 @@ logger = structlog.get_logger(__name__)
 
 
 class DoorCounts:
-    """Counters of all connections of a door. calls: by the status of their end. closed: connections, by the reason."""
+    """Counters of all connections of a door. calls: by the status of the call. closed: by the reason of the close."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.closed: Counter[str] = Counter()
-        # Lines about calls do not keep those about connections out of the log.
+        # Two rates, so that many lines about calls do not keep lines about connections out of the log.
         self.lines, self.call_lines = LogRate(), LogRate()
 
 
@@ -106,7 +106,7 @@ class GrpcConnection:
         return len(self._machine.calls)
 
     async def run(self) -> None:
-        """Serves until either side ends the connection. Then no handler of it is called any more."""
+        """Serves until either side ends the connection. After that, none of its handlers is called."""
         kind, reason = "peer", "the peer has closed the connection"
         try:
             with self._scope:
@@ -121,7 +121,7 @@ class GrpcConnection:
                 except* ConnectionFailed as group:
                     failed = _first_of(group, ConnectionFailed)
                     kind, reason = failed.kind, str(failed)
-                    # The handlers know at once: others may take over what the peer has begun.
+                    # The handlers learn it before the last frames go out: other peers may take over unfinished work.
                     self._lose_calls(reason)
                     await self._say_end()
                 except* (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -137,7 +137,7 @@ class GrpcConnection:
             self._lose_calls(reason)
 
     def drain(self) -> None:
-        """Has the peer open no more calls, and ends the connection after the last one."""
+        """Asks the peer to open no more calls, and ends the connection after the last call."""
         self._machine.drain(trio.current_time())
         self._wake.set()
 
@@ -176,7 +176,7 @@ class GrpcConnection:
             if found:
                 self._take_events(found)
             elif machine.out:
-                # The clock looks whether the peer takes anything.
+                # The clock must check in time whether the peer takes anything.
                 look_s = trio.current_time() + self._limits.send_s_max
                 self._clock_scope.deadline = min(self._clock_scope.deadline, look_s)
                 sent = await self._stream.send_some(machine.out)
@@ -229,7 +229,7 @@ class GrpcConnection:
                         self._pull(event.call.stream_id)
                 elif isinstance(event, CallRoom):
                     self._run(event.call.stream_id, lambda served: served.handler.room())
-                    # Its messages may have waited for the room, too.
+                    # Received messages of this call may have waited for the room, too.
                     self.resume(event.call.stream_id)
                 elif isinstance(event, CallLost):
                     self._counts.calls[event.status.name] += event.call.stream_id in self._served

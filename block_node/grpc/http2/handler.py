@@ -31,7 +31,7 @@ class CallHandler(Protocol):
     logs_end: bool = False
 
     def may_take(self) -> bool:
-        """Whether the handler takes messages now. After False, `GrpcCall.resume` must follow when it does."""
+        """Whether the handler takes messages now. After False, it must call `GrpcCall.resume` when it does."""
         ...
 
     def take(self, message: bytes) -> None: ...
@@ -68,8 +68,8 @@ class CallWire(Protocol):
 class GrpcCall:
     """One call, as its handler answers it. peer: the other side, as the door describes it.
 
-    encoding: the compression of large messages of the answer. may_wait: asked whether the call may wait in the middle
-    of a message while those of all calls take too much; if not, it goes on.
+    encoding: the compression of large messages of the answer. may_wait: returns whether the call may wait in the middle
+    of a message while the unfinished messages of all calls take too much memory.
     """
 
     def __init__(self, wire: CallWire, machine: CallMachine, peer: object, prefers: Sequence[str]) -> None:
@@ -109,7 +109,7 @@ class GrpcCall:
         self._wire.finish(self._stream_id, status, text, at_once=True)
 
     def cancel(self, status: GrpcStatus, text: str) -> None:
-        """Ends the call now, for another reason than its handler's, and tells the handler. Safe to repeat."""
+        """Ends the call now for a reason that its handler does not know, and tells the handler. Safe to repeat."""
         self._wire.cancel(self._stream_id, status, text)
 
     def resume(self) -> None:
@@ -121,13 +121,12 @@ class GrpcCall:
         self._wire.widen(self._stream_id, window_bytes)
 
     def window_closed_s(self, now_s: float) -> float:
-        """Returns the longest time for which the peer could send nothing of the call, because its window stood at
-        0."""
+        """Returns the longest time for which the peer could send nothing, because the call's window stood at 0."""
         return self._machine.window_closed_s(now_s)
 
     def replace(self, make: Callable[[], CallHandler]) -> None:
-        """Lets another handler take all further messages soon. make: not called if the call is over. It can raise
-        CallRefused, which ends the call, as any error of it does."""
+        """Lets another handler take all further messages soon. make: makes that handler; not called if the call is
+        over. Any error that `make` raises, such as CallRefused, ends the call."""
         self._wire.replace(self._stream_id, make)
 
 
@@ -164,7 +163,7 @@ class SingleRequest(CallHandler):
         return not self.has_asked
 
     def take(self, message: bytes) -> None:
-        # The answer goes out at once, not at the end of the half: some peers keep it open.
+        # The answer goes out at once, not when the peer ends its half: some peers keep their half open.
         self.has_asked = True
         self.answer(message)
 
@@ -177,7 +176,7 @@ class SingleRequest(CallHandler):
 
 
 class UnaryHandler(SingleRequest):
-    """Answers with one message. answer: makes it of the request."""
+    """Answers with one message. answer: makes the answer from the request."""
 
     def __init__(self, call: GrpcCall, answer: Callable[[bytes], bytes]) -> None:
         self._call = call

@@ -84,7 +84,7 @@ class CallRoom(NamedTuple):
 
 
 class CallLost(NamedTuple):
-    """The call is over, and its taker has not ended it. status: CANCELLED, unless this side has ended it."""
+    """The call is over, but its handler has not ended it. status: CANCELLED if the peer ended the call or is gone."""
 
     call: CallMachine
     reason: str
@@ -192,7 +192,7 @@ class Http2Machine:
         made.incoming_buffer = _Frames(server=not self._is_client)
         made._frame_dispatch_table[_Data] = made._receive_data_frame
         limits = self._limits
-        # Settings that are changed later are sent later, and a peer would begin with the small ones.
+        # Settings that are changed after the first frame are sent later: the peer would begin with the small defaults.
         values = {
             SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
             SettingCodes.MAX_FRAME_SIZE: limits.frame_bytes_max,
@@ -254,7 +254,7 @@ class Http2Machine:
             is_post = headers.get(b":method") == b"POST"
             status = b"415" if is_post else b"405"
             self._quietly(self._h2.send_headers, stream_id, [(b":status", status)], True)
-            # Whatever body comes means nothing.
+            # The body of a request that was refused is not needed.
             self._quietly(self._h2.reset_stream, stream_id, ErrorCodes.NO_ERROR)
             return
         refused = None
@@ -312,7 +312,7 @@ class Http2Machine:
         call = self.calls.get(event.stream_id)
         if call is None:
             return
-        # A peer may leave a call that has ended without more ado; leaving one that is served costs the server.
+        # A reset of a call that has ended costs nothing. A reset of a call that is served has cost work, so it counts.
         if call.state is not CallProgress.LINGERING and not self._is_client:
             self._guard.reset(now_s)
         # A code that RFC 9113 does not define is a plain number.
@@ -343,14 +343,14 @@ class Http2Machine:
     # Called by the code that handles a call.
 
     def begin(self, call: CallMachine, encoding: str) -> None:
-        """Sends the headers of an answer at once. encoding: for its compressed messages."""
+        """Sends the headers of an answer at once. encoding: that of its compressed messages."""
         headers = [(b":status", b"200"), (b"content-type", CONTENT_TYPE)]
         headers += [(b"grpc-encoding", encoding.encode()), ACCEPTED_HEADER]
         if not call.is_framed:
             call.is_framed = self._quietly(self._h2.send_headers, call.stream_id, headers)
 
     def ask(self, request: CallRequest, headers: Headers, now_s: float) -> CallMachine:
-        """Opens a call at the other side. Raises ProtocolError if that allows no more calls."""
+        """Opens a call at the other side. Raises ProtocolError if the other side allows no more calls."""
         stream_id = self._h2.get_next_available_stream_id()
         self._h2.send_headers(stream_id, headers)
         self._take_frames()
@@ -375,7 +375,7 @@ class Http2Machine:
         return not call.wants_room
 
     def finish(self, call: CallMachine, status: GrpcStatus, text: str = "", *, at_once: bool = False) -> None:
-        """Ends a call with its status, after all waiting bytes. at_once: these are dropped. Safe to repeat."""
+        """Ends a call with its status, after all waiting bytes. at_once: whether to drop those. Safe to repeat."""
         if at_once:
             call.drop_pending()
         trailers = [(b"grpc-status", str(int(status)).encode())]
@@ -410,13 +410,13 @@ class Http2Machine:
         self._forget(call, now_s)
 
     def absorbed(self, call: CallMachine, now_s: float, *, is_held: bool = False) -> None:
-        """Gives back the window of the bytes that messages of the call have absorbed. is_held: whether the taker of the
-        call takes nothing now."""
+        """Gives back the window of the bytes that messages of the call have absorbed. is_held: whether the handler of
+        the call takes nothing now."""
         if not call.reads:
             return
         call.window_due_bytes += call.reader.take_absorbed()
-        # A message that is unfinished must end in time; a large one gets more. Each message has its own time, and no
-        # time passes while nobody takes what its sender has sent, or its sender may not go on.
+        # Each message must be complete within a time of its own, which is longer for a large message. The time is off
+        # while the handler takes nothing or the peer may not send the rest, and then begins anew.
         reader, limits, waits = call.reader, self._limits, call.reader.must_wait
         if is_held or waits or not reader.missing_bytes:
             call.message_until_s = None
@@ -488,7 +488,7 @@ class Http2Machine:
             left_bytes -= size_bytes
             for start in range(0, size_bytes, frame_bytes_max):
                 piece = data[start : start + frame_bytes_max]
-                # Its length, type and flags, which are 0, and its stream (RFC 9113 §4.1).
+                # The head of a frame: length, type, flags and stream (RFC 9113 §4.1). Type and flags are 0.
                 self.out += ((len(piece) << 48 | stream_id).to_bytes(HEAD_BYTES, "big"), piece)
                 self.unsent_bytes += HEAD_BYTES + len(piece)
         if call.pending:
@@ -565,7 +565,7 @@ class Http2Machine:
         found.append(CallLost(call, reason, status))
 
     def _tick_connection(self, now_s: float) -> None:
-        # The comparisons are those of `next_tick_s`, to the last bit: else a clock that stands there would never go on.
+        # Compare exactly as `next_tick_s` computes: else a clock that wakes then could find nothing due for ever.
         limits = self._limits
         if self._drained_by_s is not None and now_s >= self._drained_by_s:
             self._leave()
@@ -590,7 +590,7 @@ class Http2Machine:
     # The end of the connection.
 
     def drain(self, now_s: float) -> None:
-        """Asks the peer to open no more calls. Those that it has opened before it reads this are served."""
+        """Asks the peer to open no more calls. Calls that it opens before it reads this are served."""
         if self.stage is DrainStage.SERVING:
             self.stage = DrainStage.DRAINING
             self._drained_by_s = now_s + DRAIN_S
@@ -625,7 +625,7 @@ class Http2Machine:
         self._take_frames()
 
     def _lose(self, call: CallMachine, reason: str, now_s: float, found: list[Event]) -> None:
-        # A call lingers for the side that answers when it is over, and for the side that asks until its answer comes.
+        # For the side that answers, a lingering call is over. For the side that asks, its answer is still to come.
         is_over = call.state is CallProgress.CLOSED or (call.state is CallProgress.LINGERING and not self._is_client)
         call.take(CallInput.RESET)
         self._forget(call, now_s)
@@ -654,7 +654,7 @@ class Http2Machine:
         except (ProtocolError, KeyError):
             return False
         finally:
-            # Taken after each frame: data that gather in h2 are copied several times.
+            # Frames are taken from h2 one by one: frames that gather there are copied several times.
             self._take_frames()
         return True
 

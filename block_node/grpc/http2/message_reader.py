@@ -95,7 +95,7 @@ class MessageBudget:
                 each.when_room()
 
     def widen(self, more_bytes: int) -> int:
-        """Takes more bytes for a window. Returns how many it gets. A negative number gives them back."""
+        """Takes bytes for a window, and returns how many it could take. A negative number gives bytes back."""
         left_bytes = self._door.bytes_max - self._door.window_bytes
         given_bytes = min(more_bytes, max(0, left_bytes - self.window_bytes) // 8)
         self.window_bytes += given_bytes
@@ -104,7 +104,7 @@ class MessageBudget:
 
 
 class MessageReader:
-    """The bytes of one direction of a call. encoding: for its compressed messages.
+    """The bytes of one direction of a call. encoding: that of its compressed messages.
 
     bytes_max: the largest message, also decompressed. begun: the number of messages whose prefix was taken.
     may_wait: asked whether the call may wait for the budget. when_room: called when the budget may have room again.
@@ -181,7 +181,7 @@ class MessageReader:
         return decompress(message, self.encoding, self.bytes_max) if self._is_compressed else message
 
     def take_absorbed(self) -> int:
-        """Returns how many bytes were absorbed since the last call: their sender may send as many more."""
+        """Returns how many bytes were absorbed since the last call of this method: the sender may send as many more."""
         absorbed, self._absorbed_bytes = self._absorbed_bytes, 0
         return absorbed
 

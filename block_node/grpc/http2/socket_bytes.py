@@ -17,7 +17,7 @@ READ_BYTES: Final = 256 * 1024
 PIECES_MAX: Final = 128
 """The most pieces in one call of the kernel. More would cost more than they save."""
 KERNEL_BYTES: Final = 1024 * 1024
-"""How many bytes the kernel takes that it has not sent. trio lets it take 16 KiB, which suits short messages. A
+"""The most unsent bytes that the kernel takes. trio lets the kernel take 16 KiB, which suits short messages. A
 mebibyte would then leave in a dozen steps, and each step costs as much as the sending of its bytes."""
 ENCRYPTED_BYTES: Final = 256 * 1024
 
