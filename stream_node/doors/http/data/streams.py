@@ -162,7 +162,8 @@ async def delete(call: HttpCall) -> Response:
 
 
 async def _each(streams: list[Stream], change: Callable[[Stream], Awaitable[B]], is_changed: bool = False) -> list[B]:
-    """Changes one partition after another. Raises Problem, in doubt if a change before was made (`is_changed`)."""
+    """Changes one partition after another. Raises Problem, which is in doubt if an earlier change was made.
+    is_changed: whether the request had changed something before."""
     changed: list[B] = []
     try:
         for stream in streams:
