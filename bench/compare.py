@@ -87,7 +87,7 @@ class Side:
         python = self.checkout / ".venv" / "bin" / "python"
         if not python.exists():
             raise typer.BadParameter(f"{self.checkout} has no .venv; make one there: make venv")
-        # Settings of the user would make the two nodes other ones than those that a user starts.
+        # The settings of whoever runs the bench must not change the nodes that it compares.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
         environment |= {"PYTHONPATH": str(self.checkout), "PYTHONSAFEPATH": "1"}
         self._process = subprocess.Popen(
@@ -159,7 +159,7 @@ def ratio(starts: Sequence[Sequence[Pair]], figure: Callable[[Measured], float])
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Returns two of the values. The median of the distribution from which the values come lies between the two with a
-    confidence of 95 percent, whatever the distribution is. None: that takes at least six values.
+    confidence of 95 percent, whatever the distribution is. None for fewer than six values.
 
     The number of values below the true median has a binomial distribution with the probability 1/2.
     Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.

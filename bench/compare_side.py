@@ -199,7 +199,7 @@ def _cpu_seconds(node: Any) -> float:
 
 @contextmanager
 def _answers() -> Iterator[Callable[[Measured], None]]:
-    """Standard output for answers alone: whatever else prints in this process goes to stderr."""
+    """Yields a function that prints to standard output. All other output of this process goes to stderr."""
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
 

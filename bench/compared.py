@@ -26,11 +26,11 @@ MANY = "push to many streams"
 MANY_WINDOW = 10_000
 BY_CLIENTS = "push by many clients"
 CLIENT_LIMITS = {f"{ENVIRONMENT_PREFIX}IDENTITY_CONNECTIONS_MAX": "10000"}
-"""All clients of the bench are one identity."""
+"""A setting of the node: all clients of the bench are one identity."""
 LOADED_WINDOW = 1_000
 """The window of the pushes that measure the highest rate of a system. The loads are percentages of this rate."""
 SINGLE_SECONDS = 2.0
-"""A sample of single pushes has some thousand of them in this time."""
+"""The length of a sample of single pushes: some thousand pushes."""
 LOADED_ROUNDS = 3
 """Few rounds, since no goal is about these loads."""
 BLOCKING = ", blocking client"
@@ -58,8 +58,8 @@ def pushes(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[S
 
 
 def many_streams(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
-    """Durable pushes of one client to many streams in turn, with MANY_WINDOW unconfirmed in all, and the same of the
-    peers whose client can do that in one pipeline."""
+    """Durable pushes of one client to many streams in turn, with MANY_WINDOW unconfirmed in all, and the same pushes by
+    the peers whose client can send them in one pipeline."""
     for streams in plan.many_streams:
         load = {**_load(plan, window=min(MANY_WINDOW, plan.messages)), "streams": streams}
         for round_ in range(plan.rounds):

@@ -100,7 +100,7 @@ def draw(plot: Plot, lines: dict[str, Points]) -> Figure:
 
 
 def _line(plot: Plot, sample: Sample) -> str:
-    """The line that a sample is on: that of its system; for pulls also of its page, for streams of its window."""
+    """The name of a sample's line: the system; for pulls by log also the page; for pushes by streams the window."""
     system = sample.system.partition(",")[0]
     if plot.work == "push by streams":
         return f"{sample.window:,} unconfirmed"

@@ -52,8 +52,8 @@ def _own(node: BenchNode, shorter: int, action: str, **load: Any) -> int:
 
 
 def _group(node: BenchNode, shorter: int) -> int:
-    """A group with ten partitions a member starts. The profile also has the wait after the start, which takes as long,
-    and the members that only hold leases."""
+    """Starts a group with ten partitions for each member. The profile also has the wait after the start, which takes as
+    long, and the members that only hold leases."""
     members = 100 // shorter
     return trio.run(group.start, node, members, members * 10, 0.0, 0)[0].messages
 

@@ -60,10 +60,10 @@ WIDTH = 180
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the command. peer: the name of a peer, all, or None. compiled: build the compiled modules, and
-    measure with them, too.
+    """The options of the command. peer: the name of a peer, all, or None. compiled: whether to build the compiled
+    modules and measure with them, too.
 
-    output: a file that gets the report as JSON. keep: keep the samples in that file of works that are not measured now.
+    output: a file that gets the report as JSON. keep: whether that file keeps its samples of other works.
     messages, size_bytes: values that replace those of the plan.
     """
 

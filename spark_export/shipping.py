@@ -71,7 +71,7 @@ def shipped(source: type[Shipped]) -> type[DataSource]:
 
 
 def restore(archive: str | None, module: str, name: str, options: Mapping[str, str]) -> Any:
-    """Returns a data source. archive: the zip with its packages, if there is one on this machine."""
+    """Returns a data source. archive: the zip with the packages of this project; None without one."""
     import importlib
     import sys
 

@@ -16,7 +16,7 @@ PREFIX = "stream-node-spark-"
 
 @cache
 def work_folder() -> Path:
-    """Returns a folder that is removed when this process ends. Also removes what killed processes have left.
+    """Returns a folder that is removed when this process ends. Also removes the folders of killed processes.
 
     A process has a lock on its folder as long as it lives. So a folder whose lock is free has no owner, even if
     containers with process numbers of their own share the folder for temporary files.

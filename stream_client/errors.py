@@ -317,7 +317,7 @@ class ClientClosed(ClientError):
 
 
 class ClientForked(ClientError):
-    """The client was opened in another process, of which this one is a child that fork() made.
+    """The client was opened in the parent process, before fork() made this process.
 
     The client in the child ends at the fork, and sends nothing. The client in the parent continues, also with the
     requests that the parent made before the fork; they may have been carried out.

@@ -114,7 +114,7 @@ class PositionSaves:
 
 
 def knows_no_marks(error: ClientError) -> bool:
-    """Whether a node has refused a save because it is an older one, to which the client has connected meanwhile."""
+    """Whether a node has refused a save because it knows no marks. The client has then connected to an older node."""
     return isinstance(error, RequestRefused) and MARKED_SAVE.name in str(error)
 
 

@@ -34,8 +34,8 @@ class Requests:
 
     core, shell: the client's logic without I/O, and its clock.
     answer_timeout_s: how many seconds a request waits for its answer; None: for ever.
-    best_pull: the best protocol in which the node has ever answered a pull, as a number of `consume.reader`; at first
-        one more than the last of them.
+    best_pull: the best protocol in which the node has ever answered a pull, as its number in `consume.reader`; before
+        the first answer, one more than the last number.
     """
 
     def __init__(self, address: str, core: ClientCore, shell: ClockTimers, answer_timeout_s: float | None) -> None:

@@ -86,7 +86,7 @@ class RoutedAnswers:
         self.strays = 0
 
     def _wait_for(self) -> tuple[Address, _RoutedAnswer]:
-        """Returns a new address for an answer, and the answer. The caller deletes it from `_waiting`."""
+        """Returns a new address and the answer awaited at it. The caller deletes the address from `_waiting`."""
         self._requests += 1
         address = local(f"{self._name}{self._requests}")
         answer = self._waiting[address] = _RoutedAnswer()

@@ -30,7 +30,7 @@ def start_tracing(traces: str | bool) -> Tracing | None:
 
 
 def queue_maker(tracing: Tracing | None) -> MakeQueue:
-    """Returns the function that makes the push queues of a client; without `tracing`, plain ones."""
+    """Returns the function that makes the push queues of a client; without `tracing`, plain queues."""
     if tracing is None:
         return plain_queue
     from stream_client.core.traced_queue import traced_queue

@@ -53,7 +53,7 @@ class PartitionWatch:
             return
         self.stop()
         self._asked_s = now_s
-        # The partitions of one stream are listed in order, those of longer names with the same beginning behind them.
+        # The node lists the partitions of this stream in order, and then the streams whose longer names begin alike.
         after = StreamKey(self._name, self._known - 1) if self._known else None
         request = ListRequest(0, self._name, after, PARTITIONS_MAX)
         self._cancel = self._session.ask_nowait(STREAM_SERVICE, LIST, request, self._answered)

@@ -53,8 +53,8 @@ USED = {
 
 
 def dead_code(root: Path, folders: Sequence[str], used: frozenset[str]) -> list[str]:
-    """Returns a line for each thing in these folders that is not in use, and for each name in `used` that needs no
-    mention. A public method of a class that an `__init__` exports is in use: programs of users call it."""
+    """Returns a line for each thing in these folders that is not in use, and for each superfluous name in `used`. A
+    public method of a class that an `__init__` exports is in use: programs of users call it."""
     vulture = Vulture()
     vulture.scavenge([str(root / folder) for folder in folders])
     inits = [path for folder in folders for path in (root / folder).rglob("__init__.py")]

@@ -205,7 +205,7 @@ def silent_hearts(house: House) -> list[str]:
 
 
 def figures(house: House) -> list[Figure]:
-    """Returns every figure with its bar (issue 31) and its recorded value: lower this when the figure falls."""
+    """Returns every figure with its bar (issue 31) and its recorded value, to be lowered when the figure falls."""
     lines, by_lines = summed(house, lambda each: each.total)
     code, by_code = summed(house, lambda each: each.code)
 

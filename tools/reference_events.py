@@ -101,7 +101,7 @@ def _logged(node: ast.Call, chosen: dict[str, list[str]]) -> tuple[list[str], as
 
 
 def _events(argument: ast.expr, tree: ast.Module) -> Iterator[str]:
-    """The texts that the first argument can have. The parameter `event` of a method has those of its calls."""
+    """The texts that the first argument can have. For the parameter `event` of a method, those in its calls."""
     if isinstance(argument, ast.Name):
         for function in (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)):
             names = [each.arg for each in function.args.args if each.arg != "self"]

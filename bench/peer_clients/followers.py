@@ -41,7 +41,7 @@ class Follower(Protocol):
     socket: socket.socket
 
     def take(self, data: bytes) -> bytes:
-        """Takes received bytes. Returns those whose messages are complete."""
+        """Takes received bytes. Returns the bytes whose messages are complete."""
         ...
 
 

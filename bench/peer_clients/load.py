@@ -12,7 +12,7 @@ TICK_S = 0.001
 
 class Load(NamedTuple):
     """messages, seconds: the load ends with whichever comes first. window: pushes that may be unconfirmed, or messages
-    a page. streams: the number of streams to which pushes go in turn; the names of several begin with `stream`.
+    a page. streams: the number of streams to which pushes go in turn; the names of several streams begin with `stream`.
     rate: pushes that become due in a second, for a load with a rate. timed_every: one push in this many is timed.
     """
 
@@ -48,7 +48,7 @@ class Clock:
         return messages < self._load.messages and passed_s < self._load.seconds
 
     def add(self, since_ns: int) -> None:
-        """Adds the time since then."""
+        """Adds the time that has passed since `since_ns`."""
         self.times_us.append((time.perf_counter_ns() - since_ns) / 1e3)
 
     def done(self, messages: int) -> Done:

@@ -31,7 +31,7 @@ class BenchNode(NodeProcess):
         grouped: bool = True,
         arguments: Sequence[str] = (),
     ) -> None:
-        """grouped: False starts a node that makes every push a transaction of its own, for comparison."""
+        """grouped: whether pushes share transactions. If not, each push is a transaction of its own, for comparison."""
         self._directory = tempfile.TemporaryDirectory(prefix=".bench-", dir=".")
         place = Path(self._directory.name)
         super().__init__(

@@ -171,7 +171,7 @@ class PostgresServer:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process runs. One that has ended does not, even if its parent has not noticed the end yet."""
+    """Whether a process runs. A process that has ended does not, even if its parent has not noticed the end yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:

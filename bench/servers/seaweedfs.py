@@ -109,7 +109,7 @@ def _start(weed: str, folder: Path, ports: dict[str, int]) -> subprocess.Popen[b
 
 
 def _identities(keys: Mapping[str, str]) -> bytes:
-    """The file of those who may do everything: the owners of the keys, and whoever does not sign."""
+    """The content of the file that allows everything to the owners of the keys, and to unsigned requests."""
     signing = [{"accessKey": key, "secretKey": secret} for key, secret in keys.items()]
     allowed = {"anonymous": [], "owner": signing}
     identities = [

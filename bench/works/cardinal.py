@@ -44,7 +44,7 @@ PRODUCE, REASSEMBLE, SEND, RECEIVE, STORE = (
 
 
 class Spent(NamedTuple):
-    """Time on the clock and time of the processor. On a busy machine the second says more."""
+    """Time on the clock and time of the processor. On a busy machine, processor time says more."""
 
     seconds: float
     cpu_s: float

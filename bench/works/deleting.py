@@ -97,9 +97,9 @@ async def _delete_beside(node: BenchNode, way: str, plan: Plan, round_: int) -> 
 
 
 async def _freed(file: trio.Path) -> tuple[int, float]:
-    """Watches the file until it shrinks no more. Returns by how many bytes it shrank, and the seconds; 0 without a
-    step. The first of several steps does not count: it began at an unknown time. A single step counts from this
-    call."""
+    """Watches the file until it shrinks no more. Returns by how many bytes it shrank, and the seconds; 0 if it did not
+    shrink. If it shrinks in several steps, the first does not count, since it began at an unknown time. A single step
+    counts from this call."""
     began_s = ended_s = time.monotonic()
     first_bytes = now_bytes = (await file.stat()).st_size
     steps = 0

@@ -182,7 +182,7 @@ def _export(opened: Callable[..., Any], node: BenchNode, address: Path | str, **
 
 
 def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:
-    """The small engine to a new address in the bucket of a server at each call."""
+    """Returns a function that exports with the small engine, each time to a new address in a server's bucket."""
     from spark_export.exporter.run import open_exporter
 
     def copy(target: Path) -> None:
@@ -255,7 +255,7 @@ def _measure(
     node_pid: int,
     server_pid: int | None,
 ) -> Sample:
-    """Measures one copy. server_pid: the S3 server, whose processor time stands apart, if the copy goes there."""
+    """Measures one copy. server_pid: of the S3 server, if it gets the copy; its processor time is counted apart."""
     roots = (os.getpid(), node_pid)
     before_s = 0.0 if server_pid is None else _cpu_s((server_pid,))
     cpu_s, began_s = _cpu_s(roots), time.perf_counter()

@@ -70,7 +70,7 @@ def _export(node: BenchNode, folder: Path, rows: int) -> tuple[float, float]:
 
 
 def _until_visible(plan: Plan, node: BenchNode, stream: blocking.Stream, folder: Path) -> Sample:
-    """Pushes single messages to a node whose daemon exports every second, and measures until the table has each."""
+    """Pushes single messages to a node whose daemon exports every second, and measures how soon the table has each."""
     from spark_export.exporter.job import open_existing
     from spark_export.tables.errors import ExportError
 

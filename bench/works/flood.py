@@ -41,7 +41,7 @@ WAYS: Final[Mapping[str, tuple[str, Mapping[str, int]]]] = {
     OURS: (ALONE, FLOODER_LIMITS),
     UNLIMITED: (UNLIMITED_ALONE, {}),
 }
-"""For each system beside the flood, the name of the same without the flood, and the limits of the flooder."""
+"""For each system beside the flood, the name of that system without the flood, and the limits of the flooder."""
 
 
 def samples(plan: Plan, place: Path) -> Iterator[Sample]:

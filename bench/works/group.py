@@ -37,7 +37,7 @@ def samples(plan: Plan) -> Iterator[Sample]:
             yield from trio.run(start, node, members, partitions, plan.rest_seconds, round_)
         with BenchNode() as node:
             trio.run(_make, node.address, KILL_PARTITIONS)
-            # The one that is killed reads nothing: it only holds its partitions.
+            # The member that is killed reads nothing: it only holds its partitions.
             arguments = (node.address, "", NAME, str(KILL_PARTITIONS), KILL_GROUP, "1", "2")
             command = [sys.executable, "-m", "bench.share_member", *arguments]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as member:
@@ -57,8 +57,8 @@ async def _make(address: str, partitions: int) -> None:
 
 
 async def start(node: BenchNode, members: int, partitions: int, rest_s: float, round_: int) -> list[Sample]:
-    """Measures the start of members with a connection each, and their rest; then the rest of as many that hold their
-    leases and read nothing. Each partition has one message."""
+    """Measures the start of members with a connection each, and their rest; then the rest of as many members that only
+    hold their leases and read nothing. Each partition has one message."""
     await _make(node.address, partitions)
     seen = Seen(partitions)
     cpu_s, started_s = node.cpu_seconds(), time.monotonic()

@@ -84,10 +84,10 @@ def wire_of(block: GeneratedBlock) -> WireBlock:
 
 @contextmanager
 def grpc_node(environment: Mapping[str, str] | None = None, tls: Tls | None = None) -> Iterator[BenchNode]:
-    """A node that has read which blocks it has: before, it refuses calls. tls: how to connect to it."""
+    """A node that has read which blocks it has; until then, a node refuses calls. tls: how to connect to it."""
 
     async def wait_open(address: str) -> None:
-        # The routed protocol answers as soon as publishers are taken.
+        # The routed protocol answers as soon as the node takes publishers.
         async with connect(address, tls=tls) as connection:
             await TimedSession(connection).open()
 

@@ -49,15 +49,15 @@ RECEIVED, SENT, LARGE = (
 
 
 class Way(NamedTuple):
-    """How messages come. tls: of the client; None: they are not encrypted."""
+    """How messages come to the node. tls: how the client encrypts them; None: not at all."""
 
     encoding: str = IDENTITY
     tls: Tls | None = None
 
 
 def samples(plan: Plan) -> Iterator[Sample]:
-    """The samples of this work. The memory of those that send, and of those with one large message, is what the server
-    grows by at most."""
+    """The samples of this work. For messages that are sent, and for a large message, the memory is the most by which
+    the server grows."""
     yield from _received(plan)
     keys = SigningKeys.generate(key_bits=2048)
     yield from _sent(keys, plan)

@@ -33,7 +33,7 @@ LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 class Requested(NamedTuple):
-    """One kind of request. name: the system in the report. messages: of each request. request: its bytes."""
+    """One kind of request. name: the system in the report. messages: how many each request has. request: its bytes."""
 
     name: str
     connections: int

@@ -1,7 +1,7 @@
 """Mirroring: how fast a mirror is beside its source, and how far behind. `python -m bench.works.mirroring` prints it.
 
-1. rate: one client pushes with a window of 1,000; how many of the messages that the source has stored meanwhile has the
-   mirror, when the client stops?
+1. rate: one client pushes with a window of 1,000; when the client stops, how many of the messages that the source has
+   stored does the mirror have?
 2. lag: one client pushes at a steady rate; a follower of the mirror, in a process of its own, takes the time from the
    call of each push until it has the message. This includes the commit on the source.
 
@@ -67,7 +67,7 @@ async def _find_end(address: str) -> int:
 
 
 async def _wait_end(address: str, end: int) -> None:
-    """Waits until the stream there has all messages up to this index."""
+    """Waits until the stream at this address has all messages up to this index."""
     async with connect(address) as client:
         found = await client.find_stream(STREAM)
         assert found is not None, "it was made"

@@ -39,7 +39,7 @@ PUSH_INTERVAL_S: Final = 0.002
 SEND_INTERVAL_S: Final = 0.01
 """The time between two messages to the worker in trouble."""
 FILLING: Final = 25_000
-"""Messages that are sent to a worker that takes none, before the others: more than its mailbox holds."""
+"""The messages that are first sent to a worker that takes none: more than its mailbox holds."""
 FILLED_AT_ONCE: Final = 100
 SICK = (local("sick"),)
 TO_SICK = Message(SICK, (), bytes(100))

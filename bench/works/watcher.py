@@ -39,7 +39,7 @@ def dashboard_paths() -> tuple[str, ...]:
 
 
 class Watching:
-    """The three that watch. They begin when it is made. Each has a thread and connections of its own."""
+    """The three watchers, which begin when this object is made. Each has a thread and connections of its own."""
 
     def __init__(self, node: str, stream: str) -> None:
         self._ended = Event()

@@ -40,7 +40,7 @@ class Measured(msgspec.Struct, frozen=True):
 
     @property
     def capacity(self) -> float:
-        """Messages in a second if each process of the node had a core, and the clients none of them."""
+        """Messages in a second if each process of the node had a core, and the clients used none of these cores."""
         return self.workers / self.cpu_us * 1e6
 
 

@@ -89,7 +89,7 @@ def parsed(texts: list[str]) -> Any:
 
 
 def _with_own_names(part: Any) -> Any:
-    """Replaces the logical types of a schema by our own names, and gives such a type to `float`."""
+    """Replaces the logical types of a schema by our own names, and gives each `float` a logical type of our own."""
     if isinstance(part, list):
         return [_with_own_names(each) for each in part]
     part = {"type": "float"} if part == "float" else part
@@ -106,7 +106,7 @@ def _with_own_names(part: Any) -> Any:
 
 
 def _field_with_own_names(field: Any) -> Any:
-    """Does the same for a field of a record, and converts a default that is a whole number to its logical type."""
+    """Does this for a field of a record, and converts the default to its logical type if it is a whole number."""
     if not isinstance(field, dict):
         return field
     kind, default = field.get("type"), field.get("default")
@@ -136,4 +136,4 @@ READERS: Mapping[str, Callable[..., Any]] = {
     "string-uuid": lambda data, *_: data,
     "float-float": lambda data, *_: Float32(data),
 }
-"""By Avro type and logical type, the function that reads a value. `float` without a logical type gets one here."""
+"""By Avro type and logical type, the function that reads a value. The logical type of `float` is our own."""

@@ -97,7 +97,7 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
 
 
 def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
-    """Returns the right root hash of the previous block, from `block_before/1`, if it was stored with a wrong one."""
+    """Returns the right root hash of the previous block, from `block_before/1`, if the stored one is wrong."""
     from block_node.persist.mark import ROOT_BEFORE_HEADER
 
     return next((bytes(header["value"]) for header in headers or () if header["key"] == ROOT_BEFORE_HEADER), None)
@@ -105,7 +105,7 @@ def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | Non
 
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
     """Returns the `BlockMark` from the header `block/1`; None if the header is missing or unreadable, or if its numbers
-    are too large for the columns, which those of the block node never are."""
+    are too large for the columns. The numbers of the block node always fit."""
     import bare
     from block_node.persist.mark import MARK_HEADER, BlockMark
 

@@ -175,7 +175,7 @@ def _to_double(value: Any) -> float:
 def _to_float(value: Any) -> float:
     """Converts to a 32-bit float, with a single rounding. Raises Unfit."""
     double = _to_double(value)
-    # A whole number of more bits is an infinity, and Python refuses to write much larger ones.
+    # A whole number of more bits is an infinity, and Python refuses to write numbers of thousands of digits.
     is_exact = type(value) is FloatText or (type(value) is int and value.bit_length() < 200)
     text = str(value) if is_exact else repr(double)
     found: float = pa.scalar(text).cast(pa.float32()).as_py()

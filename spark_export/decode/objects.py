@@ -41,7 +41,7 @@ def json_reader() -> Callable[[bytes], Mapping[Any, Any]]:
 
 
 def _seconds(value: Any) -> Any:
-    # Only of these types: a decimal can have billions of digits.
+    # Only these types are converted, since a decimal can have billions of digits.
     return Instant(round(Fraction(value) * 1_000_000)) if type(value) in (int, float) else None
 
 

@@ -182,7 +182,7 @@ def _registered_file(registry: Registry, number: int) -> Any:
 
 
 def _type_at(file: Any, indexes: tuple[int, ...]) -> Any:
-    """Returns the Protobuf class at a position in the file, at a position in that type, and so on. Raises Malformed."""
+    """Returns the Protobuf class that the positions of a header (`split_indexes`) identify. Raises Malformed."""
     found, kinds = None, list(file.message_types_by_name.values())
     for index in indexes:
         if not 0 <= index < len(kinds):

@@ -31,7 +31,7 @@ RETRY_DELAY_S = 0.5
 ABSENT_CODES = (40401, 40402, 40403)
 """The codes of a registry's answer 404: no such subject, no such version, and no such schema."""
 ABSENT_S, ABSENT_MAX = 10.0, 1_000
-"""How long such an answer counts, in seconds, since the schema can be registered later; and how many are remembered."""
+"""For how many seconds such an answer is remembered (the schema may be registered later), and how many answers are."""
 HINTS = dict.fromkeys((401, 403), "; schemaRegistryAuth names the credentials")
 NO_REGISTRY = f" without a JSON object of a registry (at most {ANSWER_BYTES_MAX} bytes); is this a schema registry?"
 ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"

@@ -80,7 +80,7 @@ def scaled(number: int, exponent: int) -> Decimal:
 
 
 def moment_text(value: Moment) -> str | None:
-    """Returns a time in the form of ISO 8601; None if it has none."""
+    """Returns a time in the form of ISO 8601; None for a time of day that no day has, and beyond 64 bits."""
     if isinstance(value, TimeOfDay):
         return clock_text(value) if 0 <= value < DAY_US else None
     if abs(value) > INT64_MAX:

@@ -210,7 +210,7 @@ class ExportHistory:
             return [Run(*row) for row in found]
 
     def load_view(self, first: int, count: int) -> ExportView:
-        """Returns the export with `count` of its runs, after the `first` latest. Raises ExportError."""
+        """Returns the export with `count` of its runs, without the `first` latest runs. Raises ExportError."""
         with self._reading() as connection:
             export = connection.execute(sa.select(exports).order_by(exports.c.created_us.desc()).limit(1)).first()
             if export is None:

@@ -107,7 +107,7 @@ class ExportSettings:
 
 def _refuse_strange(folder: Path) -> None:
     """Raises TableRefused for a folder that has no table, and has files that no export makes."""
-    # The first commands of two exporters at once may find what the other one has made.
+    # If two exporters start at once in a new folder, each may find names that the other has made: OWN_NAMES.
     found = [each.name for each in folder.iterdir()] if folder.is_dir() else []
     if strange := sorted(name for name in found if not name.startswith((".", "_")) and name not in OWN_NAMES):
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
@@ -122,7 +122,7 @@ def open_log(
     store_options: Mapping[str, str] | None = None,
     catalog: CatalogChoice | None = None,
 ) -> TableLog:
-    """Returns the table of an export, which need not exist. Raises TableRefused if its format is another one."""
+    """Returns the table of an export, which need not exist. Raises TableRefused if it has another format."""
     found = find_format(place, store_options or {})
     if table_format is not None and found not in (None, table_format):
         raise TableRefused(f"{place} has a table in the format {found}, not {table_format}; leave --format out")
@@ -152,5 +152,5 @@ def table_files(address: str | Path, store_options: Mapping[str, str] | None = N
 
 
 def plain_path(address: str) -> str:
-    """Returns the path of a local file that a log names as file:///PATH, which not all readers open; others as is."""
+    """Converts file:///PATH, which not all readers can open, to the path. Returns any other address unchanged."""
     return "/" + address.removeprefix("file:").lstrip("/") if address.startswith("file:/") else address

@@ -84,7 +84,7 @@ class NodeSide:
 
     def read(self, wanted: IndexRange) -> Iterator[pa.RecordBatch]:
         """Yields the messages of a range, in order. Raises SourceError."""
-        # A run that finds nothing new does not load what reads messages.
+        # A run without new messages does not load the module that reads messages.
         from spark_export.source.range_reader import RangeReader
 
         of = wanted.of
@@ -135,9 +135,9 @@ class NodeSide:
     ) -> dict[str, str]:
         """Returns the streams whose node was restored to an earlier state and has grown again since, with the reason.
 
-        Such a node has other messages than the table below the table's position. Its saved position is also earlier
-        than that of the table. So is the saved position after a run that was killed after its commit; but then the node
-        has the table's last message, stored at the same time.
+        At the last exported index, such a node has another message than the table, and its saved position is lower than
+        the table's. The saved position is also lower after a run that was killed after its commit; but then the node
+        has the last exported message, stored at the same time.
         """
         latest, doubtful = state.latest(), list[tuple[Incarnation, TablePosition]]()
         for end in ends:

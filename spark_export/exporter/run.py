@@ -222,7 +222,7 @@ class Exporter:
 
         Returns None, and commits nothing, if no stream could be read. Raises ExportError, ClientError.
         """
-        # A run that finds nothing new does not load what reads messages and writes files.
+        # A run without new messages does not load the modules that read messages and write files.
         from spark_export.exporter.inline import TaskThreads
 
         started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()

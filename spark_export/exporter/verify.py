@@ -94,7 +94,7 @@ def verify(
             removed += total(missing)
             if missing:
                 notes.append(f"{_name(of[:3])}: {total(missing)} exported rows were removed, {_first(missing)}")
-            # Others may have added rows. Those of a run that was committed meanwhile are not theirs.
+            # Others may have added these rows. Rows of a run that was committed meanwhile are left out.
             beyond = subtract(beyond, merge([(position.end, after.get(of, position).end)])[0])
             if beyond:
                 notes.append(f"{_name(of[:3])}: {total(beyond)} rows are of no run, {_first(beyond)}")
@@ -199,7 +199,7 @@ class _Rows:
 
 
 def _contents(rows: pa.RecordBatch, there: Sequence[Interval] | None = None) -> Iterator[tuple[int, int]]:
-    """Yields the index of each row and a number that stands for its contents. there: only these indexes, in order."""
+    """Yields the index of each row and a number that stands for its contents. there: the indexes to yield, or None."""
     columns = [rows.column("index"), rows.column("timestamp").cast(pa.int64()), rows.column("key"), rows.column("data")]
     intervals = iter(there or ())
     current = next(intervals, None)

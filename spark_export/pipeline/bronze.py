@@ -194,7 +194,7 @@ def read_part(table: BronzeTable, part: Part) -> Iterator[pa.RecordBatch]:
 def _chosen(
     batches: Iterator[pa.RecordBatch], values: Mapping[str, Any], ranges: Ranges | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows in `ranges` with all columns. values: those of columns that are not in the file."""
+    """Yields the rows in `ranges` with all columns. values: of the columns that are not in the file."""
     for batch in batches:
         rows = pa.RecordBatch.from_arrays([_column(batch, field, values) for field in COLUMNS], schema=COLUMNS)
         if ranges is not None and rows.num_rows:

@@ -26,13 +26,13 @@ def rates(messages: Any, every: str = MINUTE) -> Any:
 
 
 def latency(events: Any, every: str = MINUTE) -> Any:
-    """Returns the time from an event to its storage, for each stream and interval. Rows without `event_time`, or
-    with one hundreds of thousands of years ago, are ignored.
+    """Returns the time from an event to its storage, for each stream and interval. Rows without `event_time`, or with a
+    time hundreds of thousands of years ago, are ignored.
 
     Columns: stream, minute, messages (their number), p50_ms, p99_ms and max_ms (milliseconds). Negative latencies,
     which result from differing clocks, stay.
     """
-    # A publisher chooses the event time: with the least one that there is, the difference is too large for a number.
+    # A publisher chooses the event time: with the earliest possible time, the difference is too large for a number.
     passed_us = f.try_subtract(f.unix_micros("timestamp"), f.unix_micros("event_time"))
     return (
         events.where("event_time IS NOT NULL")
@@ -72,7 +72,7 @@ def spans(rows: Any, place: list[str]) -> Any:
 
 
 def points(rows: Any, place: list[str], number: str) -> Any:
-    """Returns a span for each row, for `spans`."""
+    """Returns each row as a span of one number, which `spans` can join."""
     column, time = f.col(number), f.col("timestamp")
     return rows.select(*place, column.alias("first"), column.alias("last"), time.alias("began"), time.alias("ended"))
 

@@ -127,7 +127,7 @@ class Touched:
         return " OR ".join(parts) or "false"
 
     def overlaps(self, ends: tuple[int, int] | None) -> bool:
-        """Returns whether a file can have touched rows. ends: of `column` in the file, see `_ends_of`."""
+        """Returns whether a file can have touched rows. ends: the result of `_ends_of` for the file and `column`."""
         if ends is None:
             return True
         ranges = (each for found in self.by.values() for each in found)
@@ -141,7 +141,7 @@ class Touched:
 
 
 def ranges_of(values: Sequence[int], unit: int) -> list[tuple[int, int]]:
-    """Returns at most RANGES_MAX ranges that have all values, which are sorted multiples of `unit`."""
+    """Returns at most RANGES_MAX ranges that cover all values. values: sorted multiples of `unit`."""
     gap = unit
     while True:
         ranges: list[tuple[int, int]] = []
@@ -156,7 +156,7 @@ def ranges_of(values: Sequence[int], unit: int) -> list[tuple[int, int]]:
 
 
 def _spark_path(path: Path) -> str:
-    """Returns a path for Spark, whose default file system can be another one than this process has, such as HDFS."""
+    """Returns a path for Spark with its scheme, since Spark's default file system can be another one, such as HDFS."""
     return f"file://{path.absolute()}"
 
 
@@ -202,7 +202,7 @@ class Outputs:
         return frame if touched is None else frame.where(touched.condition())
 
     def append(self, name: str, rows: Any) -> None:
-        """Adds rows. If the table is built anew, they replace what is there. Spark's tasks write the files."""
+        """Adds rows. If the table is built anew, they replace the old rows. Spark's tasks write the files."""
         self._commit_files(name, rows, "append" if name in self._versions else "overwrite")
 
     def replace(self, name: str, rows: Any, touched: Touched | None = None) -> None:

@@ -195,7 +195,7 @@ class Step:
 
     def _mark(self, stored: Any, found: Any, moved: Any, names: set[str]) -> tuple[list[tuple[Any, ...]], bool]:
         """Finds the canonical chains. Returns the rows of MARKS that are new, each with the number of its block, and
-        whether a reorged block is among the changed ones."""
+        whether a reorged block is among the changed blocks."""
         changes: dict[str, _Chain] = defaultdict(_Chain)
         for row in found:
             if row["missing"] is None:
@@ -239,8 +239,8 @@ class Step:
     def _load(
         self, stored: Any, settled: Mapping[str, Any], changes: Mapping[str, _Chain], times: Mapping[Any, int]
     ) -> None:
-        """Adds the complete blocks in silver/batches to `changes`: all of a chain without a settled block, else the
-        reorged ones and those from the settled block on."""
+        """Adds complete blocks in silver/batches to `changes`: of a chain with a settled block, the reorged blocks and
+        the blocks from the settled one on; of any other chain, all blocks."""
         for name, place in settled.items():
             rows = stored.where((f.col("chain") == name) & f.col("missing").isNull())
             if place is not None:
@@ -253,7 +253,7 @@ class Step:
                 changes[name].known[hash_] = canon.CanonState(row["state"], row["fork_number"])
 
     def _summarise(self, minutes: set[int] | None) -> None:
-        """Computes the rows of gold/rates and gold/latency for these minutes, or all."""
+        """Computes the rows of gold/rates and gold/latency for these minutes; None: for all minutes."""
         tables = self._tables
         touched = None if minutes is None else Touched.of("minute", {None: minutes}, MINUTE_US)
         times = touched

@@ -265,8 +265,8 @@ class Pushes:
     def _publisher(self, place: Place) -> Publisher:
         """Returns the publisher of a partition.
 
-        Before the query's first push to it, saves its end at the beginning of the batch, from which repeated executions
-        search.
+        Before the query's first push to the partition, saves the index at which the partition ended when the batch
+        began: repeated executions search from this index.
         """
         found = self._publishers.get(place)
         if found is not None:
@@ -290,7 +290,7 @@ class Pushes:
     def _push(self, place: Place, row: RowToPush) -> None:
         """Sends a row as a message.
 
-        Before and after the first push to a partition, and a push after a pause, waits for all answers: another
+        Before and after the first push to a partition or the first after a pause, waits for all answers: another
         execution of the task may be at work, and if it has other rows, this one must stop before it stores more.
         """
         now_s = time.monotonic()

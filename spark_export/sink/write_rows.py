@@ -68,7 +68,7 @@ def has_stream_column(schema: StructType) -> bool:
 
 @dataclass(frozen=True)
 class RowToPush:
-    """A row as a message to push. partition: None: `Pushes` chooses it."""
+    """A row as a message to push. If `partition` is None, `Pushes` chooses the partition."""
 
     stream: str
     partition: int | None

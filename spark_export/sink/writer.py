@@ -118,14 +118,14 @@ class StreamSink(SinkWriter, DataSourceStreamArrowWriter):
         commit_written(messages, self._options, batchId)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        """Does nothing: when Spark repeats the micro-batch, the sink does not push again what it finds."""
+        """Does nothing: when Spark repeats the micro-batch, the sink does not push the stored rows again."""
 
     def _attempt(self) -> Attempt | None:
         return read_attempt(TaskContext.get()) if self._options.exactly_once else None
 
 
 def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -> None:
-    """Saves at the node that a batch is completely stored, if exactly once. Raises RowsDiffer."""
+    """Records at the node that a batch is stored, if its rows are stored exactly once. Raises RowsDiffer."""
     written = [each for each in messages if isinstance(each, SinkWritten) and each.query is not None]
     if not written or (query := written[0].query) is None:
         return

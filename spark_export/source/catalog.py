@@ -42,7 +42,7 @@ class NodeCatalog:
         return asked(self._options, lambda client: list_partitions(client, stream))
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """Returns the index of the first message stored at `time_us` or later, else that after the last message."""
+        """Returns the index of the first message stored at `time_us` or later, else the next index."""
         # A time too large for a request, such as nanoseconds given as milliseconds, is later than any message.
         wanted = FromTime(min(max(0, time_us), UINT_MAX))
         return asked(
@@ -66,7 +66,7 @@ class FileCatalog:
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index as `NodeCatalog.index_at` does, by the search of `stream_service.stored.first_index_at`."""
-        # A database that only nodes of an older version have opened may lack this table, and has noted no falls then.
+        # A database that only nodes of an older version have opened may lack this table; then no falls are known.
         has_falls = self._rows("SELECT 1 FROM sqlite_master WHERE name = 'time_falls'", ())
         falls = has_falls and self._rows(
             f"SELECT idx FROM time_falls WHERE idx > ? AND idx < ? AND {_OF_STREAM} ORDER BY idx DESC",
@@ -110,7 +110,7 @@ def find_catalog(options: ReadOptions) -> Catalog:
 
 def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True) -> dict[Place, StreamEnds]:
     """Returns the existing partitions of the chosen streams. With `must_exist`, raises StreamMissing if the options
-    name a missing one."""
+    name a missing stream or partition."""
     if options.pattern is not None:
         pattern = compile_pattern(options.pattern)
         return by_place(each for each in catalog.list_streams() if pattern.fullmatch(each.stream))

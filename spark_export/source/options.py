@@ -44,7 +44,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def _choice(**meanings: Any) -> Callable[[str], Any]:
-    """Returns a function that knows these words, in any case, and returns what each of them means."""
+    """Returns a function that converts each of these words, in upper or lower case, to its meaning."""
 
     def parse(value: str) -> Any:
         if value.lower() not in meanings:
@@ -247,7 +247,7 @@ class _Taken:
             raise OptionError(f"{name}={value!r}: {error}") from error
 
     def values(self, kind: type[Way], without: str | None = None) -> dict[str, Any]:
-        """Returns the values for the fields of `Way` and of `kind`, but for the option `without`."""
+        """Returns the values for the fields of `Way` and of `kind`, except that of the option `without`."""
         found: dict[str, Any] = {
             "endpoint": self.find("endpoint") or Way.endpoint,
             "tls": tls_of(self.find),
@@ -260,7 +260,7 @@ class _Taken:
         return found
 
     def time_us(self, for_all: str, for_each: str) -> int | option_values.Offsets | None:
-        """Returns the value of one of two options in milliseconds as microseconds since 1970; None without either."""
+        """Returns the option `for_all`, else `for_each`, else None. The times are converted to microseconds."""
         if self.find(for_all) is not None:
             return self.parsed(for_all, _at_least(0), 0) * 1000
         return self.parsed(for_each, option_values.parse_times, None)

@@ -129,7 +129,7 @@ def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) ->
 def nearest_existing(
     start: Mapping[Place, QueryPosition], ends: Mapping[Place, StreamEnds]
 ) -> tuple[dict[Place, QueryPosition], list[LostRange]]:
-    """Moves each start index that its partition lacks to the nearest existing one. Returns a `LostRange` of each."""
+    """Moves each start index that its partition lacks to the nearest one there is. Returns a `LostRange` of each."""
     moved, losses = dict(start), []
     for place, begin in start.items():
         now = ends[place]

@@ -136,7 +136,7 @@ class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.Support
     def _waits(self, begin: dict[plan.Place, plan.QueryPosition], end: dict[plan.Place, plan.QueryPosition]) -> bool:
         """Returns whether the query waits for more messages, by `minOffsetsPerTrigger` and `maxTriggerDelay`.
 
-        As with Spark's Kafka source, the first micro-batch does not wait. Neither do AvailableNow queries and losses.
+        As with Spark's Kafka source, the first micro-batch does not wait, nor do AvailableNow queries and losses.
         """
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or plan.is_loss(begin, end):
@@ -174,7 +174,7 @@ def starting_positions(
 ) -> dict[plan.Place, plan.QueryPosition]:
     """Returns where a new query begins in each partition; `default` is EARLIEST or LATEST.
 
-    A missing index raises DataLoss, or is logged and replaced by the nearest, as `failOnDataLoss` says.
+    A missing index raises DataLoss, or is logged and replaced by the nearest existing index, as `failOnDataLoss` says.
     """
     wanted = plan.positions(starting_indexes(options, catalog, ends, default), ends)
     start, losses = plan.nearest_existing(wanted, ends)

@@ -48,8 +48,8 @@ def remember(schema: StructType, options: Mapping[str, str]) -> StructType:
 def recall(
     schema: StructType, options: Mapping[str, str], names: Collection[str] = READ_OPTIONS
 ) -> tuple[StructType, dict[str, str]]:
-    """Returns the schema without the metadata of `remember`, and the options for a query, with those of the table in
-    `names`."""
+    """Returns the schema without the metadata of `remember`, and the options for a query: the given ones, and those in
+    `names` that the table has."""
     kept: dict[str, str] = {}
     fields = []
     for field in schema.fields:

@@ -77,7 +77,7 @@ def fitting(table: pa.Schema, ours: pa.Schema, address: str) -> pa.Schema:
 
 def _fits(ours: pa.DataType, theirs: pa.DataType) -> bool:
     if theirs == ours:
-        # Such as a time without a zone, in a table of the user's own whose files are merged.
+        # The files of a user's own table are merged with its own types, such as a time without a zone.
         return True
     if pa.types.is_integer(ours):
         fits = pa.types.is_signed_integer(theirs) and theirs.bit_width >= ours.bit_width

@@ -134,7 +134,7 @@ class DeltaLog(log.TableLog):
         applications = [Transaction(RUN, run, now_ms)]
         applications += [Transaction(_application(each.of), each.end, each.last_us // 1000) for each in ranges]
         known = {*plan.schema.names, *table.metadata().partition_columns}
-        # A column that the files lack has no minimum either, see `statistics`.
+        # A column of the table that the files lack has no minimum, so only rows are counted (see `statistics`).
         lacks = any(field.name not in known for field in table.schema().fields)
         files = [replace(each, stats=count_only(each.rows)) if lacks else each for each in written.files]
         actions = [_add(each, now_ms) for each in files]
@@ -250,7 +250,7 @@ class DeltaLog(log.TableLog):
 
     def is_own(self) -> bool:
         table = self._open()
-        # Tables of earlier versions have no description, but their runs in the log.
+        # Tables of earlier versions have no description, but the log has their runs.
         return table.metadata().description == log.DESCRIPTION or any(
             name.startswith(EARLIER) for name in self._load_applications(table)
         )
@@ -297,7 +297,7 @@ class DeltaLog(log.TableLog):
         return int(metrics["num_deleted_rows"] or 0)
 
     def _is_too_long(self, stream: str) -> bool:
-        """Returns whether rows of a stream cannot be written again: deltalake writes them into a folder of its name."""
+        """Returns whether rows of a stream cannot be written again: deltalake's folder would have too long a name."""
         return self.place.scheme == FILE and len(f"stream={quote(stream, safe='')}") > model.NAME_BYTES_MAX
 
     def _transact(

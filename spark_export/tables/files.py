@@ -143,7 +143,7 @@ class FilesWriter:
 
 class _Sink:
     """A stream as `pq.ParquetWriter` needs it. From `begin_footer` on, everything is held back until `end_footer`
-    writes it behind its checksum."""
+    writes the footer behind its checksum."""
 
     closed = False
 
@@ -341,7 +341,7 @@ def open_checked(opened: pa.NativeFile) -> pq.ParquetFile:
 
 
 def columns_of(paths: Iterable[Path], others: pa.Schema) -> pa.Schema:
-    """Returns all columns of some files, and others. Raises TableDamaged."""
+    """Returns all columns of some files, and the columns `others`. Raises TableDamaged."""
     found = []
     for path in paths:
         try:
@@ -352,7 +352,7 @@ def columns_of(paths: Iterable[Path], others: pa.Schema) -> pa.Schema:
 
 
 def least_place(path: Path) -> list[int]:
-    """Returns the lowest partition and the lowest index of a file; -1 where its statistics do not say it."""
+    """Returns the lowest partition and the lowest index of a file; -1 for one that its statistics lack."""
     said = json.loads(statistics(pq.read_metadata(path))).get("minValues", {})
     return [said.get(name, -1) for name in ("partition", "index")]
 
@@ -395,7 +395,7 @@ def check_complete(wanted: model.IndexRange, batches: Iterable[pa.RecordBatch]) 
 
 
 def forget(batch: pa.RecordBatch, until_us: Mapping[str, int]) -> pa.RecordBatch:
-    """Returns the rows that need not be forgotten. until_us: by SHA-256 of the key; see `TableState.forgotten`."""
+    """Returns the rows that need not be forgotten. until_us: a time for each digest of a key; see `TableState`."""
     if not until_us:
         return batch
     whole = until_us.get("", -1)

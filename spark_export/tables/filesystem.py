@@ -34,7 +34,7 @@ def open_filesystem(address: str, given: Mapping[str, str]) -> tuple[fs.FileSyst
 
 @lru_cache(maxsize=16)
 def _open(place: StoreLocation, given: tuple[tuple[str, str], ...]) -> fs.FileSystem:
-    """Returns the file system of a bucket. One is enough for all threads of a process."""
+    """Returns the file system of a bucket. All threads of a process share it."""
     options = dict(given)
     endpoint = urlsplit(options["endpoint"]) if "endpoint" in options else None
     scheme, host = (endpoint.scheme, endpoint.netloc) if endpoint else (None, None)
@@ -129,7 +129,7 @@ def take_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = F
 
 @contextmanager
 def locked(path: Path, refusal: str = "") -> Iterator[None]:
-    """Holds a lock. If another process has it, raises TableRefused with the text `refusal`, or waits if it is empty."""
+    """Holds a lock. If another process has it, raises TableRefused with the text `refusal`; without one, waits."""
     try:
         held = take_lock(path, wait=not refusal)
     except BlockingIOError as error:

@@ -277,7 +277,7 @@ class IcebergLog(log.TableLog):
         return len(tasks), before - sum(each.rows for each in made)
 
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
-        """Expires snapshots, and removes the data and manifest files that only they had, and what killed runs left.
+        """Expires snapshots, and removes data and manifest files that only these had, and the files of killed runs.
 
         Snapshots beyond the latest SNAPSHOTS_MAX are expired at any age, because every commit writes the list of them.
 
@@ -300,7 +300,7 @@ class IcebergLog(log.TableLog):
             before = _files_of_snapshots(table)
             # A snapshot is the current one from its own time to the time of the next snapshot.
             times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
-            # If the owner of the table has set an age, it decides, and not our number.
+            # If the owner of the table has set an age, that age decides, and not our number.
             beyond = len(times) - SNAPSHOTS_MAX if exactly or not rule.keep_s else 0
             old = [
                 number
@@ -314,7 +314,7 @@ class IcebergLog(log.TableLog):
                 table.maintenance.expire_snapshots().by_ids(expired).commit()
                 self._sync(table, now_s)
             needed = _files_of_snapshots(self._open())
-            # A file that no snapshot ever had can be of a run that goes on.
+            # A file that no snapshot ever had can belong to a run that is still at work.
             orphans_s = now_s - max(keep_s, log.ORPHANS_S)
             removed = [
                 each
@@ -443,7 +443,7 @@ def _least(file: Any, columns: Sequence[Any]) -> list[int]:
 
 
 def _is_earlier(snapshot: Any) -> bool:
-    """Returns whether an earlier version made a snapshot. It named its runs ID/NUMBER."""
+    """Returns whether an earlier version made a snapshot. Earlier versions named a run ID/NUMBER."""
     return snapshot.summary is not None and "/" in snapshot.summary.additional_properties.get(log.RUN_KEY, "")
 
 

@@ -25,14 +25,14 @@ from spark_export.tables.filesystem import remove_files
 
 T = TypeVar("T")
 OldRuns = Mapping[int, tuple[Sequence[model.IndexRange], Sequence[model.DataFile]]]
-"""The ranges and the data files of each run of an earlier version's export, by its number."""
+"""The ranges and the data files of each run of an earlier version's export, by the run's number."""
 
 COMMIT_ATTEMPTS_MAX = 10
 """How often a commit is tried when other programs change the table at the same time."""
 RUN_KEY, RANGES_KEY, PLAN_KEY = "stream-node.run", "stream-node.ranges", "stream-node.plan"
 """The keys of what a commit of an export says in the log: the run's number, index ranges and `FilesPlan.plan_id`."""
 UPKEEP_KEY, UPKEEP = "stream-node.upkeep", "UPKEEP"
-"""The key that an exporter's commit without ranges, such as a compaction, has in the log, and its operation."""
+"""The log's key of an exporter's commit without ranges, such as a compaction, and what `commits` returns for it."""
 DESCRIPTION = "Messages of stream-node, one row each: stream, partition, era and index name one message."
 """The description of a table that an exporter has made."""
 EARLIER_MARK = "_export/table.json"
@@ -40,7 +40,7 @@ EARLIER_MARK = "_export/table.json"
 SMALL_BYTES = 64 * 1024 * 1024
 """Compaction merges files smaller than this size, in bytes: half of a full file."""
 ORPHANS_S = 24 * 3600
-"""The age in seconds from which files in no version are removed. A younger one can be of a run that goes on."""
+"""The age in seconds from which files in no version are removed. A younger file can belong to a run at work."""
 
 
 class CommitConflict(Exception):
@@ -165,7 +165,7 @@ class TableLog(ABC):
         return self._repeat("the run was not added", commit)
 
     def _repeat(self, failure: str, work: Callable[[], T]) -> T:
-        """Does work that ends with a commit, again after each CommitConflict. Raises ExportError in the end."""
+        """Does work that ends with a commit, again after each CommitConflict. Raises ExportError after the last try."""
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             try:
                 return work()
@@ -177,7 +177,7 @@ class TableLog(ABC):
         raise ExportError(f"{self.address}: {failure}: {conflict}; try again")
 
     def abandon(self, plan: model.FilesPlan, files: Sequence[model.DataFile] = ()) -> None:
-        """Removes the files of a run that is not in the table. What remains is removed with the table's old files."""
+        """Removes the files of a run that is not in the table. Any left are removed with the table's old files."""
         remove_files(plan, files)
 
     def _give(self) -> None:
@@ -210,7 +210,7 @@ class TableLog(ABC):
     def commits(self) -> list[model.Commit | str]:
         """Returns the commits that the log still has, newest first. A text is the operation of another program.
 
-        The operation of the exporter's own compactions and the like is UPKEEP.
+        For a compaction and other upkeep by an exporter, the text is UPKEEP.
         """
 
     @abstractmethod
@@ -232,7 +232,7 @@ class TableLog(ABC):
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Removes files and old versions that were replaced `keep_s` seconds ago. Returns their number.
 
-        exactly: also those that the owner of the table has kept for longer, see `owners_rule`.
+        exactly: whether to remove also those that the table's owner has kept for longer (`owners_rule`).
         """
 
     def is_own(self) -> bool:
@@ -252,7 +252,7 @@ class TableLog(ABC):
         """Erases the rows of a stream, or those with one key, and records that they must never be exported again.
 
         until_us: messages that the node stored later are exported. Returns the number of erased rows. Older versions of
-        the table still have them until `expire`.
+        the table still have the rows until `expire` removes them.
         """
 
 

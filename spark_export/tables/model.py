@@ -22,7 +22,7 @@ UNITS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H
 NO_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The value that Hive writes in a folder's name for a value that is null or empty."""
 NAME_BYTES_MAX = 255
-"""The longest name of a folder, in bytes, on the file systems that there are."""
+"""The longest name of a folder, in bytes, on common file systems."""
 
 
 class Incarnation(NamedTuple):
@@ -125,7 +125,7 @@ class FilesPlan:
     root: the folder of the files: a path that each executor has, or an address on a store.
     options: the options of the store, without secrets; see `spark_export.tables.filesystem`.
     schema: the columns in the files.
-    partition_by: how the table is partitioned. folders: whether a file is in folders `NAME=VALUE/…` of these.
+    partition_by: how the table is partitioned. folders: whether a file's path has a folder NAME=VALUE for each.
     convert: a function that adds columns to a batch of rows, such as decoded ones, or None.
     forgotten: the messages that must not be written; see `TableState`.
     version: the version of the table at the time of the plan.

@@ -198,7 +198,7 @@ class ParquetFolderLog(log.TableLog):
         return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, key, until_us))[1])
 
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
-        """Removes generations that the link has left `keep_s` seconds ago, and what killed runs have left."""
+        """Removes generations that the link has left `keep_s` seconds ago, and the files of killed runs."""
         removed = self._sweep()
         # Without the lock, a generation to which another process is just turning the link would seem to be an old one.
         with self._locked():
@@ -378,7 +378,7 @@ class ParquetFolderLog(log.TableLog):
 
 def _read(path: Path, stream: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a file, with the column `stream`. Raises TableDamaged."""
-    # A run that finds nothing new does not load what reads and writes Parquet.
+    # A run without new messages does not load the modules that read and write Parquet.
     from spark_export.tables.files import read_file
 
     for batch in read_file(fs.LocalFileSystem(), str(path), columns):

@@ -49,7 +49,7 @@ class StreamClient:
 
     def create(self, name: str | None = None) -> Stream:
         """Creates a stream if it does not exist, and returns its partition 0. Without a name, the node chooses one.
-        `get_stream` returns all partitions, and pushes each message to that of its key."""
+        `get_stream` returns an object for all partitions, which pushes each message to the partition of its key."""
         return (create_streams(self.session, name))[0]
 
     def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
@@ -84,7 +84,7 @@ class StreamClient:
         return PartitionedStream(streams, is_whole=True) if streams else None
 
     def get_stream(self, name: str) -> PartitionedStream:
-        """Returns all partitions of a stream. Raises StreamNotFound, with similar names in its text, if it has none."""
+        """Returns all partitions of a stream. Raises StreamNotFound if none exists; the text has similar names."""
         found = self.find_stream(name)
         if found is None:
             near = near_names(name, self._some_names(name[:1]))
@@ -97,9 +97,9 @@ class StreamClient:
         return StreamListing(self.session, prefix, page_streams)
 
     def find_owner(self, name: str, partition: int = 0) -> str | None:
-        """Returns the `host:port` of the process that serves a partition, if it is another one than this client is
-        connected to. Every node of a cluster, and every worker of a node, passes messages on to it; a client that
-        connects there saves that detour. None: the connected process serves the partition, or no process does now."""
+        """Returns the `host:port` of the process that serves a partition; None if the connected process serves it, or
+        if no process does now. Every node of a cluster, and every worker of a node, passes messages on to that process;
+        a client that connects to it saves the detour."""
         found = self.session.ask(STREAM_SERVICE, WHERE, WhereRequest(0, name, partition))
         return found.address or None
 

@@ -80,7 +80,7 @@ class SavedIndexes(PositionSaves):
         """Returns the known marks of the positions of these partitions, in order. Creates missing positions. A consumer
         calls this before it reads. With an older node, the marks have an index only.
 
-        on_reset: called with a partition whose position somebody else has changed since.
+        on_reset: called with a partition whose position somebody else changes later.
         """
         try:
             found = self._load(stream_name, partitions)

@@ -22,7 +22,7 @@ class Merge:
         self.wake()
 
     def wake(self) -> None:
-        """Finishes the last `arrival`, although no page may have arrived."""
+        """Finishes the last `arrival`, even if no page has arrived."""
         self._signal.finish()
 
     def drop(self, reader: Reader) -> None:

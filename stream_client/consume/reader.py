@@ -42,7 +42,7 @@ from stream_service.protocol import PULL
 PACKED, MARKED, RICH, PLAIN = range(4)
 """The protocols of a reader, the best first: versions 4, 3 and 1 of `node/stream_pull`, and `stream_pull`."""
 NAMES = PACKED_PULL.name, MARKED_PULL.name, RICH_PULL.name, PULL.name
-"""The names of these protocols, which the refusal of a node without them contains."""
+"""The names of these protocols. The refusal of a node that lacks one contains its name."""
 LONG_POLL_S = 5.0
 """The longest time, in seconds, that a node delays its answer to a pull while there is no message. Real Ockam clients
 repeat a request after 10 s, so the delay is shorter."""

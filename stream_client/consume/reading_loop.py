@@ -129,7 +129,7 @@ class ReadingLoop(ReadPartitions):
         return bool(page.messages)
 
     async def _begin_anew(self, reading: PartitionReading, created_us: int) -> None:
-        """Reads the stream that was created at `created_us` from its beginning: the position is of an earlier one."""
+        """Reads the stream that was created at `created_us` from its beginning: the position is an earlier stream's."""
         before, index = reading.next_index, 0
         # The position of the new stream is saved first. Otherwise the saves that follow would be refused, because their
         # index is lower. Somebody else may have saved one already; if that is refused, `_follow_changes` loads it.

@@ -223,7 +223,7 @@ class ReadPartitions:
             self._merge.wake()
 
     def note_added(self, handles: Sequence[PartitionHandle]) -> None:
-        """Records that these partitions are to be read too. The loop begins soon."""
+        """Records that these partitions are to be read too. The loop soon begins to read them."""
         self._added += handles
         self._merge.wake()
 

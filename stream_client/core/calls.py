@@ -31,8 +31,8 @@ class Call(PendingResult):
     target: the receiver: a partition, or a route from the node that the client is connected to.
     wanted: the number of answers after which the request is done. They are in `answers` and `return_routes`.
     checks: the number of checks for late answers since the request was sent. It is sent again after `patience` checks.
-    on_part: called with each answer; returns whether it is a part and not the last one. None: no answer is a part.
-    renew: encodes what is left of the request after the parts so far, to send it again.
+    on_part: called with each answer; returns whether other parts follow this answer. None: no answer is a part.
+    renew: encodes the request again, for the parts that have not come yet. None: `payload` itself is sent again.
     was_lost: whether a copy of it was sent whose answer may be lost: its connection ended, or it was sent again. The
         node may have carried out that copy, whatever it answers to a later one.
     """

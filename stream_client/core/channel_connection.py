@@ -388,7 +388,7 @@ class FrameGroup:
 
 
 NO_GROUP = FrameGroup(b"", -1, (b"", b""), (b"", b""))
-"""The value while no group is begun. No frame belongs to it, because no payload has its size."""
+"""The value while no group is begun. No frame belongs to it, because no payload has the size -1."""
 
 
 class UnsealedFrames:

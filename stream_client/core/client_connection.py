@@ -138,7 +138,7 @@ class ClientConnection:
 
     def check_open(self) -> None:
         if self.closed is not None:
-            # Each `raise` of one object adds to its traceback, which retains the frames of everybody who got it.
+            # Each `raise` of one error object lengthens its traceback, which retains the frames of all callers.
             raise self.closed.with_traceback(None)
 
     def header(self, route: Route, return_address: Address) -> bytes:

@@ -73,7 +73,7 @@ class ClientCore:
         """via: the route from the node that the client connects to, to the node with the services.
         service, index_service: the names of both services; None: the second is derived from the first
             (`index_service_of`).
-        asks_route: whether each connection begins with a question to the stream service, unless plain. `via`: yes.
+        asks_route: whether each new connection asks the stream service, unless this is plain. Always true with `via`.
         make_queue: makes the push queues, for example push queues that trace.
         """
         self.connection = ClientConnection() if connection is None else connection

@@ -56,7 +56,7 @@ class Marks:
         return self._marks.get((stream_name, partition))
 
     def request(self, stream_name: str, partition: int, index: int, fence: int | None) -> MarkedSave | None:
-        """Returns the request that saves an index, with the fence of a lease if there is one; None without a mark."""
+        """Returns the request that saves an index, with the fence of any lease; None without a generation."""
         mark = self._marks.get((stream_name, partition))
         if mark is None or mark.generation is None:
             return None
@@ -72,7 +72,7 @@ class Marks:
         )
 
     def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None) -> MarkedSave | None:
-        """Returns the request that saves index 0 as the position in the new stream; None without a mark."""
+        """Returns the request that saves index 0 as the position in the new stream; None without a generation."""
         mark = self._marks.get((stream_name, partition))
         if mark is not None:
             mark.created_us = created_us
@@ -90,7 +90,7 @@ class Marks:
             mark.on_reset(request.partition)
 
     def checked(self, stream_name: str, partition: int, position: LoadedPosition | None) -> None:
-        """Compares a position that was read once more with its mark. If they differ, calls `on_reset`."""
+        """Compares a position that was read again with its mark. If they differ, calls `on_reset`."""
         mark = self._marks.get((stream_name, partition))
         if mark is None or mark.generation is None or mark.on_reset is None:
             return

@@ -137,7 +137,7 @@ class SequenceMachine:
             return self._fail(epoch, push, PushUnknown(NO_REASON), unanswered)
         if confirm.status is RichStatus.REFUSED:
             return self._fail(epoch, push, refused_by_node(push.sent_again), unanswered)
-        # Only OUT_OF_ORDER is left. Behind a failure it says nothing new.
+        # Only OUT_OF_ORDER is left. After the failure of an earlier push, it says nothing new.
         if epoch.failed:
             return self._fail(epoch, push, _behind_a_failure(push), unanswered)
         # Nothing is before the oldest push, so the gap is not in our pushes: the caller's first number was wrong, or

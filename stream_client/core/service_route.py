@@ -33,10 +33,10 @@ class ServiceRoute:
 
     trouble: the error with which the route was last lost or refused; None if it never was.
     on_lost: called each time a node on the route reports that it cannot reach the next node. Its argument: whether the
-        route worked until now. It must have `ask` called later. None: the request that met the fault fails.
+        route worked until now. The function has `ask` called later. None: the request that met the fault fails.
     on_link: called with the reason when the service becomes unreachable, and with None when it answers again.
     is_assumed_plain: whether the program says that the service has none of our own protocols. This is believed until
-        the service shows what it has, or until the connection to it is lost: it can be another one afterwards.
+        the service shows what it has, or until the connection is lost: the next one may lead to another service.
     has_extensions: whether the service has our own protocols, as the current connection has shown; None: unknown.
 
     Invariant: at most one test request (`ask`) is unanswered.
@@ -135,7 +135,7 @@ class ServiceRoute:
         """Makes a request in one of our own protocols fail soon if the service has none and would never answer."""
         # If the protocols of the service are unknown, the answer to a test request shows them.
         if self.has_extensions is None:
-            # A call that was given up is never done.
+            # Nothing reports the end of a request that was given up, so the ended requests are removed here.
             waiting = [(each, name) for each, name in self._needs_extensions if each.state is not CallState.DONE]
             self._needs_extensions = waiting
             self._needs_extensions.append((call, protocol))

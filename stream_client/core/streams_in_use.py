@@ -173,7 +173,7 @@ class StreamsInUse:
         self._find(stream)
 
     def _created(self, request: Create) -> None:
-        """Makes the handles of the created partitions before the program asks, so that a reconnect finds them."""
+        """Makes the handles of created partitions before the program asks for them. A reconnect finds their routes."""
         if request.error is None:
             try:
                 self._report_made(self.handles(request))
@@ -267,7 +267,7 @@ class StreamsInUse:
 
     def _may_be_named(self, handle: PartitionHandle) -> bool:
         """Whether the route to a partition may be computed from its name: if this client has not made the stream, or if
-        the stream has got the partition since. The answer to a create that is under way has the route."""
+        the partition was added later. While a create is unanswered, the answer will have the route."""
         is_added = handle.last_route is None and handle.stream.state is not StreamState.CREATING
         return not handle.stream.creates or is_added
 
@@ -279,7 +279,7 @@ class StreamsInUse:
 
 
 class Existence:
-    """The unanswered questions whether a partition exists, one for each. `on_missing` is called if it does not.
+    """The unanswered questions whether a partition exists, one for each. `on_missing` is called for a missing one.
 
     A node silently drops messages to an unused address, such as that of a deleted partition. So silence proves nothing,
     and the client asks with a `node/stream_list/1`. The error of a service without this protocol is ignored.

@@ -142,7 +142,7 @@ class LeaseMembership:
     def _answered(self, answer: LeaseResponse | ClientError) -> None:
         if isinstance(answer, ClientError):
             if self._knows_waits and not answer.retriable:
-                # An older node does not know requests that wait. If this is another refusal, the next request gets it.
+                # An older node does not know requests that wait. After another refusal, the next request fails, too.
                 self._knows_waits = False
                 self.renew()
             else:

@@ -223,7 +223,7 @@ class AsyncShell:
             self._timers_sleep = anyio.CancelScope()
             self._tasks.start_soon(self._run_timers)
         elif timer.due_s < earliest_s:
-            # It is due before all others, so the task must wake up earlier than it planned.
+            # The new timer is due before all others, so the task must wake up earlier than it planned.
             self._timers_sleep.cancel()
         return timer.cancel
 

@@ -41,7 +41,7 @@ class Backoff:
         self._received_bytes = 0
 
     def lost(self, now_s: float) -> None:
-        """Records when the connection was lost. Later calls change nothing until `succeeded` or `watch` forgets it."""
+        """Records when the connection was lost. Later calls change nothing until `succeeded` or `watch` resets it."""
         if self._lost_at_s is None:
             self._lost_at_s = now_s
 
@@ -57,7 +57,7 @@ class Backoff:
         return self.is_over(now_s)
 
     def next_delay_s(self) -> float:
-        """Returns the seconds to wait before the next attempt to connect. Raises the bound of the one after."""
+        """Returns the seconds to wait before the next attempt to connect, and raises the bound of later delays."""
         delay_s = self._delay_s * (0.5 + 0.5 * self._random())
         self._delay_s = min(GROWTH * self._delay_s, self._reconnect.delay_s_max)
         return delay_s

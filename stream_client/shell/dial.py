@@ -53,7 +53,7 @@ class DialLine(Protocol[S]):
         ...
 
     async def receive(self) -> bytes:
-        """Returns the next bytes; none if the other side has ended the connection, or it broke."""
+        """Returns the next bytes; none if the other side has ended the connection, or if the connection broke."""
         ...
 
     async def close(self) -> None: ...
@@ -130,7 +130,7 @@ async def _call(line: DialLine[S], address: str, tls: Tls | None, timeout_s: flo
                 await _shake_hands(line, address, layer)
     except TimeoutError as error:
         raise unanswered(address, timeout_s) from error
-    # Trio encodes a name of other letters more strictly than `split_host_port`, which is a UnicodeError. A name is
+    # Trio raises UnicodeError for some host names with letters beyond ASCII that `split_host_port` accepts. A name is
     # looked up in a thread, and Python raises RuntimeError if the system has no room for one more.
     except (OSError, UnicodeError, RuntimeError) as error:
         raise NodeUnreachable(f"cannot reach a node at {address}: {_reason(error)}") from error

@@ -14,7 +14,7 @@ from stream_client.errors import ClientForked
 
 class Forkable(Protocol):
     def forked(self, error: ClientForked) -> None:
-        """Gives up the connection without a word, and ends the client with this error. Called in the child only."""
+        """Gives up the connection, sends nothing, and ends the client with this error. Called in the child only."""
         ...
 
 

@@ -46,12 +46,12 @@ class Pipe:
 
 
 listeners: dict[int, Callable[[Pipe, Pipe], None]] = {}
-"""For the port of each node in memory, the function that takes a connection: the pipe to the node, and that from it.
-Any thread calls it."""
+"""By the port of each node in memory, the function that takes a new connection: the pipe to the node, and the pipe from
+the node. Any thread can call it."""
 
 
 def open_pipes(port: int) -> tuple[Pipe, Pipe]:
-    """Connects to a node in memory. Returns the pipe from it, and that to it. Raises ConnectionRefusedError."""
+    """Connects to a node in memory. Returns the pipes from the node and to the node. Raises ConnectionRefusedError."""
     accept = listeners.get(port)
     if accept is None:
         raise ConnectionRefusedError("this node in memory has ended, or runs in another process")
