@@ -110,7 +110,7 @@ class ForkChoice:
 
     def persist(self) -> None:
         """Persists the blocks that are deep enough below the head. `add` calls it before each change; call it after the
-        last one. Raises BlockStoreError.
+        last change. Raises BlockStoreError.
         """
         if self._store_name is None or self.head is None:
             return

@@ -203,7 +203,7 @@ class Facility:
         return inlet
 
     def detached(self, inlet: Inlet) -> None:
-        """Removes the queue of a detached plugin. The node cannot continue without a gating one."""
+        """Removes the queue of a detached plugin. The node cannot continue if the plugin is gating."""
         self._inlets.remove(inlet)
         if inlet.gating and not self._closed:
             self._missing.add(inlet.name)

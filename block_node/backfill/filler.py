@@ -133,7 +133,7 @@ class Filler:
             self.machine.put_back(number, notification.reason)
 
     def node_failed(self, reason: str) -> None:
-        """Marks all blocks that were passed on to be fetched again, because the node has lost them."""
+        """Marks all passed-on blocks for another fetch, because the node has lost them."""
         for number in sorted(self.machine.delivered):
             self.machine.put_back(number, reason)
 

@@ -161,7 +161,7 @@ class Health:
             source.backoff_until_s = 0.0
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """Removes blocks from the claims of a source node, until its next answer: it lacked them, or sent bad ones."""
+        """Removes blocks that a source node lacked, or sent wrong, from its claims until its next answer."""
         claims = self.sources[name].claims
         # Other blocks of this source node can still be right, so they stay.
         if claims is not None:

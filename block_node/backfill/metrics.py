@@ -71,7 +71,7 @@ class _AnswerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         answer = self._answer
         for field, name, kind, text in (*SPECIFIED, *MORE):
-            # The problem is a text; its metric says only whether there is one.
+            # The problem is a text; its metric says only whether there is a problem.
             value = answer.known_missing if field == "missing" else getattr(answer, field)
             yield _family(name, kind, text, {} if value is None else {"": bool(value) if field == "problem" else value})
         if answer.eta_ms is not None:

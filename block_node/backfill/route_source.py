@@ -119,7 +119,7 @@ class RouteSource:
         return fetching
 
     def close(self) -> None:
-        # The node's own connections are used by others, too.
+        # The source has opened no connection: it uses those of the node.
         pass
 
     def _to(self, service: str) -> Route:

@@ -110,7 +110,7 @@ class ChainState(msgspec.Struct, frozen=True):
             raise BlockFormatError(f"no state of a chain: {error}") from error
 
     def without_claims(self) -> ChainState:
-        """Returns the same state without claims, for an operator whose chain refuses a block because of a false one."""
+        """Returns the state without claims, for an operator whose chain refuses a block because of a false claim."""
         return msgspec.structs.replace(self, claims=())
 
     def reopened(

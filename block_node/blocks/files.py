@@ -117,7 +117,7 @@ class FoundFiles(NamedTuple):
 
 
 def find_files(folder: Path) -> FoundFiles:
-    """Finds all files below a folder. Raises BlockFileError for two files of one block, or an irregular one."""
+    """Finds all files below a folder. Raises BlockFileError for two files of one block, and for an irregular file."""
     found: dict[int, Path] = {}
     passed_over: list[Path] = []
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):

@@ -106,7 +106,7 @@ class StreamingTree:
         return root
 
     def peaks(self) -> tuple[bytes | None, ...]:
-        """Returns the hashes that the tree keeps, lowest level first, for `from_peaks`. None where a level has none."""
+        """Returns the hashes that the tree keeps, lowest level first, for `from_peaks`. None: a level has no hash."""
         return tuple(self._waiting)
 
     @classmethod

@@ -77,7 +77,7 @@ def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
 
 
 def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int, int, Value]]:
-    """Yields the fields as `read_fields` does. Raises BlockFormatError if one occurs twice in the message `what`."""
+    """Yields fields as `read_fields` does. Raises BlockFormatError if a field occurs twice in the message `what`."""
     seen = set()
     for field, wire, value in read_fields(data):
         if field in seen:

@@ -23,7 +23,7 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     known_roots: Mapping[int, bytes] = {}
     """Root hashes that the operator knows from another source, by block number. The block must have this root hash, and
-    a state proof that leads to the block must end at it."""
+    a state proof that leads to the block must end at this root hash."""
 
     hash_schemes: tuple[HashScheme, ...] = SCHEMES
     """The hash schemes by which a block can be hashed, the likeliest first. See `docs/blocks.md`."""

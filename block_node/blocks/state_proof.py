@@ -32,7 +32,7 @@ def check_state_proof(
     if not proof.signature:
         kind = FailureKind.MISSING_MANDATORY_FIELD
         raise VerificationFailed(kind, Level.STATE_PROOF, number, "its state proof has no signature")
-    # The proof starts at the root hash of this block, which decides between the possible ones.
+    # The proof starts at the root hash of this block, and so decides between the possible root hashes.
     own = [index for index, path in enumerate(proof.paths) if path.leaf_kind is LeafKind.HASH]
     if len(own) != 1:
         raise _failed(number, f"its state proof starts at {len(own)} roots, not at one")

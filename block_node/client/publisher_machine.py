@@ -165,7 +165,7 @@ class PublisherMachine:
         return settled
 
     def _asked_again(self, number: int) -> None:
-        """Sends this block again, after the one that is being sent, unless another publisher has to send it."""
+        """Sends this block again, after the block that is being sent. Does nothing if `_numbers` lacks the block."""
         if not self._has(number) or number == self.sending:
             return
         if self.sending is None:

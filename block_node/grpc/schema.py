@@ -165,7 +165,7 @@ class ProtoFile:
         if field.oneof is not None:
             # The index of the first group is 0. It is written too, because its presence puts the field into the group.
             parts.append(b"\x48" + bytes((groups.index(field.oneof),)))
-        # Tools print a message as JSON by these names, which protoc writes, too.
+        # The name of the field in JSON, which tools print. protoc writes it, too.
         first, *others = field.name.split("_")
         parts.append(_text(10, first + "".join(map(str.capitalize, others))))
         return b"".join(parts)

@@ -125,7 +125,7 @@ class ChainLog:
         first, last, count = execute(sql.SPAN, (self.chain,)).fetchone()
         without_hole = count and last - first + 1 == count
         available = BlockRanges([(first, last)] if without_hole else execute(sql.RANGES, (self.chain,)))
-        # Damaged blocks do not count as stored, so that they are fetched again. Evicted blocks do.
+        # Damaged blocks do not count as stored, so that they are fetched again. Evicted blocks count.
         damaged = BlockRanges((row[0], row[0]) for row in execute(sql.DAMAGED, (self.chain,)) if row[0] in available)
         for each in damaged:
             available.discard(*each)

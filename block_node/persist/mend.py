@@ -55,7 +55,7 @@ def write_again(
     root_before: bytes,
     time_us: int,
 ) -> None:
-    """Writes the parts of a block into the messages of its place. time_us: used if no message stands before them."""
+    """Writes the parts of a block into the messages of its place. time_us: their time, if no message precedes them."""
     first, number = place.first_index, place.number
     rows = session.execute(_READ, (stream_id, first, place.parts)).fetchall()
     found = {row[0]: row[1:] for row in rows}

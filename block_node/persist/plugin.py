@@ -136,7 +136,7 @@ class Persistence(Plugin):
 
         def staged(error: StorageError | None) -> None:
             self._staging_bytes -= size_bytes
-            # The block lacks a part now, so storing it will fail and say so.
+            # The block lacks a part now, so storing it will fail (`StagedPartMissing`).
             if error is not None:
                 logger.error("block_part_not_kept", attempt=collector.attempt, reason=str(error))
             if self._staging_bytes <= STAGING_BYTES_MAX:

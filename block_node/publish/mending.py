@@ -90,7 +90,7 @@ class Mending:
                 self._pieces = []
 
     def finish(self, session: MendingSession) -> None:
-        """Has the block verified when the session has sent all of it."""
+        """Passes the block on to be verified, when the session has sent all of it."""
         # A second end of the same block is ignored.
         if session is not self._session or not self._items:
             return

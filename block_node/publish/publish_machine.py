@@ -184,7 +184,7 @@ class PublishMachine:
 
     def offer(self, publisher: PublisherState, number: int, now_s: float) -> HeaderDecision:
         """Answers a header, and returns the verdict. After ACCEPT the block is in flight."""
-        # The cursor is the block that this publisher would send next. Some of the answers below move it.
+        # The cursor is the block that this publisher would send next. Some of the answers below move the cursor.
         publisher.newest_offered = max(publisher.newest_offered, number)
         publisher.cursor = number + 1
         view = self.blocks.view

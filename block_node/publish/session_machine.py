@@ -101,7 +101,7 @@ TRANSITIONS: dict[tuple[SessionState, Input], SessionStep] = {
     (_RECEIVING, Input.STREAM_END): SessionStep(Action.CLOSE, _ENDED),
     (_RECEIVING, Input.TAKEN_AWAY): SessionStep(Action.NOTHING, _DISCARDING),
     (_RECEIVING, Input.FAULT): SessionStep(Action.CLOSE, _ENDED),
-    # The publisher sent these items before it received the node's answer. The next header ends that.
+    # The publisher sent these items before it received the node's answer. They are discarded up to the next header.
     (_DISCARDING, Input.HEADER): SessionStep(Action.OFFER, _IDLE),
     (_DISCARDING, Input.ITEMS): SessionStep(Action.DISCARD, _DISCARDING),
     (_DISCARDING, Input.BLOCK_END): SessionStep(Action.DISCARD, _IDLE),
@@ -159,7 +159,7 @@ class SessionMachine:
 
     def items(self, piece: Piece) -> Action:
         """Handles items that do not begin with a header. Raises InvalidPublishRequest."""
-        # Between two items, the next piece must begin one; within an item, it must not.
+        # Between two items, the next piece must begin an item; within an item, it must not.
         begins_item = piece is Piece.WHOLE or piece is Piece.FIRST
         if self.state is SessionState.RECEIVING and begins_item is self.in_item:
             raise InvalidPublishRequest("the pieces of an item do not follow each other")
@@ -180,7 +180,7 @@ class SessionMachine:
         return self.take(Input.BLOCK_END_FOREIGN if foreign else Input.BLOCK_END)
 
     def in_order(self, sequence: int) -> bool:
-        """Whether this message is the next one, not a repeated one. Raises MessageMissing if one was lost."""
+        """Whether this message is the next one, not a repeated one. Raises MessageMissing if a message was lost."""
         if sequence > self.next_sequence:
             raise MessageMissing(f"message {self.next_sequence} is missing; {sequence} came")
         if sequence < self.next_sequence:

@@ -42,7 +42,7 @@ logger = structlog.get_logger(__name__)
 
 
 class SubscribeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of subscriptions since the start of the service. ended: by status name, also refused ones."""
+    """The statistics of subscriptions since the start of the service. ended: by status name, with refused ones."""
 
     sessions: int
     begun: int

@@ -84,7 +84,7 @@ class BlockBody(msgspec.Struct, frozen=True):
 
 class SavedChain(msgspec.Struct, forbid_unknown_fields=True):
     """The saved state, as JSON in the only block of the store `chain state`. `tip`: the id of the last finished block,
-    None if there is none. `application`, `default_topic` and `tracked` say whose chain this is."""
+    None if there is none. `application`, `default_topic` and `tracked` identify the consumer."""
 
     version: int
     application: str

@@ -87,7 +87,7 @@ class PendingBlock:
         self._lengths: tuple[int, ...] = ()
 
     def rank(self) -> tuple[float, int]:
-        """Returns a key for sorting: the block that is needed last has the highest one."""
+        """Returns a key for sorting: the block that is needed last has the highest key."""
         return (math.inf if self.batch is None else self.batch.number, self.born)
 
     def empty(self) -> None:
@@ -181,7 +181,7 @@ class PendingBlock:
         id_ = message.id
         if id_ not in self.wanted_ids:
             return self._unwanted_id(id_)
-        # Without its header, an item is kept: nothing tells yet how many there are.
+        # An item is kept until its header arrives: only the header tells how many items there are.
         count = self.headers.get(id_)
         if count is not None and message.index >= count:
             return Receipt.NO_SUCH_ITEM

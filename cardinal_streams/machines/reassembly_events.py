@@ -57,7 +57,7 @@ class EvictionReason(enum.Enum):
     """The reason why a `Reassembler` evicted an incomplete block."""
 
     MEMORY = "memory"  # a limit was exceeded; the block is read again, unless it alone exceeds the limit
-    IDLE = "idle"  # `idle_messages_max` messages came since its last one; it is read again if another one comes
+    IDLE = "idle"  # `idle_messages_max` messages came since its last message; it is read again if another comes
     CLOSED = "closed"  # the reorg channel of the block ended
 
 

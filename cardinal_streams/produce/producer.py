@@ -167,7 +167,7 @@ class Producer:
             sub_batches=dict(payload.sub_batches),
         )
         _check_conflicts(batch)
-        # The Batch is the last message of the last topic: once it is stored, the block is.
+        # The Batch is the last message of the last topic: once the Batch is stored, the block is.
         last = by_topic.pop(self.default_topic, [])
         by_topic[self.default_topic] = [*last, batch]
         return by_topic

@@ -169,7 +169,7 @@ class KafkaTransport:
         return self._kafka.Consumer(settings)
 
     def _partitions(self, consumer: Any, topics: Collection[str]) -> list[Partition]:
-        """Returns all partitions of these topics. The question creates a topic, if the cluster allows that."""
+        """Returns all partitions of these topics. Asking creates a missing topic, if the cluster allows that."""
         found: list[Partition] = []
         for topic in topics:
             try:

@@ -29,7 +29,7 @@ class PartitionCursor:
         self.times_us: list[int] = []
         # The position of the first delivery that was not taken yet.
         self.at = 0
-        # Whether the partition had no more when it was last read, so that the merge does not wait for it.
+        # Whether the partition had no more deliveries when it was last read: then the merge does not wait for it.
         self.at_end = False
 
     @property
@@ -71,7 +71,7 @@ class PartitionMerge(Generic[K]):
         """Takes the oldest deliveries, at most `most`; none while the merge waits for a partition."""
         found: list[Delivery] = []
         while len(found) < most:
-            # A partition whose next message is unknown could have the oldest one.
+            # A partition whose next message is unknown could have the oldest message.
             if any(not part.left and not part.at_end for part in self._parts.values()):
                 break
             heads = sorted(

@@ -56,7 +56,7 @@ class GrpcChannel:
             self._node.start_task(self._serve_waiting)
 
     def close(self) -> None:
-        """Ends the connection, also one that is being made, and earlier ones. Nothing is asked any more."""
+        """Ends all connections: earlier ones and one that is being made, too. Nothing is asked any more."""
         self._is_closed = True
         for connection in self._running:
             connection.close("unused")

@@ -203,7 +203,7 @@ class ConsensusMachine:
         self._go_to(max(wanted, self.blocks.start))
 
     def finished(self, position: SendPosition, now_s: float) -> None:
-        """The end of a block was sent. The stream goes on with the next one, unless it was moved meanwhile."""
+        """The end of a block was sent. The stream goes on with the next block, unless an answer has moved it."""
         if position != self.position:
             return
         self._sent_s[position.block_number] = now_s

@@ -107,7 +107,7 @@ class GrpcSubscription(SubscribeAnswer):
 
     def _add(self, items: list[bytes]) -> None:
         super()._add(items)
-        # The header of the first block names it, so that it comes again if the connection ends in the middle of it.
+        # The header has the number of the first block, which comes again if the connection ends in the middle of it.
         if self._next is None and self._items:
             first = self._items[0]
             with suppress(BlockFormatError):

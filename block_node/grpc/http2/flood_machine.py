@@ -19,7 +19,7 @@ ACK = END_STREAM = 1
 
 
 class FrameType(enum.IntEnum):
-    """The types of frames (RFC 9113 §6) that the guard tells apart. CONTINUATION is the last one that the RFC has."""
+    """The types of frames (RFC 9113 §6) that the guard tells apart. CONTINUATION has the highest number in the RFC."""
 
     DATA = 0
     HEADERS = 1

@@ -289,7 +289,7 @@ class Http2Machine:
     def _note_data(self, event: h2.events.DataReceived, now_s: float, found: list[Event]) -> None:
         self._connection_due_bytes += event.flow_controlled_length
         call = self.calls.get(event.stream_id)
-        # After the end of a call its peer gets no more window for it.
+        # The peer gets no more window for a call that is not read any more.
         if call is None or not call.reads:
             return
         call.note_window(-event.flow_controlled_length, now_s)

@@ -65,7 +65,7 @@ class MessageBudget:
         self.window_bytes = 0
 
     def hold(self, reader: MessageReader, size_bytes: int) -> None:
-        """Notes how many bytes of its message a reader has."""
+        """Notes how many bytes of its unfinished message a reader holds."""
         more_bytes = size_bytes - self._held.get(reader, 0)
         self.held_bytes += more_bytes
         self._door.held_bytes += more_bytes
