@@ -102,7 +102,7 @@ class IndexRequests(Operation):
             )
 
     def _after(self, place: int, access: Access, before: StoredPosition | None) -> StoredPosition | None:
-        """Returns the position after one request on the position `before`; None if there is none."""
+        """Returns the position after one request on the position `before`; None: there is no position."""
         index, mark = access.save, access.mark
         if mark is None:
             # A get creates a missing position, as the specification demands.

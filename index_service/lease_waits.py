@@ -42,9 +42,9 @@ class LeaseWaits:
 
     def wait(self, message: Message, request: WaitingLeaseRequest, response: LeaseResponse) -> bool:
         """Takes a request that was served, if its answer waits. Returns whether the answer waits. A request also ends
-        the wait of the same member's request before it.
+        the wait of its member's earlier request.
 
-        response: what the request would be answered now."""
+        response: the answer that the request would get now."""
         key = request.client_id, request.stream_name
         members = self._waiting.setdefault(key, {})
         known = members.pop(request.member_id, None)

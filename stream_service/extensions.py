@@ -94,7 +94,7 @@ class ListRequest(msgspec.Struct, frozen=True):
     request_id: bare.UInt
     prefix: str
     after: StreamKey | None  # the last stream of the previous page
-    limit: bare.UInt  # at most; the node may send fewer
+    limit: bare.UInt  # the most streams of the page; the node may send fewer
 
 
 # type ListResponse struct { request_id: uint  streams: list<StreamInfo>  more: bool }
@@ -173,8 +173,7 @@ class PushFailure(msgspec.Struct, frozen=True):
 
 
 TOLD = b"node/1/"
-"""The beginning of the return addresses of clients that understand `node/push_failed/1`. The real services use others.
-"""
+"""The beginning of the return addresses of clients that understand `node/push_failed/1`. Real clients have others."""
 
 
 # type FromIndex struct { index: uint }
@@ -213,7 +212,7 @@ class RichPull(msgspec.Struct, frozen=True):
 
     request_id: bare.UInt
     start: Start
-    limit: bare.UInt  # at most; the node may send fewer
+    limit: bare.UInt  # the most messages of the page; the node may send fewer
     wait_ms: bare.UInt  # how long an answer without a message may be delayed; at most 5,000
 
 
@@ -342,7 +341,7 @@ class DeleteRequest(msgspec.Struct, frozen=True):
 
 # type DeleteAllRequest struct { request_id: uint  keeps_positions: bool }
 class DeleteAllRequest(DeleteRequest, frozen=True):
-    """A request to delete a stream-partition with all its messages, and with the positions of its consumers, or not."""
+    """A DeleteRequest that says whether the positions of the stream-partition's consumers stay."""
 
     keeps_positions: bool
 

@@ -1,6 +1,6 @@
 """Reads and writes the table of followers: where the mirrors of the streams of this node are.
 
-A primary that starts asks them whether one of them has taken its place (`stream_node.fleet.mirror.followers`).
+A primary that starts asks its mirrors whether one of them has taken its place (`stream_node.fleet.mirror.followers`).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class MirrorPull(msgspec.Struct, frozen=True):
     size_bytes: bare.UInt  # about the largest size of the data in the answer
     wait_ms: bare.UInt  # how long an answer without a message may be delayed; at most 5,000
     entry_id: bare.U64  # the newest entry in the history of the mirror; 0 without a message
-    # the mirror, if its node knows its own address; only a peer with the right ADMIN can name one
+    # the mirror, if its node knows its own address; only a peer with the right ADMIN can name a mirror
     follower: AskingMirror | None = None
 
 
@@ -57,7 +57,7 @@ class MirrorStatus(enum.IntEnum):
     """Whether the messages of a source continue those of its mirror, as far as the histories tell."""
 
     OK = 0
-    PARTED = 1  # the mirror has messages that the source does not have; the answer has none
+    PARTED = 1  # the mirror has messages that the source does not have; the answer has no messages
 
 
 # type SourceRole enum { PRIMARY MIRROR SUCCESSOR PROMOTED }
@@ -123,7 +123,7 @@ RoleChange: TypeAlias = Annotated[BeMirror | BePrimary, bare.Union({0: BeMirror,
 
 # type RoleRequest struct { request_id: uint  change: optional<RoleChange>  force: bool }
 class RoleRequest(msgspec.Struct, frozen=True):
-    """A request to change the role of a stream, or to tell it.
+    """A request to change or to tell the role of a stream.
 
     change: the new role; None: the role stays as it is.
     force: with BeMirror, whether messages that the source does not have are moved to another stream, so that this one
@@ -152,9 +152,9 @@ class RoleResponse(msgspec.Struct, frozen=True):
     role: Role
     source: str  # empty for a primary, and so is the name
     stream_name: str
-    entry_id: bare.U64  # of the newest entry in the history of the stream
+    entry_id: bare.U64  # the id of the newest entry in the history of the stream
     next_index: bare.UInt  # a new mirror has confirmed no push at this index or above
-    lag: bare.UInt  # how many more messages the source had, when the mirror last heard of it
+    lag: bare.UInt  # how many more messages the source had, when the mirror last heard of the source
     can_change: bool  # whether the asker has the rights, and the node is one that can have mirrors
 
 
@@ -163,7 +163,7 @@ ROLE = Protocol("node/stream_role/1", RoleRequest, RoleResponse)
 
 
 def read_role(payload: bytes) -> RoleRequest:
-    """Decodes a request about a role. Raises ProtocolError, also if a new source cannot be one."""
+    """Decodes a request about a role. Raises ProtocolError, also if no node can have the address of a new source."""
     request = ROLE.decode_request(payload)
     if isinstance(request.change, BeMirror):
         refusal = refusal_of_name(request.change.stream_name) or refusal_of_source(request.change.source)
@@ -183,7 +183,7 @@ def refusal_of_source(source: str) -> str | None:
 
 
 def read_history(entries: Sequence[WireEntry]) -> History:
-    """Returns a history that came from another node. Raises ProtocolError if it cannot be one."""
+    """Returns a history that came from another node. Raises ProtocolError if the entries form no history."""
     if len(entries) > ENTRIES_MAX:
         raise ProtocolError(f"a history of {len(entries)} entries; at most {ENTRIES_MAX}")
     before = 0

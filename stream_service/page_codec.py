@@ -148,7 +148,7 @@ def _decode_usual(payload: bytes, tag: bytes, numbers: int, timed: bool) -> tupl
         index, block, later_bytes = -1, -1, b""
         time_us, middle = -1, b""
         for _ in range(count):
-            # Nearly always, the index is that after the one before. To compare its bytes is faster than to decode it.
+            # Nearly always, the index is the next one. To compare its bytes is faster than to decode it.
             index += 1
             if index >> 7 != block:
                 block = index >> 7

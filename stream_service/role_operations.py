@@ -113,7 +113,7 @@ def end_fence(session: Session, change: AnyChange, fenced_us: int | None) -> Fol
 
 
 def step_promotion(session: Session, change: AnyChange, event: RoleEvent, own_address: str) -> None:
-    """Stores that a mirror is at another step of its promotion. Raises NoMirror if that step cannot follow its role.
+    """Stores that a mirror is at another step of its promotion. Raises NoMirror if its role does not allow that step.
 
     own_address: the `host:port` at which other nodes reach this one.
     """

@@ -32,7 +32,7 @@ class StreamRecord(msgspec.Struct, frozen=True):
     stream_id: int
     name: str
     partition: int
-    first_index: int  # of the earliest stored message; equal to next_index if there is none
+    first_index: int  # the index of the earliest stored message; equal to next_index if no message is stored
     next_index: int
     size_bytes: int  # the data of all stored messages, without keys and headers
     created_us: int  # the time of the stream's creation, in microseconds since 1970
@@ -298,8 +298,8 @@ class Session(Protocol):
 
     def fence(self, owner: str) -> bool:
         """Fences another member of the cluster, by its `stream_storage.engine.SharedEngine.owner`: from the commit of
-        the open transaction on, that member can never commit again. Waits for a transaction of it that still runs.
-        Returns False if it was fenced before. Raises StorageError; OperationFailed if the database has only one
+        the open transaction on, that member can never commit again. Waits for a transaction of that member that still
+        runs. Returns False if it was fenced before. Raises StorageError; OperationFailed if the database has only one
         writer."""
         ...
 

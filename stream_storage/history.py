@@ -113,7 +113,7 @@ def forget_history(session: Session, stream_id: int) -> None:
 
 def find_parting(ours: Sequence[HistoryEntry], theirs: Sequence[HistoryEntry]) -> int | None:
     """Returns the first index at which two copies of a stream can differ, by their histories; None if both end with the
-    same entry, 0 if they share none."""
+    same entry, 0 if they share no entry."""
     places = {entry.entry_id: place for place, entry in enumerate(theirs)}
     for place in reversed(range(len(ours))):
         there = places.get(ours[place].entry_id)

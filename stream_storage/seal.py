@@ -57,7 +57,7 @@ def seal_column() -> Column[int]:
 
 
 def seal_of(table: str, values: Iterable[object]) -> int:
-    """Returns the seal of a row that is neither a stream nor a position. values: those of all columns but the seal."""
+    """Returns the seal of a row that is neither a stream nor a position. values: of all columns but the seal."""
     return crc32(ascii((table, *values)).encode())
 
 

@@ -85,8 +85,8 @@ class WritingThread(threading.Thread):
             self._signal.release()
 
     def commit_here(self) -> list[Operation] | None:
-        """Commits the waiting operations in the trio thread, and returns them; None if the writing thread is at work,
-        or is to do them: it can wait for another program that holds the database."""
+        """Commits the waiting operations in the trio thread, and returns them; None if the writing thread is at work or
+        must do them, because it can wait for another program that holds the database."""
         if not self._at_work.acquire(blocking=False):
             return None
         try:

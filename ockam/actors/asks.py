@@ -1,6 +1,6 @@
 """Asks: requests of this node whose sender waits for one answer. They are sent by workers and by the program itself.
 
-Each request has a private return address, which is no worker: whatever comes to it first is the answer, and ends it."""
+Each request has a private return address, which is no worker: the first message to it answers and ends the request."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Asks:
         return [ask.answer for ask in asks if ask.answer is not None]
 
     def take(self, message: Message) -> bool:
-        """Ends the request to whose return address the message goes. Returns False if there is none."""
+        """Ends the request to whose return address the message goes. Returns False without such a request."""
         ask = self._open.pop(message.onward_route[0], None)
         if ask is not None:
             ask.end(message)

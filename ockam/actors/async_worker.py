@@ -41,7 +41,7 @@ class AsyncWorker(Worker):
     _task: Task | None = None
 
     async def run(self) -> None:
-        """Handles messages until the worker ends. Override it to acquire what the worker needs, then call this one."""
+        """Handles messages until the worker ends. Override it to acquire what is needed, then call `super().run()`."""
         while True:
             await self.handle(await self.next_message())
 
@@ -180,7 +180,7 @@ STOPPED = "the worker has stopped"
 
 @lru_cache(maxsize=256)
 def check_functions(kind: type) -> None:
-    """Raises CallbackExpected if a worker awaits where the node calls it, or does not where the node awaits it."""
+    """Raises CallbackExpected for an async method that the node only calls, or for a plain one that the node awaits."""
     awaited = AWAITED if issubclass(kind, AsyncWorker) else ()
     for name in {*CALLED, *awaited}:
         function = getattr(kind, name, None)

@@ -64,7 +64,7 @@ class WorkerState(msgspec.Struct, frozen=True):
     """A worker as the node sees it, with its children.
 
     kind: the name of its class. state: "running"; "restarting" (it waits for its next start); or "stopped" (it waits
-    until its children and its task have ended). waiting: the messages that it has not begun to handle.
+    until its children and its task have ended). waiting: how many messages it has not begun to handle.
     restarts: how often it was started again. reason: why it has ended last; "" if it never has."""
 
     address: Address
@@ -216,7 +216,7 @@ class Cell:
         return self._restarts.when == "always" or (self._restarts.when == "on_crash" and error is not None)
 
     def _restart_delay_s(self, error: BaseException | None) -> float | None:
-        """Returns the time after which the worker is started again, or None if it is not."""
+        """Returns the time after which the worker is started again; None: it is not started again."""
         if not self._is_restarted_after(error):
             return None
         now_s = trio.current_time()
@@ -351,7 +351,7 @@ class CellContext:
                     cell.make_ready()
 
     def handled(self) -> None:
-        # With the last message, those that the gate has refused are handled, too.
+        # The messages that the gate has refused count as handled together with the last message.
         self._cell.mailbox.handled(1 if self._cell.taken else None)
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:

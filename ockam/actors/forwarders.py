@@ -79,7 +79,7 @@ class Registration:
 class Forwarder(Worker):
     """The worker of one forwarding address. It keeps nothing: if the client is away, the sender gets an `error`.
 
-    The node counts what is passed on (FORWARDED), and what is not (NOT_FORWARDED)."""
+    The node counts the messages that are passed on (FORWARDED), and the others (NOT_FORWARDED)."""
 
     def __init__(self, node: Node, registration: Registration) -> None:
         self._node = node
@@ -113,7 +113,7 @@ class Forwarder(Worker):
             self.forward(message, message.payload, None)
 
     def forward(self, message: Message, payload: bytes, request_id: int | None) -> None:
-        """Passes a message on. request_id: that of a `ForwardRequest`, which is answered; None: a plain message."""
+        """Passes a message on. request_id: of a `ForwardRequest`, which gets an answer; None: a plain message."""
         refusal = self.find_refusal(message.onward_route[1:], message.return_route, payload)
         if refusal is not None:
             self.refuse(message, refusal)

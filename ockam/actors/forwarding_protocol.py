@@ -15,7 +15,7 @@ from ockam.protocol import Protocol
 class RegisterRequest(msgspec.Struct, frozen=True):
     """A request for a forwarding address: `forward_to_` and `name`, or a random one if there is no name.
 
-    stores: whether the node stores messages for the client while it is away. The address then needs a name, and stays.
+    stores: whether the node stores messages for the client while it is away. Such an address needs a name, and is kept.
     confirms: whether the client takes its messages as a `ForwardDelivery`, and confirms each one."""
 
     request_id: bare.UInt

@@ -107,7 +107,7 @@ class Mailbox:
             self._hold_for(usage, size_bytes)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Puts taken messages that were not handled, the last ones of a run, in front of all others."""
+        """Puts the last messages of a run, which were taken and not handled, in front of all others."""
         self._messages[:0] = messages
         self._size_bytes += sum(len(message.payload) for message in messages)
         self._taken -= len(messages)

@@ -440,7 +440,7 @@ class Node:
                     if not cell.paused:
                         self._run(cell)
             # Some workers still have messages, but other tasks of the event loop run first. One task is enough: if each
-            # batch of a client left one behind, two workers in a circle would soon run in thousands of tasks.
+            # batch of a client left a task, two workers in a circle would soon run in thousands of tasks.
             if not self._rest_waits:
                 self._rest_waits = True
                 self._nursery.start_soon(self._run_rest)

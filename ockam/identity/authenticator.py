@@ -123,7 +123,7 @@ class Authenticator:
 
 
 class LateAuthentication(Worker):
-    """Answers authentications that are not the first message of their connection, or did not come directly over one."""
+    """Answers authentications that do not come first on their connection, or do not come directly over a connection."""
 
     def handle(self, message: Message) -> None:
         try:

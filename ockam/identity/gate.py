@@ -23,7 +23,7 @@ class Gate(Protocol):
     bits of `Right`. name: the name of a stream, or a client id."""
 
     def admit(self, worker: Worker, run: Sequence[Message]) -> Sequence[Message]:
-        """Returns the messages that the worker may get, in order. The gate answers the senders of the others."""
+        """Returns the messages that the worker may get, in order. The gate answers the other messages."""
         ...
 
     def holds(self, origin: Origin, rights: int, name: str) -> bool:

@@ -56,7 +56,7 @@ class TlsLayer:
 
     def handshake(self, data: bytes = b"") -> bytes:
         """Takes bytes of the handshake. Returns the bytes to send. Raises TlsFault, whose `alert` must be sent."""
-        # OpenSSL would wait for five bytes before it refuses bytes without TLS. The hello of Ockam has only one.
+        # OpenSSL would wait for five bytes before it refuses bytes without TLS. The hello of Ockam has only one byte.
         if not self._has_received and data:
             self._has_received = True
             if data[0] not in FIRST_BYTES:

@@ -46,7 +46,7 @@ class LimitStatistics(msgspec.Struct, frozen=True):
     """The statistics of the limits of identities. `open`, `refused` and `slowed` are by limit, the last two since the
     start.
 
-    identities: the number of those that use something now. held_bytes: the bytes that the node holds for them.
+    identities: the number of identities that use something now. held_bytes: the bytes that the node holds for all.
     slowed: how often the node had to wait before it read from an identity."""
 
     identities: int
@@ -128,7 +128,7 @@ class Usage:
         shared: SharedUse | None = None,
     ) -> None:
         """note: called each time when the identity exceeds a limit, also if the node only reads more slowly.
-        shared: what the identities use at all processes of the node; None: there is only this one."""
+        shared: what the identities use at all processes of the node; None: this is the only process."""
         self.key = key
         self._shared = shared
         self.machine = UsageMachine(limits)

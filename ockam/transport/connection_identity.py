@@ -26,7 +26,7 @@ class ConnectionIdentity:
         return self._proved or identity_of(tls.certificate if tls is not None and self._takes_certificate else None)
 
     def take_token(self, first: Message, tls: TlsLayer | None) -> Proof | None:
-        """Judges the token in the peer's first message; None if it has none. After a refusal, call `delay_refusal`."""
+        """Judges the token in the peer's first message; None without a token. After a refusal, call `delay_refusal`."""
         if self._authenticator is None or not self._authenticator.is_meant(first):
             return None
         # `find` gives the identity by certificate: a peer that has one is refused, since a connection has one identity.

@@ -99,7 +99,7 @@ class FramingDetector:
 
 
 def strip_hello(first: bytes, wire: Wire) -> bytes:
-    """Returns the first bytes of a peer without the hello of its framing. Raises RemoteProtocolError without it."""
+    """Returns a peer's first bytes without the hello of its framing. Raises RemoteProtocolError without a hello."""
     hello = wire.hello
     if not first.startswith(hello):
         raise RemoteProtocolError("header", f"the peer opened with {first[:1].hex() or 'nothing'}, not {hello.hex()}")

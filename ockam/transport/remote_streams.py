@@ -11,14 +11,14 @@ from ockam.transport.forwarding import OpenRequests
 
 
 class RemoteStreams(Protocol):
-    """Tells which streams this node does not serve, and sends messages to those nodes. name: that of this node."""
+    """Tells which streams other nodes serve, and sends messages to these nodes. name: the name of this node."""
 
     name: str
 
     def is_remote(self, stream: Address) -> bool: ...
 
     def send(self, stream: Address, message: Message) -> None:
-        """Sends a message to the node that serves the stream, in the order of the calls, as soon as one serves it."""
+        """Sends a message to the node that serves the stream, once a node does, in the order of the calls."""
         ...
 
     def home_of(self, stream_name: str) -> Address:

@@ -167,7 +167,7 @@ class PullQueue:
 
     def _send_parts(self) -> None:
         """Sends new messages to the long polls that go on. They wait at the end of the stream, so one part, which is
-        encoded once, is for all of them. A pull for which it is too much is answered in its turn like any other."""
+        encoded once, is for all of them. A pull with room for less is answered in its turn like any other."""
         room_bytes = self._services.limits.pull_bytes_max
         parts: dict[tuple[int, int], SharedPart | None] = {}
         answers: list[Message] = []

@@ -125,7 +125,7 @@ class ReadableStream(Worker):
     def demand(self, message: Message) -> Demand | list[Demand]:
         """Returns the rights that the sender of this message needs. Raises ProtocolError."""
         name, mirror = self.identity[0], self._bounds.mirror
-        # Whoever gives the stream another role makes this node follow a stream of another node, or fence it.
+        # Whoever gives the stream another role makes this node follow a stream of another node, or fence that stream.
         match read_role(message.payload).change if ROLE.is_in(message.payload) else None:
             case BeMirror(source, source_name):
                 return to_follow(name, source, source_name)

@@ -39,7 +39,7 @@ class Duplicate(msgspec.Struct, frozen=True):
     """The message is known. Neither field is set if its index is forgotten."""
 
     index: int | None = None  # the index of the message, if it is already on disk
-    offset: int | None = None  # the position of the message in the present append, if it is in it
+    offset: int | None = None  # the position of the message in the present append, if the append has it
 
 
 class OutOfOrder(msgspec.Struct, frozen=True):

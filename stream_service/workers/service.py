@@ -44,7 +44,7 @@ logger = structlog.get_logger(__name__)
 
 
 class ServiceWorker(Worker):
-    """Serves requests to create a stream or partitions of it, to list streams, and to tell who serves one."""
+    """Serves requests to create a stream or partitions of it, to list streams, and to tell who serves a stream."""
 
     def __init__(self, directory: StreamDirectory) -> None:
         self._directory = directory

@@ -116,7 +116,7 @@ class StreamWorker(ReadableStream):
         if (
             now_s - self._unused_since_s < REST_AFTER_S
             or self._machine.state is not SERVING
-            # Only the worker knows to whom the ids of publishers belong, until it has noted them.
+            # Until it has stored to whom the ids of publishers belong, only the worker knows that.
             or self._publishers.machine is not None
             or self._bounds.mirror is not None
             or self._end_search.is_under_way

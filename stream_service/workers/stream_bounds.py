@@ -25,7 +25,7 @@ class StreamBounds:
         self.next_index = next_index  # the index that the next message will get
         self.history: History = ()  # empty until somebody has asked for it
         self.mirror: MirrorRow | None = None  # what the stream has to do with a source on another node
-        self.hold: str | None = None  # why a primary stores nothing at present; a change of its role does not end it
+        self.hold: str | None = None  # why a primary stores nothing at present; a change of its role ends no hold
         self.created_us = 0  # tells the incarnations of a name apart; in microseconds since 1970
         self._mirror_refusal: str | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 class Unsent:
     """Commands that are not sent yet, in their order. Invariant: a COPY with its rows is the last one, so that it can
-    be sent with what was before it."""
+    be sent with the commands before it."""
 
     def __init__(self) -> None:
         self._texts: list[bytes] = []

@@ -126,7 +126,7 @@ def _window(room_bytes: int, message_bytes: int) -> int:
 def _messages(
     connection: sqlite3.Connection, stream_id: int, measure: Measure, totals: list[int], joins: bool
 ) -> list[Record]:
-    """Reads the first messages that `measure` describes. totals: the size of the data up to the end of each."""
+    """Reads the first messages that `measure` describes. totals: the size of the data up to the end of each message."""
     rows = (stream_id, measure.first, len(totals))
     if totals[-1] >= BLOB_BYTES_MIN * len(totals):
         return _by_blobs(connection, rows)

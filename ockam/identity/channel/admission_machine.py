@@ -33,7 +33,7 @@ class AdmissionMachine(Generic[C]):
 
     def may_begin(self, host: str, now_s: float) -> bool:
         """Whether a host is allowed to begin one more handshake at this time. If so, the handshake is counted."""
-        # The permits of a host fill with time, up to those of one second.
+        # A host gets permits with time, and has at most the permits of one second.
         rate = self._limits.handshakes_per_s
         room, at_s = self._hosts.pop(host, (rate, now_s))
         room = min(rate, room + (now_s - at_s) * rate)
@@ -44,7 +44,7 @@ class AdmissionMachine(Generic[C]):
         return is_admitted
 
     def begin(self, channel: C, peer: Hashable) -> list[C]:
-        """Adds a handshake of the connection `peer`. Returns the older ones that must be dropped; mostly none."""
+        """Adds a handshake of the connection `peer`. Returns the older handshakes that must be dropped, mostly none."""
         dropped: list[C] = []
         # At its own limit, a connection replaces its own oldest handshake, and not one of another connection.
         own = self._handshakes_by_peer.setdefault(peer, {})

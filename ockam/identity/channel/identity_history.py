@@ -117,7 +117,7 @@ def read_history(reader: CborReader) -> PeerIdentity:
     before: tuple[PublicKey, int] | None = None
     valid_until = 0
     for _ in range(count):
-        # Each change is read with its own signature, and from the second one on with that of the key before.
+        # Each change has a signature by its own key and, from the second change on, one by the key before.
         has_previous = reader.array_of(2, 3) == 3
         data = reader.byte_string()
         signature = read_signature(reader)

@@ -120,7 +120,7 @@ class PlaintextReader:
             found, bad = self._decode(plaintexts[at:end])
             messages += found
             # A message without an onward route is not found. So the last message is that of the last plaintext only if
-            # every plaintext has one.
+            # every plaintext has a message.
             if len(found) == end - at:
                 self._learn(plaintexts[end - 1], found[-1])
         return messages, bad, end

@@ -35,7 +35,7 @@ PROBLEMS_MAX = 20
 class Seal(NamedTuple):
     """The seal of one line.
 
-    number: of the line in its chain, from 1. is_first: whether it is the first one of its chain in its file.
+    number: the line's number in its chain, from 1. is_first: whether the line is the first of its chain in its file.
     before: the checksum of the line before it in the chain; 0: there is none."""
 
     chain: bytes

@@ -47,7 +47,7 @@ class Guarded(Protocol):
     """A worker to which other peers can send messages. It may have a `Frequent` as its attribute `frequent`."""
 
     def demand(self, message: Message) -> Demand | list[Demand] | None:
-        """Returns what the sender of this message must be allowed; of a list, all of it.
+        """Returns the right that the sender of this message needs; a list: the sender needs all of these rights.
 
         None: the message is refused, whatever the rules allow. Raises ProtocolError if the message cannot be decoded;
         then the worker refuses it itself."""

@@ -63,7 +63,7 @@ class Damage(NamedTuple):
 
     frame: int  # the number of the frame
     how: How
-    page: int  # this and `commit`: as in the head of the frame, corrected if possible
+    page: int  # the page number: like `commit`, it is from the head of the frame, corrected if possible
     commit: int
     content: bytes | None  # the page; None if it is not known
 
