@@ -41,8 +41,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """The measured times of a load. messages: of all clients. times_us: of all single requests or of a regular
-    sample."""
+    """The measured times of a load. messages: the number of messages of all clients. times_us: the durations of all
+    single requests, or of a regular sample of them."""
 
     messages: int
     seconds: float
@@ -196,7 +196,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run. messages: of all clients together.
+    """The result of a run. messages: the number of messages of all clients together.
     latency_us: for pushes, the times from the call to the confirm; for pulls, from the call to the page; for a fan-out,
     from the push to the receipt by a consumer."""
 

@@ -86,7 +86,7 @@ def examine(config: Config) -> list[Finding]:
 
 
 def check_directory(directory: Path, there: Path) -> Finding:
-    """Checks that the data directory can be written, and the files in it. there: the nearest existing directory."""
+    """Checks that the data directory and its files can be written. there: the nearest directory that exists."""
     values: Values = {"data_dir": str(directory)}
     if not there.is_dir():
         return Finding("data directory", "wrong", f"{there} is no directory; choose another one", values)
@@ -156,7 +156,7 @@ def check_syncs(times_s: Sequence[float]) -> Finding:
 
 
 def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> Finding:
-    """Checks the free space of the disk. files, free_files: the file system's inodes; 0 files means no limit."""
+    """Checks the free space of the disk. files, free_files: the numbers of all and free inodes; 0 files: no limit."""
     # With a database server, the node refuses no push for the disk of its own folder.
     floor = config.free_disk_bytes_min if config.database is None else 0
     values: Values = {"free_bytes": free_bytes, "floor_bytes": floor}
@@ -185,7 +185,7 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
         return Finding("database", "wrong", str(error), {"size_bytes": size_bytes}), None
     values: Values = {"size_bytes": size_bytes, "schema_version": version}
     text = f"{size_bytes / 2**20:,.1f} MiB, schema version {version}"
-    # The upgrade comes with the next start, and should not surprise the operator then.
+    # The next start upgrades the database. The operator should know that before.
     if version < SCHEMA_VERSION:
         text += f"; the next start brings it to {SCHEMA_VERSION}, and needs as much free disk for a backup first"
         return Finding("database", "warning", text, values), newest_us or None
@@ -218,7 +218,7 @@ def check_open_files(limit: int, config: Config) -> Finding:
 
 
 def check_connections(limit: int, config: Config) -> Finding:
-    """Reports how many connections there can be, and how many of them one client can have. limit: on open files."""
+    """Reports how many connections there can be, and how many one client can have. limit: the most open files."""
     most = config.connections_max if limit < 0 else max(1, min(config.connections_max, limit - OTHER_FILES))
     one, http = min(most, config.identity_connections_max), config.http_connections_max
     values: Values = {"most": most, "of_one": one, "http_most": http, "http_of_one": share_of(http)}
@@ -290,7 +290,7 @@ NO_DRIVER = "psycopg is not installed; install the extra `postgres` (in a checko
 
 
 def examine_server(url: str, config: Config) -> Finding:
-    """Connects to the server of a PostgreSQL database, and reports what a confirm means there. Changes nothing."""
+    """Connects to the server of a PostgreSQL database, and reports how durable its confirms are. Changes nothing."""
     try:
         check_url(url)
         from stream_storage.postgres.durability import examine

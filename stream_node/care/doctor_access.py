@@ -221,7 +221,7 @@ def check_private_files(config: Config) -> Finding:
 
 
 def check_own_workers(config: Config) -> Finding:
-    """Imports the modules of the operator's workers, as the node does at its start, and constructs none."""
+    """Imports the modules of the operator's workers, as the node does at its start, and constructs no worker."""
     try:
         loaded = load_workers(config)
     except ConfigError as error:

@@ -36,7 +36,7 @@ def check_workers(config: Config) -> tuple[Finding | None, dict[str, Path]]:
         check_not_lost(folders)
     except ConfigError as error:
         return Finding("workers", "wrong", str(error), {"workers": None}), single
-    # A directory with one database may still be that of one worker of several.
+    # The one database of a directory may still belong to one of several workers.
     if folders == single:
         whose = worker_of(directory)
         if whose is None:

@@ -16,13 +16,13 @@ WAITS = 3.0
 STUCK_S_MIN = 5.0
 """The shortest wait after which a consumer is stuck."""
 UNKNOWN_S = 900.0
-"""The wait after which a consumer is stuck whose habit is not known yet."""
+"""The wait after which a consumer is stuck if its habit is not known yet."""
 STEPS_MIN = 3
 """The number of samples with progress after which the habit of a consumer is known."""
 FADING = 0.995
-"""With each sample with progress, the longest wait counts by this factor, so that a long pause is forgotten in time."""
+"""Each sample with progress multiplies the longest wait by this factor, so that a long pause is forgotten in time."""
 CONSUMERS_MAX = 10_000
-"""The largest number of consumers whose habits are retained. Further ones have none."""
+"""The largest number of consumers whose habits are retained. The other consumers have no habit."""
 NEVER = "never"
 
 ConsumerKey: TypeAlias = tuple[str, str]
@@ -40,8 +40,8 @@ def parse_stuck_after(text: str) -> tuple[re.Pattern[str], float]:
 
 
 class _Habit:
-    """The habit of one consumer, as known. since_us: since when a message waited for it at the last sample.
-    usual_s: the longest usual wait. steps: the samples with progress."""
+    """The habit of one consumer, as known. since_us: at the last sample, the time since which a message waited for it.
+    usual_s: the longest usual wait. steps: the number of samples with progress."""
 
     __slots__ = ("saved_us", "since_us", "steps", "usual_s")
 
@@ -60,9 +60,9 @@ class _Habit:
         if has_progress:
             self.steps += 1
             self.usual_s *= FADING
-        # A wait has ended when another message is the one that has waited longest: progress in other partitions ends
-        # no wait. Once the habit is known, a wait that was called stuck counts only up to the limit: the node learns
-        # that a consumer has become slower, but one long outage raises the limit only a little.
+        # A wait ends when the message that waited for longest waits no more: progress in other partitions ends no wait.
+        # Once the habit is known, a wait beyond the limit counts as the limit. So the node learns that a consumer has
+        # become slower, but one long outage raises the limit only a little.
         if has_progress and self.since_us is not None and (since_us is None or since_us > self.since_us):
             waited_s = (saved_us - self.since_us) / 1e6
             self.usual_s = max(self.usual_s, min(waited_s, self.limit_s()) if self.steps > STEPS_MIN else waited_s)
@@ -77,8 +77,8 @@ class Patience:
 
     def look(self, saved: Iterable[tuple[str, str, int]], waiting: Mapping[ConsumerKey, int]) -> None:
         """Notes the state of the consumers.
-        saved: each consumer, its stream, and its last progress, in microseconds since 1970. waiting: since when a
-        message waits, for all consumers for which one does."""
+        saved: each consumer, its stream, and its last progress, in microseconds since 1970. waiting: for each consumer
+        with a waiting message, the time since which the message waits."""
         before, self._habits = self._habits, {}
         for client_id, stream, saved_us in saved:
             key = client_id, stream

@@ -71,10 +71,10 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
 class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The damage of a log, and the messages that a repair recovers or loses.
 
-    verdict: a `stream_storage.sqlite.wal.scan_machine.WalState`. frames: of the whole log. bad: the first damaged
-    frame. commits: those after the damage. how: for each damaged frame, its number and the way in which its bytes were
-    found (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions that were created or have messages
-    after the damage. problem: why the log cannot be recovered completely. others: further problems that `verify` finds.
+    verdict: a `stream_storage.sqlite.wal.scan_machine.WalState`. frames, commits: the numbers of frames of the log, and
+    of commits after the damage. bad: the first damaged frame. how: for each damaged frame, its number and how its bytes
+    were found (`stream_storage.sqlite.wal.scan_machine.How`). salvage: the partitions created or with messages after
+    the damage. problem: why the log cannot be recovered completely. others: further problems that `verify` finds.
     """
 
     verdict: str
@@ -103,7 +103,7 @@ def plan_repair(directory: Path) -> RepairPlan:
 
 def repair(directory: Path, *, accept_loss: bool = False) -> tuple[RepairPlan, Path | None]:
     """Repairs the directory if its log is damaged. Returns the plan, and the path of the copy of the old log, if any.
-    accept_loss: also if something is lost. Raises DatabaseInUse, RepairFailed and other StorageErrors."""
+    accept_loss: whether messages may be lost. Raises DatabaseInUse, RepairFailed and other StorageErrors."""
     with _locked_directory(directory, changes=True) as (database, rebooted):
         with examined(database, rebooted=rebooted) as log:
             plan = _plan(database, log)
@@ -318,7 +318,7 @@ def _restore_partition(connection: sqlite3.Connection, behind: sqlite3.Connectio
         connection.execute(f"INSERT INTO streams ({STREAM_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         _seal(connection, stream.stream_id)
     elif known.next_index < stream.first:
-        # The messages between were truncated after the damage.
+        # The messages up to `stream.first` were truncated after the damage.
         connection.execute("DELETE FROM messages WHERE stream_id = ?", (stream.stream_id,))
         connection.execute(
             "UPDATE streams SET first_index = ?1, next_index = ?1, size_bytes = 0 WHERE id = ?2",

@@ -58,8 +58,8 @@ class Present(msgspec.Struct, frozen=True):
 
 
 class FileContents(msgspec.Struct, frozen=True):
-    """The contents of a database file, or of a backup. data_bytes: of all messages.
-    newest_us: of the newest message, created_us: of the backup, both in microseconds since 1970; None if unknown."""
+    """The contents of a database file, or of a backup. data_bytes: the size of all messages. newest_us: the time of the
+    newest message; created_us: that of the backup. Both are in microseconds since 1970; None if unknown."""
 
     streams: int
     messages: int
@@ -119,8 +119,8 @@ def restore_file(
 
 
 class _DatabaseFile(msgspec.Struct, frozen=True):
-    """The database file that a restore copies. sha256: its hash, if known. messages: their number if they are checked,
-    else None."""
+    """The database file that a restore copies. sha256: its hash, if known. messages: the number of its messages; None
+    if they are not checked."""
 
     file: Path
     sha256: str | None
@@ -227,8 +227,8 @@ def locked_directory(target: Path) -> Iterator[list[str]]:
 
 
 def _inspect(target: Path, over: bool) -> Present:
-    """Checks the target as `_replaceable` does, for a dry run, under the lock if there is one. Raises BackupError,
-    StorageError."""
+    """Checks the target for a dry run, as `_replaceable` does; holds the lock if there is a lock file. Raises
+    BackupError, StorageError."""
     names = names_in(target)
     lock = DirectoryLock(target) if LOCK_NAME in names else None
     try:

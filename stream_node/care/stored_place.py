@@ -30,7 +30,7 @@ places = Table(
     Column("workers", Integer, nullable=False),
     seal_column(),
 )
-"""A table with one row. number: the worker of this database, from 0. workers: those of the whole node."""
+"""A table with one row. number: the worker of this database, from 0. workers: the number of workers of the node."""
 
 _FIND = compiled(select(places.c.number, places.c.workers, places.c.seal))
 _INSERT = compiled(insert(places), "number", "workers", SEAL)

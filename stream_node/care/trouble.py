@@ -52,9 +52,9 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
 
     level: "bad" if the node loses or refuses work, "warning" if it may soon. target: the address of the page to look
     at; empty without one. subject: the name and the stream of a consumer; the stream of a silent publisher or a mirror;
-    the name of a source or a member; else empty. Troubles of one kind have different subjects. lasts_s: how long it
-    lasts; 0 if nobody knows. write: makes the texts of `about` for a trouble that is one of many, so only listed ones
-    get them.
+    the name of a source or a member; else empty. Troubles of one kind have different subjects. lasts_s: for how long
+    the trouble has lasted; 0 if nobody knows. write: makes the texts from `about`, so that of many troubles only the
+    listed ones get texts.
     """
 
     kind: TroubleKind
@@ -89,8 +89,8 @@ class CurrentTroubles:
         return sum(map(len, self.by_kind.values()))
 
     def listed(self) -> list[tuple[list[Trouble], int]]:
-        """Returns the first LISTED_MAX of each kind with their texts, and the number of the others; the worst kind
-        first."""
+        """Returns, for each kind, its first LISTED_MAX troubles with their texts, and the number of its other troubles.
+        The worst kind comes first."""
         found = [
             ([each.written() for each in same[:LISTED_MAX]], len(same[LISTED_MAX:])) for same in self.by_kind.values()
         ]

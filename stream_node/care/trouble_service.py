@@ -82,7 +82,7 @@ class TroubleService(TaskAnsweringWorker):
         self.reply(message, TROUBLES.encode_response(Troubles(request_id, worker, unknown, total, told)))
 
     def _join(self, message: Message, request_id: int, found: list[Troubles]) -> None:
-        """Answers with the troubles of all workers: a trouble that all have once, any other with the workers' names."""
+        """Answers with the troubles of all workers. One that not all workers have gets the names of its workers."""
         workers: dict[ToldTrouble, list[str]] = {}
         for part in found:
             for each in part.troubles:

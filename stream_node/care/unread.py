@@ -39,6 +39,6 @@ def _unread(positions: Mapping[int, SavedPosition], infos: Mapping[int, StreamIn
 
 
 def _index_in(position: SavedPosition, info: StreamInfo) -> int:
-    """Returns where a consumer goes on: a position of a former stream of the same name means nothing in this one."""
+    """Returns the index at which a consumer goes on: 0 if its position is one of a former stream of the same name."""
     created_us = getattr(position, "created_us", 0)
     return position.index if created_us in (0, info.created_us) else 0

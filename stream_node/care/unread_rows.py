@@ -42,7 +42,7 @@ _left_out = exists(
     )
     .correlate(_consumers)
 )
-"""Whether the consumer has no position in a partition that was there when it began: it does not read all of them."""
+"""Whether the consumer lacks a position in a partition that existed when it began: it reads only some partitions."""
 _index = case((_saved.created_us.in_([ZERO, streams.c.created_us]), _saved.idx), else_=ZERO)
 to_read = union_all(
     select(_saved.client_id, _saved.stream_name, _saved.partition, _index.label("idx"), _saved.saved_us).join(
@@ -63,6 +63,6 @@ to_read_joined = to_read.join(
     streams, and_(streams.c.name == to_read.c.stream_name, streams.c.partition == to_read.c.partition)
 )
 next_unread = greatest(to_read.c.idx, streams.c.first_index)
-"""The index at which a consumer reads on, in `to_read_joined`. Retention may have deleted what is before it."""
+"""The index at which a consumer reads on, in `to_read_joined`: never before the first message that is still stored."""
 lag_sum = func.sum(greatest(streams.c.next_index - next_unread, ZERO), type_=Integer)
 """The number of messages that a consumer has to read. A consumer that was set beyond the end has no lag."""

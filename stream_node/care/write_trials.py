@@ -1,5 +1,5 @@
 """WriteTrials: finds out whether the node would store a push now, by a write that is taken back.
-The last push does not show it: perhaps there was none, or the disk was full only then."""
+The last push does not show this: there may have been no push, or the disk may have been full only at that moment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stream_storage.runner import Runner
 FRESH_S = 1.0
 """How long the result of a push or a trial counts."""
 CALM_S = 3.0
-"""The same for a trial that has succeeded on a disk. With the four pages that a trial writes there, an unused node
-writes some 5 KB in a second, however often it is asked."""
+"""How long the result of a trial counts that has succeeded on a disk. A trial writes four pages there, so a node
+without pushes writes some 5 KB in a second, however often it is asked."""
 TRIAL_BYTES_MIN = 64 * 1024
 """The smallest trial. SQLite keeps most of it in memory."""
 HOLDS_S = 30.0
@@ -64,8 +64,8 @@ class WriteTrials:
             self._begin()
 
     def _begin(self) -> trio.Event | None:
-        """Begins a trial of the size of the last push that was not stored, unless one runs. Returns the event of its
-        end; None if no trial is needed, or the node stops."""
+        """Begins a trial of the size of the last push that was not stored, unless a trial runs. Returns the event that
+        the end of the trial sets; None if no trial is needed, or the node stops."""
         known_until_s = max(self._counters.stored_s + FRESH_S, self._known_until_s)
         if monotonic() < known_until_s and max(self._counters.stored_s, self._ended_s) > self._counters.unstored_s:
             return None

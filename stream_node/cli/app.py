@@ -21,7 +21,7 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C, which is also the exit code that shells use."""
 
 CLIENT_ALONE = Path(__file__).parents[2] / "stream_client/installed_alone.txt"
-"""The error text if only the distribution stream-node-client is installed, which alone has this file."""
+"""The file with the error text if only the distribution stream-node-client is installed: no other one has it."""
 
 GC_OBJECTS = 200_000
 """The number of new objects after which Python's garbage collector runs, in place of the default of 700.
@@ -63,7 +63,7 @@ def build(first: str | None = None) -> typer.Typer:
         app.command(name, cls=MonitoringCommand if name == "status" else None)(command)
     made = {"": app}
     for group in GROUPS:
-        # The group of a group comes before it in the list.
+        # An outer group comes before its inner groups in the list.
         if group.below not in made or (not group.below and group.name not in wanted):
             continue
         made[group.name] = typer.Typer(help=group.text, no_args_is_help=True)

@@ -26,9 +26,9 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 NEWER_WAIT_S = 10.0
-"""How long a command waits for a service of the node that older nodes lack. Newer ones answer within
-`stream_storage.thread_runner.READ_S_MAX` (their database) and `stream_node.fleet.cluster.router.GATHER_S_MAX` (their
-workers)."""
+"""How long a command waits for a service of the node that older nodes lack. A newer node answers within
+`stream_storage.thread_runner.READ_S_MAX` if its database is slow, and within
+`stream_node.fleet.cluster.router.GATHER_S_MAX` if its workers are slow."""
 
 
 def with_client(
@@ -50,7 +50,7 @@ def with_client(
                 try:
                     return await run(client)
                 except NotSupported:
-                    # If only the note of an earlier command says so, the service is asked: it may be another one now.
+                    # A note of an earlier command may be wrong by now: then the service itself is asked.
                     if not believes_note or client.session.core.service_route.has_extensions is not None:
                         raise
 
@@ -67,8 +67,8 @@ async def open_client(
 ) -> AsyncIterator[StreamClient]:
     """Opens a client of this node, and notes for later commands whether the service has none of our own protocols.
 
-    on_link: as in `stream_client.connect`. is_given: False for a second node, such as the target of a copy: of the
-    `RequestOptions`, only --timeout applies to it. believes_note: whether a note of an earlier command counts.
+    on_link: as in `stream_client.connect`. is_given: whether all `RequestOptions` apply to this node; to a second node,
+    such as the target of a copy, only --timeout applies. believes_note: whether a note of an earlier command counts.
     """
     from ockam.actors.address import tcp
     from stream_client import connect
@@ -183,7 +183,7 @@ async def open_source(client: StreamClient, name: str, partition: int | None) ->
             return await client.get_stream(name)
         return PartitionedStream(await get_partitions(client, name, partition))
     except RequestRefused:
-        # A peer that does not list its streams has partition 0, as far as anybody can know.
+        # A peer that does not list its streams seems to have partition 0 alone.
         return PartitionedStream([await _ask_for(client, name, partition or 0)])
 
 
@@ -243,7 +243,7 @@ def note_of(target: Target, service: str) -> Path:
 
 
 def learn(note: Path, has_extensions: bool | None) -> None:
-    """Makes or removes a note. has_extensions: whether the service has our own protocols; None: not found out."""
+    """Makes or removes a note. has_extensions: whether the service has our own protocols; None if that is not known."""
     # Without a place for notes, each command asks the service anew.
     with suppress(OSError):
         if has_extensions:

@@ -1,5 +1,5 @@
 """Completes the names of streams, consumers and contexts in a shell (`stream-node --install-completion`).
-A node that cannot be asked offers nothing, and no error: a shell would show that in the middle of a line."""
+If the node cannot be asked, there are no completions. An error would appear in the middle of a command line."""
 
 from __future__ import annotations
 

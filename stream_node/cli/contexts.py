@@ -35,11 +35,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """A node, and how to reach it.
 
     address: the `host:port` to connect to. via: the `host:port` of each further node on the way; the last one is the
-    target. service, index_service: the names of the services there; None: made from `service`. framing: "legacy" for
-    Ockam services from before June 2024, "auto" to find it out, otherwise "head". tls: with absolute paths. peer: the
-    identifier of the target node, if a secure channel to it is opened. identity: the file of the user's identity in the
-    channel; None: the default file. channel_listener: a name on the target node. token_file: the token for the node
-    at `address`.
+    target. service, index_service: the names of the services on the target; without `index_service`, its name is made
+    from `service`. framing: "legacy" for Ockam services from before June 2024, "auto" to find it out, otherwise "head".
+    tls: its paths are absolute. peer: the identifier of the target node, if a secure channel to it is opened. identity:
+    the file of the user's identity in the channel; None: the default file. channel_listener: a name on the target node.
+    token_file: the token for the node at `address`.
     """
 
     address: str

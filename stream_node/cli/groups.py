@@ -26,8 +26,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object
 
 
 def with_groups(command: Command) -> Command:
-    """Returns the command as typer takes it: each group as its options, and --json, which `say` obeys, as the last
-    option."""
+    """Returns the command in the form that typer needs: with the options in place of each group, and with --json, which
+    `say` obeys, as the last option."""
     own = inspect.signature(command, eval_str=True).parameters
     groups = {name: each.annotation for name, each in own.items() if is_group(each.annotation)}
     parameters: list[inspect.Parameter] = []
@@ -82,8 +82,8 @@ def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
 
 
 def _switch(name: str, annotation: Any) -> Any:
-    """Returns the type of a parameter. typer gives a switch without a name two names, such as --share and --no-share;
-    here it has the first one only, unless it names both."""
+    """Returns the type of a parameter. typer gives an unnamed switch two names, such as --share and --no-share. Here a
+    switch gets the first name only, unless its option names both."""
     if get_origin(annotation) is not Annotated:
         return annotation
     kind, option, *_ = get_args(annotation)

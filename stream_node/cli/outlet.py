@@ -13,11 +13,11 @@ import stat
 import sys
 
 PIPE_BYTES = 4096
-"""The size of the smallest pipe, one page of memory. Larger pages give a larger pipe, also of one page."""
+"""The size of the smallest pipe: one page of memory. With larger pages, the smallest pipe is larger, too."""
 
 
 def take_singly() -> None:
-    """Makes the pipe at standard output, if it is one, so small that it is writable only while it is empty."""
+    """If standard output is a pipe, makes the pipe so small that it is writable only while it is empty."""
     # A pipe that holds more than a page already keeps its size, and `output_taken` then proves less.
     with contextlib.suppress(OSError):
         if _is_pipe():

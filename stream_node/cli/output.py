@@ -48,7 +48,7 @@ def wants_json() -> bool:
 
 
 def tell(text: str) -> None:
-    """Prints a warning or a note on stderr, behind the log so far: a line, or with `--json` an object with
+    """Prints a warning or a note on stderr, after the log lines so far: a line, or with `--json` an object with
     `warning`."""
     write_waiting_lines()
     typer.echo(json.dumps({"warning": text}) if wants_json() else f"stream-node: {printable(text)}", err=True)
@@ -69,7 +69,7 @@ def say_json(report: Mapping[str, Any]) -> None:
 
 
 def confirm(question: str) -> None:
-    """Asks before something is destroyed; the answer must be exactly `yes`. Raises CommandFailed without it.
+    """Asks before something is destroyed. Raises CommandFailed if the answer is not exactly `yes`.
     The question is on stderr, so that programs do not read it as output."""
     if not sys.stdin.isatty():
         raise CommandFailed(f"nothing was changed, since there is no terminal to ask at; say --yes. {question}")
@@ -109,9 +109,9 @@ def age_text(time_us: int | None, now_us: int | None) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
-    """Yields the lines of a table that fits into a terminal, if that can be. right: the columns aligned to the right.
+    """Yields the lines of a table, which fits into a terminal if possible. right: the columns aligned to the right.
     Each column is as wide as its widest cell. In a table that is too wide, a column of text gets less room as long as
-    three of four rows fit: a few long names make their own rows longer, and not all."""
+    three of four rows fit: a few long names make only their own rows longer."""
     shown = [[printable(cell) for cell in row] for row in rows]
     found = [sorted(map(_width, column)) for column in zip(*shown, strict=True)]
     widths = [column[-1] for column in found]

@@ -22,7 +22,7 @@ COLUMNS_DEFAULT = 80
 
 class ProgressLine:
     """Draws the progress of a command as one line at the terminal, and removes it at the end of its block.
-    enabled: stderr is a terminal, the command is in the foreground, and its input is not typed."""
+    enabled: whether stderr is a terminal, the command is in the foreground, and nobody types its input."""
 
     def __init__(self, *, input_is_typed: bool = False) -> None:
         self.enabled = sys.stderr.isatty() and not input_is_typed and _has_the_terminal()

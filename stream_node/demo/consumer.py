@@ -67,7 +67,7 @@ async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -
 class ConsumerProcesses:
     """The consumer processes of the demo, from the start to the end of a block. Each has a file for its messages.
     door: the node to which the consumers connect. store: the node that has the stream, which they reach through the
-    door. partitions: by the name of the consumer."""
+    door. partitions: the partitions of each consumer, by its name."""
 
     def __init__(
         self, directory: Path, door: str, store: str, stream: str, partitions: Mapping[str, Sequence[int]]
@@ -115,7 +115,7 @@ class ConsumerProcesses:
         return read_records(self._file(name))
 
     async def wait_more(self) -> None:
-        """Waits until each consumer whose file exists has written more to it."""
+        """Waits until each consumer that already has a file has written more to its file."""
         sizes = {name: self._file(name).stat().st_size for name in self._partitions if self._file(name).exists()}
         while True:
             if all(self._file(name).stat().st_size > size for name, size in sizes.items()):

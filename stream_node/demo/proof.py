@@ -37,12 +37,12 @@ def prove(
     under_way: int,
 ) -> DemoProof:
     """Compares the confirmed, stored and consumed messages of each partition.
-    stored: by partition and index. consumed: in the order of reading. under_way: the number of unconfirmed pushes when
-    the node was killed; only these may be stored twice."""
+    stored: the data by partition and index. consumed: partition, index and data, in the order of reading. under_way:
+    the number of unconfirmed pushes when the node was killed; only these may be stored twice."""
     broken: list[str] = []
     for partition, pushes in confirmed.items():
         broken += _check_confirmed(partition, pushes, stored[partition])
-    # Each consumed message is one that is stored there; a consumer that was killed may read some twice.
+    # Each consumed message is equal to the stored one; a consumer that was killed may read some messages twice.
     read: dict[tuple[int, int], bytes] = {}
     total = 0
     for partition, index, data in consumed:

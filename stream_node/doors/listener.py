@@ -50,7 +50,7 @@ class DoorGuest(Generic[C, At]):
     """A connection, from its beginning to its end. connection: None during its TLS handshake.
 
     address: the `host:port` of the peer. server_host: the IP address at which it has called the node. at: what the door
-    knows of the address at which it was accepted. usage: the use of its peer that counts the connection, if one does.
+    knows of the address at which it was accepted. usage: counts the connection for its peer, or is None.
     """
 
     def __init__(self, stream: trio.SocketStream, at: At, closed: Counter[str]) -> None:
@@ -147,7 +147,7 @@ class DoorListener(Generic[C, At]):
             self._nursery.start_soon(self._run, guest, admission)
 
     def _enter(self, guest: DoorGuest[C, At]) -> Admission | None:
-        """Gives a place to a connection, if need be that of another one (`Places`). Returns None if there is none."""
+        """Gives a place to a connection, if need be that of another one (`Places`). Returns None without a place."""
         party = party_key(guest.identity, guest.address)
         admission, gone = self._places.enter(guest, party, self._connections_max)
         if gone is not None:
@@ -188,7 +188,7 @@ class DoorListener(Generic[C, At]):
             if tls is None:
                 return None
             guest.certificate = tls.certificate
-        # A certificate counts for itself, wherever it connects from.
+        # The connections of one certificate count together, from whatever hosts they come.
         if guest.identity != ANONYMOUS:
             self._places.leave(guest)
             entered = self._enter(guest)

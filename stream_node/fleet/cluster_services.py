@@ -41,7 +41,7 @@ from stream_storage.errors import OperationFailed, StorageError
 from stream_storage.runner import Runner
 
 LINK_LOST = "cluster_link_lost"
-"""The reason for the end of a client's connection whose messages were sent to a member that has died."""
+"""The reason why a client's connection ends if messages of the client were sent to a member that has died."""
 logger = structlog.get_logger(__name__)
 
 

@@ -57,8 +57,8 @@ class NodeEnd(msgspec.Struct, frozen=True):
 
 
 class WorkerEnd(msgspec.Struct, frozen=True):
-    """The end of one run of a worker. code: 0 if it was not started. reason: why it did not listen, if it cannot say
-    so."""
+    """The end of one run of a worker. code: 0 if it was not started. reason: why it did not listen, if the worker
+    itself cannot report that."""
 
     code: int
     has_listened: bool
@@ -322,8 +322,8 @@ class Supervisor:
 
 
 def _open_private(config: Config) -> tuple[list[socket.socket], list[str]]:
-    """Opens a socket of its own for each worker. Returns them, and their addresses for the others. Raises
-    CannotListen."""
+    """Opens a socket of its own for each worker. Returns the sockets, and the addresses at which other workers reach
+    them. Raises CannotListen."""
     sockets: list[socket.socket] = []
     addresses = []
     for number in range(config.workers):

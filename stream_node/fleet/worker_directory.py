@@ -27,7 +27,7 @@ from stream_storage.sqlite.database import FILE_NAME, Database
 
 NOTE_FILE = "workers.toml"
 LEFT_S = 20.0
-"""The time that the workers of a killed supervisor get to end, beside the one that they may use to drain."""
+"""The time that the workers of a killed supervisor get to end, in addition to the setting `drain_timeout_s`."""
 POLL_S = 0.05
 _WORKER_FOLDER = re.compile(r"w\d{2,}")
 
@@ -90,12 +90,12 @@ def check_workers(config: Config) -> None:
 
 
 def worker_of(folder: Path) -> StoredPlace | None:
-    """Returns the place of the database in a folder if it is one worker's of several."""
+    """Returns the place of the database in a folder if the database belongs to one of several workers."""
     stored = _read_stored(folder)
     if stored is not None:
         return stored if stored.workers > 1 else None
-    # A database of an older version does not say it, but the note beside its folder does. A folder of a worker may be a
-    # link to another disk, and a link may lead to a folder of a worker.
+    # A database of an older version does not name its worker, but the note beside its folder does. A folder of a worker
+    # may be a link to another disk, and a link may lead to a folder of a worker.
     for place in {Path(os.path.abspath(folder)), Path(os.path.realpath(folder))}:
         if _WORKER_FOLDER.fullmatch(place.name) and (place.parent / NOTE_FILE).exists():
             number, workers = int(place.name[1:]), _noted(place.parent)

@@ -38,7 +38,7 @@ PARTY_WORKERS_MAX = 100
 """The most subscriptions, and the most publishers, of one client. The oldest publisher ends for a new one."""
 WAIT_MS = 5_000
 RETRY_S = 10.0
-"""After an error, a subscription begins again with its saved index, after as long as the real Consumer waits."""
+"""After an error, a subscription waits as long as the real Consumer does, and begins again at its saved index."""
 
 logger = structlog.get_logger(__name__)
 
@@ -69,15 +69,15 @@ _Key = tuple[str, SubscribeRequest | PublisherRequest]
 
 
 class Bidirectional:
-    """The subscriptions and publishers of a node. Each ends with the connection by which its client has asked for it; a
-    publisher with the last of them.
+    """The subscriptions and publishers of a node. A subscription ends with the connection of its request. A publisher
+    ends with the last of the connections by which its client has asked for it.
 
     stream_service, index_service: the addresses of these services."""
 
     def __init__(self, node: Node, stream_service: Address, index_service: Address) -> None:
         self.node = node
         self.stream_service, self.index_service = stream_service, index_service
-        # The address of each, and the connections by which it was asked for and whose end is watched.
+        # Of each one, the address, and the connections that have asked for it and whose end is watched.
         self._all: dict[_Key, tuple[Address, set[Holdings]]] = {}
 
     def start(self) -> None:
@@ -85,7 +85,7 @@ class Bidirectional:
         self.node.register(list(map(local, ADDRESSES)), lambda: BidirectionalService(self))
 
     def subscribe(self, origin: Origin, request: SubscribeRequest) -> None:
-        """Begins a subscription; one that the client has goes on by the connection of this request. Raises
+        """Begins a subscription. If the client has it already, it goes on by the connection of this request. Raises
         ProtocolError."""
         key = origin.party, request
         if key in self._all:
@@ -203,7 +203,7 @@ class PublisherProxy(Worker):
             self._settled(message, 0, None, "the stream was deleted; send it again")
 
     def _open(self) -> None:
-        # One attempt goes on until the stream exists. If each message began one, they would never be fewer.
+        # One attempt goes on until the stream exists. If each message began one, the attempts would never get fewer.
         if not self._is_opening:
             self._is_opening = True
             self._link.open()
@@ -231,7 +231,7 @@ class StreamSubscription(Worker):
     def __init__(self, owner: Bidirectional, origin: Origin, request: SubscribeRequest) -> None:
         self._owner = owner
         self._origin = origin
-        # The routes of this node must not take what a stream's message says for a request of the client itself.
+        # The node must not take a message from a stream for a request of the client itself.
         self._sender = msgspec.structs.replace(origin, kind="stream")
         self._request = request
         self._index = 0
@@ -270,7 +270,7 @@ class StreamSubscription(Worker):
 
     def _failed(self, what: str, payload: bytes) -> None:
         logger.warning("subscription_failed", stream=self._request.stream_name, **self._origin.who)
-        # An index that cannot be saved ends no reading: to begin again would read the stream twice at a time.
+        # An index that cannot be saved does not end the reading. A new beginning would read the stream twice at a time.
         if what != "save":
             self.context.call_later(RETRY_S, self._link.open)
 

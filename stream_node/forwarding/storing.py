@@ -47,7 +47,7 @@ KEEPERS = (
 """The built-in rules: a stream that somebody else has made would give an address away."""
 WAITING_MESSAGES_MAX = 100_000
 WAITING_BYTES_MAX = 256 * 1024 * 1024
-"""The most that waits for one client. Senders of more are refused, so that nothing that is stored has to go for it."""
+"""The most that waits for one client. Further messages are refused, so that no stored message has to be deleted."""
 STORED = "stored"
 """The name by which the node counts messages that are stored for a client."""
 RETRY_S = 1.0
@@ -129,7 +129,7 @@ class StoringForwarder(Forwarder):
         refusal = self.refusal_of_size(rest, message.return_route, payload) if self.is_connected else None
         if self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
             refusal = f"too much waits for {self.registration.address} already; its client must take it first"
-            # Retention may have deleted some of it, or somebody the stream. The count comes too late for this message.
+            # Retention may have deleted waiting messages, or somebody the stream. A count is too late for this message.
             self._is_counting = self._is_counting or self._link.ask("count", INFO.encode_request(InfoRequest(0)))
             if not self._is_counting:
                 self._end(message)
@@ -219,7 +219,7 @@ class StoringForwarder(Forwarder):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Tells the client that it is registered, and asks for the next page for it, if one waits."""
+        """Tells the client that it is registered. Asks for the next page of its messages, if some wait."""
         if self._join is not None:
             answer, self._join = self._join, None
             super().joined(answer)
@@ -260,7 +260,7 @@ class StoringForwarder(Forwarder):
         return bool(sender) and sender[0] in self._senders and self._node.is_registered(sender[0])
 
     def _check_taken(self, turn: int) -> None:
-        """Goes on when the client's connection has sent all bytes. A connection that has ended never has."""
+        """Goes on when the client's connection has sent all bytes. Never goes on after the end of the connection."""
         origin = self.registration.origin
         if turn != self._turn or not self._is_delivering:
             return
@@ -274,7 +274,7 @@ class StoringForwarder(Forwarder):
             self._advance(self._page_end)
 
     def confirmed(self, message: Message) -> None:
-        # A late confirm over an older connection says nothing about what goes over this one.
+        # A late confirm over an older connection says nothing about the messages that go over this one.
         if not self._is_owner(message) or not self._is_delivering or not self.registration.confirms:
             self._node.count_drop("late_confirm")
             return

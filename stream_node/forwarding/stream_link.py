@@ -22,7 +22,7 @@ from stream_service.push_batch import BATCHED, PUSH_BATCH, BatchAnswer, BatchFai
 
 PENDING_MESSAGES_MAX = 10_000
 PENDING_BYTES_MAX = 16 * 1024 * 1024
-"""Above one of these, the worker takes no messages until pushes are confirmed."""
+"""Above one of these two limits, the worker takes no messages until pushes are confirmed."""
 PAGE_MESSAGES = 1_000
 PUSHED = local(BATCHED + b"push")
 
@@ -94,7 +94,7 @@ class StreamLink:
         return self.ask("pull", RICH_PULL.encode_request(request))
 
     def push(self, message: Message, data: bytes, origin: Origin = HERE) -> bool:
-        """Stores data for a message, which `settled` gets. Returns False if there is no such stream any more."""
+        """Stores data for a message; `settled` gets the message. Returns False if there is no such stream any more."""
         payload = PUSH.encode_request(PushRequest(self._pushes, data))
         self._pending[self._pushes] = message, len(data)
         if not self._node.send(Message((self._stream,), (self._inner, PUSHED), payload, origin)):

@@ -179,7 +179,7 @@ class HostedWorkers:
             if not isinstance(worker, Worker):
                 raise TypeError(f"{worker!r} is no worker")
             worker.origin = origin
-            # A class of the operator declares neither, or declares them with types of its own.
+            # A class of the operator declares no `node` and no `demand`, or declares them with types of its own.
             given = {"node": host} if demand is None else {"node": host, "demand": lambda message: demand}
             for name, value in given.items():
                 setattr(worker, name, value)

@@ -80,7 +80,7 @@ def read_trust(config: Config) -> BlockTrust:
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
-    """readers: with the subscriptions over gRPC. grpc: None if the node has no gRPC."""
+    """readers: their statistics, including the subscriptions over gRPC. grpc: None if the node has no gRPC."""
 
     node: BlockNodeStatistics
     readers: ReadStatistics

@@ -149,7 +149,7 @@ def check_start(config: Config) -> None:
 
 
 def _placed(mistake: str, sources: Mapping[str, str]) -> str:
-    """Adds to a mistake that begins with the name of a setting the place where it was given, if it was given."""
+    """If a mistake begins with the name of a setting that was given, adds the place where the setting was given."""
     name, colon, text = mistake.partition(": ")
     return f"{name} {sources[name]}{colon}{text}" if colon and name in sources else mistake
 

@@ -28,7 +28,7 @@ def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
         except NoRoomToUpgrade:
             raise
         except DiskFull:
-            # Once the node has started, its operator can delete something.
+            # Without the ballast there is room to start. Then the operator can delete messages.
             if not Ballast(folder).give_up():
                 raise
             opened = Database.open(folder, migrate=config.migrate)

@@ -51,8 +51,8 @@ class KnownPartitions:
         self._changes = 0
 
     def of(self, changes: int) -> dict[str, list[StreamInfo]]:
-        """Returns the known partitions, to which the caller adds. changes: how often a partition was added or removed;
-        each change begins a new dictionary, so that a list that was requested before is not found after it."""
+        """Returns the known partitions, to which the caller adds. changes: how often a partition was added or removed.
+        Each change begins a new dictionary, so that a list from before the change is not found after the change."""
         if changes != self._changes or len(self._known) >= STREAMS_MAX:
             self._known, self._changes = {}, changes
         return self._known
@@ -74,8 +74,8 @@ class InsideStream(Stream):
         return [self._stored(answer, len(batch)) for answer, batch in zip(answers, batches, strict=True)]
 
     async def pull_small(self, start: StartLike, limit: int, bytes_max: int) -> Page | None:
-        """Returns a page as `pull_page` does, without waiting for messages; None if it has more than `bytes_max` bytes,
-        which it can have by one large message, or by keys and headers."""
+        """Returns a page as `pull_page` does, without waiting for messages. Returns None if the page is larger than
+        `bytes_max`, for example because of one large message, or of keys and headers."""
         payload = encoded(PACKED_PULL, PackedPull(0, start_of(start), limit, 0, 0))
         (answer,) = await self._connection.ask(self._route, (payload,), ANSWER_TIMEOUT_S, BATCHED)
         payload = self._checked(answer, StreamNotFound)

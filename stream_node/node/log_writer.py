@@ -23,8 +23,8 @@ def write_waiting_lines() -> None:
 
 
 class LogWriter:
-    """A text stream for loggers. Its method `write` never blocks and never fails. dropped: lines that are not reported
-    yet."""
+    """A text stream for loggers. Its method `write` never blocks and never fails. dropped: the number of dropped lines
+    that are not reported yet."""
 
     def __init__(self, out: TextIO, lines_max: int = LINES_MAX) -> None:
         self._out = out

@@ -59,10 +59,10 @@ class ServerStatistics(msgspec.Struct, frozen=True):
 class NodeCondition:
     """The present condition of a node as its server knows it.
 
-    refusing_pushes: because the disk is nearly full. free_disk_bytes: None if it could not be measured (disk_failure
-    has the reason), and before the first time. needed_disk_bytes: the free space below which pushes are refused:
-    `free_disk_bytes_min`, and the ballast while it is given up (`stream_storage.sqlite.ballast`). is_draining: whether
-    the node is stopping.
+    refusing_pushes: whether the disk is too full for pushes. free_disk_bytes: None before it is measured, and if it
+    could not be measured (disk_failure has the reason). needed_disk_bytes: the free space below which pushes are
+    refused: `free_disk_bytes_min`, and the ballast while it is given up (`stream_storage.sqlite.ballast`). is_draining:
+    whether the node is stopping.
     """
 
     refusing_pushes: bool = False

@@ -163,7 +163,7 @@ async def find_silent(client: StreamClient, reading: Reading) -> SilentConsumer 
     now_us = time.time_ns() // 1000 if reading.status is None else reading.status.now_us
     found: SilentConsumer | None = None
     for position in sorted(reading.positions, key=lambda each: each.saved_us):
-        # The time since the last progress, by which positions are sorted, bounds a silence. So no later one is longer.
+        # The time since the last progress bounds a silence, and falls along the positions. So no later one is longer.
         if found is not None and (now_us - position.saved_us) / 1e6 <= found.silent_s:
             break
         info = infos.get((position.stream_name, position.partition))

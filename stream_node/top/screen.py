@@ -55,7 +55,7 @@ def draw(
     view: TopView, node: str, sort: str, width: int, height: int | None, problem: str | None = None
 ) -> RenderableType:
     """Returns the drawing of a view. sort: the name of the order of the rows. height: None: all rows are drawn.
-    problem: why the view is not a new one."""
+    problem: why there is no newer view."""
     lines: list[tuple[Kind, str]]
     lines = [(kind, each) for kind, facts in head_lines(view, node, sort) for each in wrap(facts, width)]
     lines += [("warning", note) for note in view.notes]
@@ -145,7 +145,7 @@ def rate_text(per_s: float | None) -> str:
 
 
 def _rows(view: TopView, height: int | None) -> tuple[int | None, int | None]:
-    """Returns how many rows each table gets; None: all. The tables share the height, and neither gets rows in vain."""
+    """Returns how many rows each table may have; None: all. Room that one table does not need goes to the other."""
     if height is None:
         return None, None
     # Two empty lines, two lines with titles, and two lines with the numbers of rows that are left out.

@@ -229,8 +229,8 @@ class _UpdatePrinter:
 
 
 def _first_block(application: Application, start: str | None) -> Start | None:
-    """Returns the block from which a consumer without a saved position continues: of --start, or of a simulated
-    chain."""
+    """Returns the block from which a consumer without a saved position continues: that of --start, or the first block
+    of a simulated chain."""
     from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
 
     if start is not None:

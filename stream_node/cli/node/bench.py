@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stream_node.bench.run import Result, Work
 
 CLIENTS_MAX = 1_000
-"""The maximum number of clients. Each needs a connection, so a file in this process and in the node."""
+"""The maximum number of clients. Each client needs a connection: an open file in this process, and one in the node."""
 STAMPED_BYTES = 8
 """The number of bytes at the start of a fan-out message that hold the time of its push."""
 HEAD = ("messages/s", "MB/s", "seconds", "p50", "p90", "p99", "p99.9", "max")

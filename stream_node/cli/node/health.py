@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX = 64 * 1024
 EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
-"""Hosts at which a node listens for all its addresses, each with one at which this machine reaches it."""
+"""Hosts that stand for all addresses of a machine, each with one at which the machine itself reaches the node."""
 
 
 def health(

@@ -150,7 +150,7 @@ def _held(manifests: Sequence[BackupManifest]) -> FileContents:
 
 
 def _present(found: Sequence[Present]) -> Present:
-    """Returns the state of several databases before a restore as that of one. A number is None if one is unknown."""
+    """Returns the states of several databases before a restore as one; without numbers if those of one are unknown."""
     from stream_node.care.restore import Present
 
     there = [each for each in found if each.found]
@@ -216,7 +216,7 @@ def verify(data_dir: DataDirOption = None) -> None:
 
 
 def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
-    """Returns the mistakes in the small files of a data directory. folders: those of its databases."""
+    """Returns the mistakes in the small files of a data directory. folders: the folders of its databases."""
     from stream_node.care.doctor_access import check_audit, check_identities, check_tokens
     from stream_node.node.clock_note import find_problem
 
@@ -226,7 +226,7 @@ def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
 
 
 def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyReport:
-    """Verifies the database in a folder. progress: called with the numbers of done and of all messages."""
+    """Verifies the database in a folder. progress: called with the number of verified messages, and of all messages."""
     from stream_storage.sqlite.database import Database
     from stream_storage.sqlite.verify import verify as verify_session
 

@@ -168,7 +168,7 @@ async def _serve_until_stopped(
     server: Server, reloading: Reloading, report_ready: Callable[[], None], supervisor: int | None
 ) -> None:
     """Runs the server, and obeys the signals of this process.
-    supervisor: a pipe that ends with the process on which this one depends; None: it depends on none."""
+    supervisor: a pipe that closes when the supervisor of this process ends; None without a supervisor."""
     import trio
 
     async def end_with_supervisor(pipe: int) -> None:

@@ -59,7 +59,7 @@ def create(
     made = _rules_of(name, allow or ())
     where = RulesOptions(rules, directory.config).file() if made else None
     if any(each.name == name and each.revoked_s is None for each in load_tokens(store)) and not replace:
-        # Under the lock of the file, the same question is asked again.
+        # `create_token` makes the same check again, while the file is locked.
         raise UsageError(f"there is a token {name!r} already; revoke it, say --replace, or choose another name")
     descriptor = None if file is None else os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -88,7 +88,7 @@ def set_to(
         is_asked = dry_run or start is None
         saved = await _saved(client, client_id, stream) if is_asked else {}
         places = await _places(client, stream, partition, start, saved)
-        # Index 0 means the beginning of every partition, and any other index is of one.
+        # Index 0 means the beginning of every partition. Any other index belongs to one partition.
         if start and isinstance(start, int) and len(places) > 1 and not partitions.all_partitions:
             raise UsageError(f"an index is of one partition, and {stream} has {len(places)}; say which by --partition")
         for at, index in places:
@@ -134,7 +134,7 @@ def list_all(
             lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
             place = each.client_id, each.stream_name, each.partition
             rows.append((*place, each.index, lag, each.saved_us, each.holder))
-        # The partitions that are left are those that a consumer of all of them has not begun to read.
+        # What is left in `unread` are partitions without a position, of consumers that read all partitions of a stream.
         for (client_name, name), lags in unread.items():
             rows += ((client_name, name, partition, None, lag, None, None) for partition, lag in lags.items())
         if not found and stream is not None:

@@ -183,8 +183,8 @@ def _bytes_of(row: Any, name: str) -> bytes | None:
 
 class PrintFormat(NamedTuple):
     """The format in which messages are printed.
-    keys, headers, times: the columns before the data. framed: each message is printed after its length. escaped:
-    control characters are escaped, for a terminal."""
+    keys, headers, times: whether these columns stand before the data. framed: whether each message is printed after its
+    length. escaped: whether control characters are escaped, for a terminal."""
 
     keys: bool = False
     headers: bool = False
@@ -276,7 +276,7 @@ class Holes:
         self._before[partition, next_there] = first_missing
 
     def pass_over(self, message: RichMessage | StreamMessage, partition: int) -> int:
-        """Returns how many messages are missing before the one that is printed next. Raises CommandFailed with
+        """Returns how many messages are missing before this message, which is printed next. Raises CommandFailed with
         --fail-on-hole."""
         first_missing = self._before.pop((partition, message.index), message.index)
         if first_missing < message.index:

@@ -162,7 +162,7 @@ async def _pull_matching(
         _write_page(seen, begin, source.partition, print_format, holes, match.fits)
         begin, looked, found = seen[-1].index + 1, looked + len(seen), found + len(fitting)
     place = f"{source.name}/{source.partition}"
-    # A search that looked at nothing has no place to go on from, and one that came to the end none to go to.
+    # A search that read no message has no index to continue at. One that came to the end has no message to read.
     on = f"; go on with --index {begin}" if looked and not (looked < scan and found < left) else ""
     tell(f"{found:,} of {counted(looked, 'message')} in {place} match{on}")
 
@@ -175,7 +175,7 @@ def _write_page(
     holes: Holes,
     is_wanted: Callable[[Any], bool] = lambda message: True,
 ) -> None:
-    """Prints the wanted messages of a page. begin: where it was asked to begin; 0 means the earliest stored message."""
+    """Prints the wanted messages of a page. begin: the requested start of the page; 0: the earliest stored message."""
     from stream_client.consume.page import find_holes
 
     for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):

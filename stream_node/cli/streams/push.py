@@ -165,9 +165,9 @@ def _check(
 
 class _Job(NamedTuple):
     """The destination and the manner of a push.
-    partition: of all messages; None: that of the key of each, in rotation for those without a key. as_said: whether a
-    message may name its partition itself. window: the maximum number of unconfirmed pushes. rate: messages per second,
-    at most."""
+    partition: the partition of all messages; None: the key of each message chooses, and messages without a key go to
+    all partitions in turn. as_said: whether a message may name its partition itself. window: the maximum number of
+    unconfirmed pushes. rate: the maximum number of messages per second."""
 
     stream: str
     partition: int | None

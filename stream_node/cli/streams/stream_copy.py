@@ -61,7 +61,7 @@ def copy(
                     progress.draw("copying", there_before + copied, total, [counted(copied, "message")])
 
                 for original, info, copy_of in zip(sources, infos, targets, strict=True):
-                    # A copy that was interrupted goes on behind the last message that both have.
+                    # A copy that was interrupted goes on after the last message that both streams have.
                     begin = await _begin(original, info, copy_of)
                     there_before += max(0, begin - info.first_index)
                     await _copy_partition(original, begin, info.next_index, copy_of, told)
@@ -151,7 +151,7 @@ async def _copy_partition(
 
 
 async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
-    """Checks that the target is a copy to which the next source message can be appended, by their last common message.
+    """Checks by the last common message that the next source message can be appended to the target, a copy.
     Raises CommandFailed. info, there: the states of the source and of the target."""
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:

@@ -92,7 +92,7 @@ async def preview_position(page: DashboardPage) -> Response:
         before = position.index if position is not None and is_of_this else None
         now, then = (max(each or 0, info.first_index) for each in (before, index))
         holder = None if position is None else position.holder
-        # A position beyond the end has read no more than there is.
+        # A consumer whose position is beyond the end has read only the messages that are there.
         change = (
             max(0, min(now, info.next_index) - then),
             max(0, min(then, info.next_index) - now),
@@ -135,7 +135,7 @@ async def change_position(page: DashboardPage) -> Response:
 
 
 async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> list[tuple[StreamInfo, int]]:
-    """Returns the partitions whose position a form sets, each with its new index. Raises Problem beyond the end.
+    """Returns each partition whose position a form sets, with its new index. Raises Problem for one beyond the end.
     The field `indexes` has the indexes that a preview has shown. Without it, `to` has the new location."""
     fixed = _fixed(fields["indexes"]) if "indexes" in fields else {}
     only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")

@@ -123,10 +123,10 @@ class Dashboard:
             except RuntimeError as error:
                 logger.error("troubles_not_found", reason=str(error))
                 continue
-            # The log says `draining` and `stopped` of a node that stops.
+            # The stop of the node is in the log already, as `draining` and `stopped`.
             told = (each for same in troubles.by_kind.values() for each in same if each.kind != "stopping")
             before, known = known, {(each.kind, *each.subject): each for each in told}
-            # As on the page, the others of a kind are counted when many begin or end at once.
+            # Of many troubles of a kind, the log names the first ones and counts the others, as the page does.
             for each in listed(CurrentTroubles(each for key, each in known.items() if key not in before)):
                 subject = "@".join(each.subject)
                 logger.warning("trouble_began", kind=each.kind, subject=subject, reason=each.title, do=each.remedy)

@@ -27,7 +27,7 @@ class _NotDecoded(Exception):
 
 
 class Decoded(NamedTuple):
-    """The data of a message as a page shows it, in the form `view`. note: why it is another form, or is cut."""
+    """The data of a message as a page shows it, in the form `view`. note: why it has another form, or is cut."""
 
     view: str
     text: str
@@ -52,7 +52,7 @@ def decode(data: bytes, view: str, bytes_max: int, size_bytes: int | None = None
             text = _FORMS[form](data[:bytes_max])
             if is_short and form in ("json", "cbor", "avro"):
                 text = " ".join(line.strip() for line in text.split("\n"))
-        # Libraries raise errors of many kinds for data that is not theirs, and a bad message must not blank a page.
+        # Libraries raise errors of many kinds for data in another format, and a bad message must not blank a page.
         except Exception as error:
             note = f"this is not {form}: {str(error)[:200] or type(error).__name__}"
             continue

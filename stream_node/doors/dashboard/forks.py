@@ -123,7 +123,7 @@ def find_reorgs(blocks: Iterable[ForkBlock]) -> list[HeadChange]:
             if head is not None and block.batch.parent != head.batch.hash:
                 chain = {each.batch.hash for each in _chain(block, known)}
                 left = [each for each in _chain(head, known) if each.batch.hash not in chain]
-                # A chain whose beginning has not arrived does not show where it leaves the other one.
+                # Without the beginning of its chain, a block does not show where its chain leaves that of the head.
                 meets = any(each.batch.hash in chain for each in _chain(head, known))
                 if left and meets:
                     turns.append(HeadChange(block, len(left), head))
@@ -145,7 +145,7 @@ def draw_tree(blocks: list[ForkBlock]) -> list[Box]:
         if block.batch.hash in rows:
             continue
         number = block.batch.number
-        # A fork stays in its row as long as nothing else is there.
+        # A fork stays in its row as long as this row is free.
         row = max(1, rows.get(block.batch.parent, 0))
         while (number, row) in taken:
             row += 1

@@ -91,7 +91,7 @@ def _point(before: Sample, now: Sample) -> Point:
 
 def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = SECONDS) -> float | None:
     """Returns the time below which this share of events lies, as Prometheus estimates it; None without events.
-    counts: by bucket, spread evenly in it; the last bucket has no upper bound, and counts as its lower one."""
+    counts: the events of each bucket, taken as spread evenly in it. In the last bucket, all are at its lower bound."""
     total = sum(counts)
     if not total:
         return None

@@ -1,5 +1,5 @@
 """Lists everything that the user may see: streams with their partitions, and consumers with their positions.
-A process that has all streams searches and orders them in a reading thread (`find`); another one asks the node."""
+A process that has all streams searches and orders them in a reading thread (`find`). Other processes ask the node."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ConsumerRow(msgspec.Struct):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """The rows of one page. before, after: the first row of the page before and of the page after; None without one."""
+    """The rows of one page. before, after: the first row of the previous and of the next page; None: no such page."""
 
     rows: list[Any]
     first: int
@@ -235,7 +235,7 @@ def find_streams(session: Session, asked: Asked) -> Shown:
         "size": lambda row: row[3],
     }
     if asked.order in keys:
-        # The rows come in the order of their names, and rows with the same key stay in it.
+        # The rows come in the order of their names, and the sort leaves rows with the same key in this order.
         found.sort(key=keys[asked.order], reverse=True)
     return cut_rows(found, asked.first, lambda row: _stream_row(session, asked, *row))
 

@@ -39,7 +39,7 @@ WAIT_S = 4.0
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """A row of the list. message: its beginning; None if it cannot be read: then `decoded` has the reason."""
+    """A row of the list. message: the message's beginning; None if it cannot be read: `decoded` has the reason."""
 
     index: int
     message: CutMessage | None
@@ -155,7 +155,7 @@ async def _search(
 
 
 async def show_next(page: DashboardPage) -> Response:
-    """Returns the rows of new messages, for a list that follows them. Waits for one for WAIT_S seconds at most."""
+    """Returns the rows of new messages, for a list that follows them. Waits up to WAIT_S seconds for a message."""
     name, number, view = _place(page)
     start, shown = page.count("start", 0), page.count("shown", 0)
     async with page.client() as client:

@@ -104,4 +104,4 @@ _TEXTS: dict[TroubleKind, tuple[bool, str, str]] = {
         "itself then. If the source is lost, promote the mirror without it.",
     ),
 }
-"""For each kind, whether it is bad, the trouble, and its remedy."""
+"""For each kind: whether it is bad, the text of the trouble, and the text of its remedy."""

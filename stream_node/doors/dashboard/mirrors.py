@@ -69,7 +69,7 @@ async def promote(page: DashboardPage) -> Response:
     if force:
         check_typed(fields, name)
     gives_up_s = trio.current_time() + PROMOTION_WAIT_S
-    # By this number the node reports the end of our own promotion, and of no earlier one.
+    # The node reports the end of our own promotion by this number, and no earlier promotion has the number.
     promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
     request = MirrorRequest(
         0, MirrorAction.PROMOTE, name, force=force, promotion_id=promotion_id, source_goes_on=goes_on
@@ -116,7 +116,7 @@ def _names(
 
 
 def _lost(before: Sequence[MirrorState]) -> str:
-    """Returns the possible loss of a promotion without the source, in words. before: the mirrors as they were."""
+    """Returns in words what a promotion without the source may have lost. before: the mirrors before the promotion."""
     behind = sum(each.lag for each in before)
     heard_us = min((each.heard_us for each in before), default=0)
     if not heard_us:

@@ -26,8 +26,8 @@ class _Enough(Exception):
 
 def show_value(value: Any, characters_max: int) -> str:
     """Returns the text of a value. If it has more than `characters_max` characters, it ends soon after these.
-    value: of a decoder: mappings, sequences, sets, text, bytes, numbers, None, times; and tags, simple values and
-    `undefined` of the package cbor2. Other values are shown as the text that Python gives them."""
+    value: a value from a decoder: mappings, sequences, sets, text, bytes, numbers, None, times; and tags, simple values
+    and `undefined` of the package cbor2. Other values are shown as the text that Python gives them."""
     writer = _TextWriter(characters_max)
     with suppress(_Enough):
         writer.write(value, "\n")

@@ -28,7 +28,7 @@ FORM_BYTES_MAX = 1024 * 1024
 COUNT_MAX = 2**63 - 1
 """The largest index or number in a query: the largest integer of the database."""
 OPERATOR = Right.OPERATE | Right.ADMIN
-"""A user with one of these rights on a name may see the state of what it names; on `EVERY_NAME`, of the whole node."""
+"""A user with such a right on a name sees the state of the thing so named; on `EVERY_NAME`, of the whole node."""
 CLUSTER_RESOURCE = "cluster"
 NAVIGATION = (
     ("overview", "Overview", ""),
@@ -117,7 +117,7 @@ class DashboardPage:
     # Answers.
 
     def show(self, template: str, status: int = 200, *, active: str = "", **values: Any) -> Response:
-        """Returns a page. active: the name of its entry in the navigation. values: those of the template.
+        """Returns a page. active: the name of its entry in the navigation. values: the variables of the template.
         Raises Problem if the query has a parameter that the page does not have: it would not be the wanted page."""
         visit, done = self.visit, self._done()
         # By now the page has asked for each parameter that it knows.

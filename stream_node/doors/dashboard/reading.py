@@ -17,9 +17,9 @@ from stream_storage.thread_runner import ThreadRunner
 
 
 class ConsumerLag(msgspec.Struct, frozen=True, gc=False):
-    """A consumer of one stream with messages that it has not processed. partitions: how many have such messages.
-    partition: the one in which a message waits longest; the consumer is at `index` there, without progress since
-    `since_us`. lag: the messages that wait in all."""
+    """A consumer of one stream with messages that it has not processed. partitions: the number of partitions with such
+    messages. partition: the one in which a message waits for longest; the consumer is at `index` there, without
+    progress since `since_us`. lag: the number of messages that wait in all partitions."""
 
     client_id: str
     stream: str

@@ -135,8 +135,8 @@ def _templates() -> Environment:
 
 
 def render(template: str, values: dict[str, Any], status: int = 200, *, is_part: bool = False) -> Response:
-    """Returns a page as an answer. is_part: only its block `now`, which changes while the page is open, or its
-    content."""
+    """Returns a page as an answer. is_part: whether only its block `now` is sent, which changes while the page is open,
+    or without such a block its block `content`."""
     found = _templates().get_template(template)
     blocks = [found.blocks[name] for name in ("now", "content") if is_part and name in found.blocks]
     text = "".join(blocks[0](found.new_context(values))) if blocks else found.render(values)

@@ -51,7 +51,7 @@ class Silence:
             self._rhythms.pop(stream, None)
 
     def find(self, now_s: float) -> list[Silent]:
-        """Returns the silent streams, the one with the latest silence first. Forgets those that are silent for long."""
+        """Returns the silent streams, the latest silence first. Forgets the streams that were silent for too long."""
         found, forgotten = [], []
         for stream, rhythm in self._rhythms.items():
             silent_s = now_s - rhythm.last_s

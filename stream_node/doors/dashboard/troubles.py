@@ -15,14 +15,14 @@ from stream_node.node.identity.endings import Ending
 from stream_node.node.parts import NodeParts
 
 ENDS_S, ENDS_BAD_S = 14 * 86_400.0, 86_400.0
-"""A certificate or a token is a warning this long before its end, and bad this long before its end. If a fifth, and a
-twentieth, of its lifetime are shorter, these count."""
+"""A certificate or a token is a warning this long before its end, and bad this long before its end; or in the last
+fifth, and in the last twentieth, of its lifetime if that is shorter."""
 SLOW_COMMIT_MS = 1_000.0
 """A disk is slow if the commits take this long. An ordinary commit takes less than ten milliseconds."""
 RETENTION_LAG_S = 60.0
 OWNER_WAIT_S = 5.0
 """A shard without an owner, and a message that waits for one, are in trouble after this time.
-That is the time after which the others take the shards of a dead member."""
+That is the time after which the other members take the shards of a dead member."""
 
 
 def of_database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
@@ -113,7 +113,7 @@ def of_disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
 
 def of_endings(endings: list[Ending], now_s: float) -> Iterator[Trouble]:
     for each in endings:
-        # A token of one hour is no warning for all of that hour. Whoever needed an old token has missed it long ago.
+        # A token of one hour is no warning during its whole hour. Whoever needed a token that ended a day ago knows it.
         left_s, lasts_s = each.ends_s - now_s, each.ends_s - each.began_s
         if left_s > min(ENDS_S, lasts_s / 5) or (each.kind == "token" and left_s < -ENDS_BAD_S):
             continue

@@ -126,7 +126,7 @@ class Endpoint(NamedTuple):
 
 
 class HttpApp:
-    """An application of ASGI. answered: by status. bodies: counts the bytes of bodies that requests hold."""
+    """An application of ASGI. answered: counts the answers by status. bodies: counts the bytes of held bodies."""
 
     def __init__(
         self, parts: NodeParts, clients: InsideClients, endpoints: Sequence[Endpoint], nursery: trio.Nursery

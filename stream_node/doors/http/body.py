@@ -21,11 +21,11 @@ DISCARD_BYTES_MAX = 1024 * 1024
 """If an endpoint does not read the body, at most this many of its bytes are read before the answer is sent.
 A peer that is still sending when the connection is closed may lose the answer."""
 DISCARD_S_MAX = 1.0
-"""The longest time for reading such bytes."""
+"""The longest time for reading the rest of a body before the answer is sent."""
 WHOLE_PARTS = 10
-"""A whole body must come within this many times the longest time until its next part."""
+"""A whole body must come within this many times the longest time for one part of it (`part_s`)."""
 LARGEST_BODIES_PARTY_MAX = 4
-"""The node holds at most this many of the largest bodies for one party: an identity, or a host without one."""
+"""The node holds at most this many of the largest bodies for one party: an identity, or a host without identity."""
 GZIP = ("gzip", "x-gzip")
 """The names of the one coding of bodies that is decoded (RFC 9110, section 8.4.1.3)."""
 GZIP_BITS = 31
@@ -129,7 +129,7 @@ class RequestBody:
         if self.size_bytes > self._bytes_max:
             raise self.too_large()
         part = event.get("body", b"")
-        # A request that holds nothing yet makes nobody wait while it waits.
+        # Only a request that holds no bytes yet waits here, so nobody waits for bytes of a waiting request.
         if part and not self._memory.body_bytes:
             await self._memory.wait_room()
         if self._decoder is None:

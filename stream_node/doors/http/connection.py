@@ -120,8 +120,8 @@ class HttpConnection:
         note_received: Callable[[], None],
         note_waits: Callable[[], None],
     ) -> None:
-        """is_for_health: it ends after one answer, which is about the health of a full node. note_received, note_waits:
-        called when a whole request was received, and when its answer was sent."""
+        """is_for_health: whether it ends after one answer, which is about the health of a full node. note_received,
+        note_waits: called when a whole request was received, and when its answer was sent."""
         self._app = app
         self.stream = stream
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=parts.config.http_header_bytes_max)
@@ -249,7 +249,7 @@ class HttpConnection:
 
     async def _send(self, message: Message) -> None:
         """The function `send` of ASGI. Raises ClientDisconnect if the peer cannot get the answer."""
-        # In the state ERROR, a part of other bytes may have left.
+        # In the state ERROR, a part of other bytes may have been sent.
         if self._is_over or self._h11.our_state is h11.ERROR:
             raise ClientDisconnect
         try:
@@ -277,7 +277,7 @@ class HttpConnection:
             head, self._head = self._head, b""
             await self.stream.send_all(b"".join((head, *filter(None, map(self._h11.send, events)))))
         except BaseException:
-            # Also after a cancellation, a part of the bytes may have left, and no other bytes may follow.
+            # Also after a cancellation, a part of the bytes may have been sent, and no other bytes may follow.
             self._h11.send_failed()
             raise
 
@@ -304,7 +304,7 @@ class HttpConnection:
         self._scope.cancel()
 
     def _close_stream(self) -> None:
-        # To a peer of HTTP/1.0, the end of the connection is the end of the answer, so a part of one ends by a reset.
+        # For a peer of HTTP/1.0, the end of the connection ends the answer. So an incomplete answer ends by a reset.
         if self._h11.our_state in (h11.SEND_BODY, h11.ERROR) and self._h11.their_http_version != b"1.1":
             self.stream.reset()
         else:

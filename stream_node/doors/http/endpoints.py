@@ -31,7 +31,7 @@ async def readyz(call: HttpCall) -> Response:
 
 async def _reasons_against(parts: NodeParts, *, writes: bool) -> list[str]:
     """Returns the reasons why the node takes no work at present.
-    writes: whether it must store pushes. A node that cannot still serves reads, and deletions that make room."""
+    writes: whether the node must store pushes. Without that, it still serves reads, and deletions that make room."""
     reasons = []
     if parts.condition.is_draining:
         reasons.append("the node is stopping; send requests to it after its next start")
@@ -45,7 +45,7 @@ async def _reasons_against(parts: NodeParts, *, writes: bool) -> list[str]:
         if least > parts.config.free_disk_bytes_min:
             kept += " and the ballast, which was given up for deletes and saves"
         reasons.append(f"the disk has {free} free bytes, and pushes need {least} ({kept}); make room")
-    # A write is tried, since perhaps nobody has pushed of late. The database of a server that is down takes its time.
+    # A write is tried, since perhaps nobody has pushed of late. It can take long if the database server is down.
     if not reasons:
         failure = await parts.services.trials.settle()
         if failure is not None:

@@ -26,7 +26,7 @@ def check_headers(request: HTTPConnection, config: Config) -> None:
     target = len(request.scope["raw_path"]) + len(request.scope["query_string"])
     if target + sum(len(name) + len(text) + 4 for name, text in request.headers.raw) > config.http_header_bytes_max:
         raise problem_of_status(431, "")
-    # A proxy in front of the node may take the other header, and see other requests in the same bytes (smuggling).
+    # A proxy in front of the node may obey another header, and see other requests in the same bytes (smuggling).
     coding = request.headers.get("transfer-encoding")
     if coding is not None and ("content-length" in request.headers or request.scope["http_version"] == "1.0"):
         detail = "a request has a length or a transfer encoding, and with HTTP/1.0 a length; send one of them"

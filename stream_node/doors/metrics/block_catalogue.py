@@ -30,7 +30,7 @@ _reference_node = _part(lambda blocks: None if blocks.grpc is None else blocks.n
 
 
 def _of_backfill(field: str, name: str, kind: str, text: str) -> Metric:
-    """Returns a metric of backfill. The name of a counter is not what Prometheus expects of one, so it has no type."""
+    """Returns a metric of backfill. A counter has no type: its name is not one that Prometheus expects of a counter."""
 
     def read(backfill: BackfillStatistics) -> Values:
         found = getattr(backfill if hasattr(backfill, field) else backfill.counters, field)

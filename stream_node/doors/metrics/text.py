@@ -40,7 +40,7 @@ class SnapshotCollector(Collector):
 
 def family_of(metric: Metric, values: Values) -> Family:
     if isinstance(values, Histogram):
-        # The counts may grow while they are read, and the text must fit together.
+        # The counts may grow while they are read, and the lines of one histogram must agree.
         counts = list(values.counts)
         bounds = [*(str(float(bound)) for bound in values.bounds), "+Inf"]
         buckets = list(zip(bounds, map(float, accumulate(counts)), strict=True))

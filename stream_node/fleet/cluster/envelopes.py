@@ -37,7 +37,7 @@ class Envelopes:
 
     def read_origin(self, message: Message) -> Origin:
         """Returns the origin of a message that a member has sent for its client. Raises ProtocolError.
-        It has the identity that the client has proved there."""
+        The origin has the identity that the client has proved to that member."""
         key = message.origin, message.onward_route[1].value
         origin = self._origins.get(key)
         if origin is None:

@@ -41,7 +41,7 @@ class Held:
                 yield from run
 
     def drop(self, senders: Container[Address]) -> None:
-        """Drops the messages of senders whose connections, with these addresses, are closed."""
+        """Drops the messages of senders whose connections were at these addresses and are closed."""
         for mailbox in (self.passed_on, self.own):
             _keep(mailbox, lambda message: not message.return_route or message.return_route[0] not in senders)
 

@@ -32,8 +32,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Link:
-    """One connection to one process of another member, from the call to its end.
-    is_up: messages can be sent. was_up: they once could. unanswered: messages to the member that have no answer yet."""
+    """One connection to one process of another member, from the call to its end. is_up: whether messages can be sent.
+    was_up: whether they could ever be sent. unanswered: messages to the member that have no answer yet."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Link:
         is_there: Callable[[Address], bool],
     ) -> None:
         """on_up, on_ended: called once, when messages can be sent and when the connection has ended. passed_on: the
-        routes to which answers are due; answers remove theirs. opens_session: the addresses at which a message opens a
-        session. is_there: whether a connection is still there."""
+        routes to which answers are due; each answer removes its route. opens_session: the addresses at which a message
+        opens a session. is_there: whether a connection is still there."""
         self.member = member
         self.is_up = self.was_up = False
         self.connection: Address | None = None
@@ -104,7 +104,7 @@ class Link:
             for message in messages[:1]:
                 self._prove(message)
             messages = messages[1:] if self.is_up else ()
-        # Answers settle requests: of this member's clients, and requests that it has passed on for another member.
+        # Answers settle the requests of this member's clients, and those that it has passed on for another member.
         self.unanswered.answered(messages)
         if self._passed_on:
             self._passed_on.difference_update(message.onward_route for message in messages)

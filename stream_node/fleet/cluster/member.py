@@ -26,7 +26,7 @@ from stream_storage.runner import Runner
 BEAT_S = 1.0
 READ_S_MIN = 0.02
 QUIET_S = 0.5
-"""A member that leaves goes when it has sent no message to other members for this long."""
+"""A member that leaves ends when it has sent no message to other members for this long."""
 RETRY_S = 0.5
 
 logger = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 class ShardServices(Protocol):
     def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
-        """Reads the streams of these shards and starts their workers. Calls `on_done` at once then, before a message
+        """Reads the streams of these shards and starts their workers. Then calls `on_done` at once, before any message
         comes."""
         ...
 
@@ -104,7 +104,7 @@ class ClusterMember:
         await self._open(mine)
         task_status.started()
         while not self._left.is_set():
-            # Calls that ask for a read from now on get the next one: this one may begin too early for them.
+            # Whoever asks for a read from now on gets the next read: this one may begin too early.
             asked, self._on_read = self._on_read, []
             # One transaction writes the beat and reads the tables. A failed one is tried again at the next beat.
             try:
@@ -117,7 +117,7 @@ class ClusterMember:
             else:
                 self._note(operation.view)
                 await self._follow(self._machine.plan(operation.view))
-            # The tables were read, or could not be: those who asked must not wait longer.
+            # The tables were read, or could not be: those who asked for a read must not wait longer.
             for on_read in asked:
                 on_read()
             # The next beat comes early if somebody asks, but not before READ_S_MIN.
@@ -152,7 +152,7 @@ class ClusterMember:
         self._wake.set()
 
     def read(self, on_read: Callable[[], None], *, soon: bool) -> None:
-        """Calls `on_read` after the tables were read, or could not be. soon: at once, and not with the next beat."""
+        """Calls `on_read` after a read of the tables, or a failed one. soon: whether to read before the next beat."""
         self._on_read.append(on_read)
         if soon:
             self._wake.set()
@@ -296,7 +296,7 @@ class ClusterMember:
             if _is_final(error):
                 raise
             logger.warning("cluster_shards_not_given", shards=len(shards), reason=str(error))
-            # If this member still has them after the next beat, it gives them away or opens them then.
+            # If the table still gives the shards to this member at the next beat, they are given away or opened then.
             return False
         self._given += len(shards)
         logger.info("cluster_shards_given", shards=len(shards), to=owner)
@@ -359,7 +359,7 @@ class FixedMember:
             self.router.update(self._view)
             with trio.move_on_after(LOOK_S):
                 await self._wake.wait()
-                # A connection has ended. The next update settles that.
+                # A connection has ended. The next update settles its requests and shards.
             self._wake = trio.Event()
 
     def refresh(self) -> None:

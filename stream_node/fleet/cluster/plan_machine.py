@@ -68,7 +68,7 @@ class PlanMachine:
     def plan(self, view: ClusterView) -> MemberPlan:
         """Decides what to do. The view is the one that was noted last."""
         living = [name for name in view.members if self.lives(view, name)]
-        # If all members that live give their shards away, they serve them all the same.
+        # If all members that live are to give their shards away, they keep the shards.
         members = [name for name in living if not view.members[name].leaves] or living
         plan = MemberPlan([], {}, {})
         for number, shard in enumerate(view.shards):

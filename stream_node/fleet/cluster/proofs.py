@@ -23,7 +23,7 @@ def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> b
 
 
 class Proofs:
-    """The connections that other members have made to this node, and those that are about to prove that.
+    """The connections that members have proved to have made, and those whose proof is expected.
     Invariant: no connection is both expected to prove itself and proved."""
 
     def __init__(self, token: str, new_nonce: Callable[[], bytes], is_open: Callable[[Address], bool]) -> None:

@@ -90,7 +90,7 @@ class Nothing(msgspec.Struct, frozen=True):
 
 # type Mark struct { id: u64, shard: uint }
 class Mark(msgspec.Struct, frozen=True):
-    """A message that the owner of a shard sends back. When it is back, all messages before it have arrived there."""
+    """A message that the owner of a shard sends back. Then all messages before it have arrived at the owner."""
 
     id: bare.U64
     shard: bare.UInt

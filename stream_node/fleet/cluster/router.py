@@ -108,9 +108,9 @@ class Router:
         self._view = ClusterView({}, (Shard(UNOWNED, 0),) * SHARDS)
         self._served: dict[int, float] = {}
         self._held: dict[int, Held] = {}
-        # By shard, the link over which messages went last, until it is known that none is under way there.
+        # By shard, the link over which messages went last, until it is known that none of them is under way.
         self._ways: dict[int, Link] = {}
-        # The shards whose messages wait until that is known, and since when they do.
+        # The shards whose messages wait until their link has no earlier message under way, and since when they wait.
         self._unclear: dict[int, float] = {}
         self._awaiting_view: set[int] = set()
         self._links: dict[str, Link] = {}
@@ -311,7 +311,7 @@ class Router:
             self._node.count_drop("cluster_moves")
             self._hang_up(message.return_route[:1])
             return None
-        # The other member takes this one for the owner. One of the two does not know the latest, so this one reads it.
+        # The other member takes this one for the owner. One of them has old tables, so this one reads the tables again.
         if envelope.shard not in self._awaiting_view:
             self._awaiting_view.add(envelope.shard)
             self._refresh()

@@ -12,9 +12,9 @@ from stream_node.fleet.cluster.view import ClusterView, Shard, StoredMember
 
 
 class PeerStatistics(msgspec.Struct, frozen=True):
-    """One member of the cluster, as a member sees it; also that member itself. leaves: it gives its shards away.
-    is_fenced: another member has taken its shards because it was silent, so that it can write nothing more. silent_s:
-    for how long it has not written that it lives. shards: how many it owns."""
+    """One member of the cluster, as a member sees it; also that member itself. leaves: whether it gives its shards
+    away. is_fenced: whether another member has taken its shards because it was silent: then it can write nothing more.
+    silent_s: for how long it has not written that it lives. shards: how many it owns."""
 
     name: str
     address: str

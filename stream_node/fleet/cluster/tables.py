@@ -108,7 +108,7 @@ def read_view(session: Session) -> ClusterView:
 
 
 class ClusterOperation(Do[T]):
-    """Calls one of the functions below, which changes the tables. view: the content of the tables after it."""
+    """Calls a function below that changes the tables. view: the content of the tables after the change."""
 
     __slots__ = ("view",)
     view: ClusterView
@@ -140,8 +140,8 @@ def move_shards(session: Session, owner: str, moves: Sequence[tuple[int, str]], 
     for token in filter(None, fences.values()):
         session.disconnect(token)
     fenced: list[str] = []
-    # The row of the member shows whether the process that did not beat is still the member. Its successor keeps the
-    # shards.
+    # The row of the member shows whether the silent process is still the member. If another process has its place, that
+    # process keeps the shards.
     gone = {name for name, token in fences.items() if _is_fenced(session, name, token, fenced)}
     rows = [
         {"of_shard": shard, "of_owner": before, "owner": owner}
@@ -158,7 +158,7 @@ def _is_fenced(session: Session, name: str, token: str, fenced: list[str]) -> bo
         fenced.append(name)
         return True
     row = session.execute(_TOKEN, {"of_name": name}).fetchone()
-    # Another member has fenced it before.
+    # Another member has fenced this member before.
     return row is None or row[0] == ""
 
 

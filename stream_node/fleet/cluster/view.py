@@ -17,7 +17,7 @@ UNOWNED = ""
 class StoredMember(msgspec.Struct, frozen=True):
     """A member of the cluster, as the database has it.
     address: the `host:port` at which the other members reach it. token: a random text that stands for its process;
-    empty if the member was fenced. beats: how often it has written that it lives. leaves: it gives its shards away."""
+    empty if it was fenced. beats: how often it has written that it lives. leaves: whether it gives its shards away."""
 
     name: str
     address: str

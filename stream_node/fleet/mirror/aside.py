@@ -23,7 +23,7 @@ logger = structlog.get_logger(__name__)
 
 
 def aside_name(name: str, new_id: str) -> str:
-    """Returns the name of the stream for the messages of the stream `name` that have no place in it any more."""
+    """Returns a name for the stream that gets the messages which the stream `name` cannot keep."""
     ending = ASIDE + new_id[:ID_DIGITS]
     begin = name.encode()[: NAME_BYTES_MAX - len(ending)].decode(errors="ignore")
     return begin + ending
@@ -48,12 +48,12 @@ async def set_aside(
         if copied.done:
             break
         if not copied.fits:
-            # The source parts at another index than before the kill. The copies stay in the stream that they are in.
+            # The source parts at another index than before the kill. The old copies stay in their stream.
             logger.warning("messages_set_aside_anew", stream=name, partition=partition, from_index=index, besides=to)
             directory.reopen_stream(StoredStream(copied.record, 0, None))
             to = ""
     count = copied.record.next_index - copied.record.first_index
-    # 3. Cut. Only the last step says that all messages are moved.
+    # 3. Cut. Only the last step of the cut stores that all messages are moved.
     await cut(stream, index, source_history, count)
     # 4. Serve the other stream. A worker that runs already has not seen the copies.
     directory.reopen_stream(StoredStream(copied.record, 0, None))

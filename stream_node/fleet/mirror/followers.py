@@ -28,14 +28,14 @@ from stream_storage.contract import Session
 from stream_storage.errors import StorageError
 
 REFRESH_S = 3600
-"""The shortest time between two writes of when a mirror last asked."""
+"""The row of a mirror, with the time at which it last asked, is written at most once in this time."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Followers:
     """The mirrors of the streams of a node: at most FOLLOWERS_MAX for each partition.
-    role_changed: called with a stream that became a mirror, or still has to fence."""
+    role_changed: called with a stream that became a mirror, or still has to fence its former source."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Followers:
 
     def begin_asking(self, identity: Identity, fences: MirrorRow | None, nursery: trio.Nursery) -> None:
         """Makes a partition refuse pushes until its mirrors were asked whether one of them has taken its place.
-        fences: its row in the table of mirrors if it has to fence its former source, which is asked too: it can have
-        taken the place of this stream in turn."""
+        fences: its row in the table of mirrors if it has to fence its former source. The former source is asked, too:
+        it can have taken the place of this stream in turn."""
         # Everybody who may be the primary now is asked.
         stream = LocalStream(self._directory, identity)
         mirrors = list(self._heard_us.get(identity, ()))
@@ -95,7 +95,7 @@ class Followers:
         if known.get(mirror, recent_us) > recent_us:
             return
         if mirror not in known and len(known) >= FOLLOWERS_MAX and min(known.values()) > recent_us:
-            # All others have asked lately. Another one and they would drive out each other with each request.
+            # All stored mirrors have asked lately. With one more, each would drive out another one with each request.
             return
         gate = self._directory.node.gate
         if refusal_of_name(mirror.stream_name) or refusal_of_source(mirror.address):
@@ -150,7 +150,7 @@ class Followers:
             logger.warning("mirror_not_written_down", stream=identity[0], reason=str(error))
             return
         written = {AskingMirror(each.address, each.stream_name) for each in rows}
-        # Mirrors that have asked since are being stored themselves.
+        # Mirrors that have asked after this one are being stored by tasks of their own.
         known = self._heard_us.get(identity, {})
         for mirror, heard_us in list(known.items()):
             if mirror not in written and heard_us < row.heard_us:

@@ -108,7 +108,7 @@ class MessageCopier:
         try:
             there = await self._mirror.change_source(remote)
         except SourceRefused:
-            # A mirror can follow without the right to ask for this. It asks again after its next connect.
+            # A mirror can follow without the right to ask for the role. It asks again after its next connect.
             self._circle_look_s = math.inf
             return
         is_circle = (there.source, there.stream_name) == (self._self.address, self._self.stream_name)
@@ -149,7 +149,7 @@ class MessageCopier:
         return page
 
     async def _entry_id(self, page: MirrorAnswer | None) -> int:
-        """Returns the newest entry in the history of the mirror as it is after this page; 0 without messages."""
+        """Returns the id of the newest entry in the history of the mirror after this page; 0 without messages."""
         bounds = self._stream.get_worker().bounds
         if page is not None and page.records:
             end = bounds.next_index + len(page.records)
@@ -216,7 +216,7 @@ class MessageCopier:
         if created_us != before_us:
 
             def take(session: Session, change: AnyChange) -> None:
-                # The positions of its consumers belong to the new time, too.
+                # The positions of its consumers belong to the new creation time, too.
                 stored.set_created(session, change.stream_id, created_us)
                 move_positions(session, name, partition, before_us, created_us)
 
@@ -250,12 +250,12 @@ class MessageCopier:
     def _parting(self, history: History, page: MirrorAnswer) -> int:
         """Returns the first index where the mirror can have another message than its source."""
         parting = find_parting(history, page.history)
-        # A source that is a mirror itself may be behind. Another one that has less has lost something.
+        # A source that is a mirror itself may be behind. A primary that is behind has lost messages.
         end = page.next_index if not page.is_mirror else self._stream.next_index
         return end if parting is None else min(parting, end)
 
     async def _skip(self, index: int) -> None:
-        """Deletes all messages of the mirror and continues at this index: the source has deleted those between."""
+        """Deletes the mirror's messages and continues at this index: the source has deleted the messages before it."""
         stream = self._stream
         while stream.first_index < stream.next_index:
             stream.get_worker().admin.follow(stream.next_index)

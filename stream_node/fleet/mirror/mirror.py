@@ -64,7 +64,7 @@ class LocalStream:
     async def change(
         self, work: Callable[[Session, AnyChange], T], look: Callable[[], None] = lambda: None
     ) -> StreamChange[T]:
-        """Makes one change, and returns its operation. Raises StorageError, MirrorError; then it may have been made.
+        """Makes one change, and returns its operation. Raises StorageError, MirrorError: the change may have been made.
         work: makes the change. look: called right before the change begins."""
         made: list[StreamChange[T]] = []
         ended = trio.Event()
@@ -138,9 +138,9 @@ Identity = tuple[str, int]
 class Mirror:
     """The data of the tasks of one mirror. condition, reason: see `stream_node.fleet.mirror.protocol.MirrorState`.
 
-    row: as it was when the present task began, with the source, which stays the same until the next task.
+    row: the row when the present task began; its source stays the same until the next task.
     source_next_index: the end of the source in its last answer. heard_us: when the mirror requested that answer, in
-    microseconds since 1970; 0 if there was none. What the source had confirmed by then is before that end.
+    microseconds since 1970; 0 if there was none. Everything that the source had confirmed by then is before that end.
     promotion_reason: why a promotion that is under way does not go on; empty if it does.
     """
 
@@ -159,7 +159,7 @@ class Mirror:
         self._level_s = trio.current_time()
 
     def has_role(self, roles: Collection[StreamRole]) -> bool:
-        """Whether the stream has one of these roles now. A stream that is being made again or deleted has none."""
+        """Whether the stream has one of these roles now. A stream that is being made again or deleted has no role."""
         try:
             row = self.stream.row
         except MirrorError:
@@ -172,12 +172,12 @@ class Mirror:
     async def change_source(
         self, remote: RemoteNode, change: BeMirror | BePrimary | None = None, *, force: bool = False
     ) -> RoleResponse:
-        """Asks the source to change its role; None: to report it. Raises MirrorError."""
+        """Asks the source to change its role; without `change`, only to report its role. Raises MirrorError."""
         return await change_role(remote, self.row.source_name, self.stream.identity[1], change, force=force)
 
     def note_heard(self, source_next_index: int, asked_us: int) -> None:
-        """Notes an answer of the source, with its end.
-        asked_us: when the request was sent, in microseconds since 1970. Everything confirmed before that is known."""
+        """Notes an answer of the source, with its end. asked_us: when the request was sent, in microseconds since 1970.
+        The mirror knows of everything that the source had confirmed by then."""
         self.source_next_index, self.heard_us = source_next_index, asked_us
 
     def note_stored(self) -> None:

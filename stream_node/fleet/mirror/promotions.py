@@ -31,11 +31,11 @@ logger = structlog.get_logger(__name__)
 class Begun(msgspec.Struct):
     """A planned promotion that was begun.
 
-    before: the mirrors as they were before it. ids: of the requests that wait for it. is_resumed: an earlier run of the
-    node has begun it. is_noted: all partitions are stored as being promoted. takes: it cannot be undone any more, since
-    a partition of this node may be a primary. is_known: its result can be reported. failure: why it failed; the
-    source gets its role back then, which can take longer than until `is_known`. has_ended: nothing of it is left to be
-    done.
+    before: the mirrors as they were before it. ids: of the requests that wait for it. is_resumed: whether an earlier
+    run of the node has begun it. is_noted: whether all partitions are stored as being promoted. takes: whether a
+    partition of this node may be a primary, so that it cannot be undone. is_known: whether its result can be reported.
+    failure: why it failed; then the source gets its role back, which may end after `is_known`. has_ended: whether
+    nothing is left to be done.
     """
 
     before: list[MirrorState]
@@ -74,7 +74,7 @@ class Promotions:
                 if self.mirrors(name):
                     raise MirrorError(f"{name!r} was promoted, and has become a mirror again since")
                 return True, begun.before
-            # Another operator may have begun the same.
+            # Another operator may have begun the same promotion.
             if promotion_id not in begun.ids and len(begun.ids) >= IDS_MAX:
                 raise MirrorError(f"{IDS_MAX} requests wait for the promotion of {name!r} already")
             begun.ids.add(promotion_id)
@@ -104,7 +104,7 @@ class Promotions:
             )
 
     async def force(self, name: str) -> list[MirrorState]:
-        """Promotes a stream without its source. Returns the states before that. Raises MirrorError, StorageError."""
+        """Promotes a stream without its source. Returns its earlier states. Raises MirrorError, StorageError."""
         promotion = self._promotion(name)
         # A planned promotion that is under way waits for the source.
         self._tasks.end(("promotion", name))
@@ -121,7 +121,7 @@ class Promotions:
         return before
 
     async def remove(self, name: str) -> None:
-        """Makes the partitions that follow primaries, and fences nobody. Raises MirrorError, StorageError."""
+        """Makes primaries of the partitions that follow, and fences nobody. Raises MirrorError, StorageError."""
         if self.mirrors(name):
             promotion = self._promotion(name)
             self._tasks.end(("promotion", name))
@@ -153,7 +153,7 @@ class Promotions:
 
     async def _run(self, name: str, begun: Begun) -> None:
         """Promotes a stream, or gives the role back to its source.
-        One of both is repeated until it is done, because nobody may be left to take pushes otherwise."""
+        One of both is repeated until it is done: otherwise no node might be left that takes pushes."""
         while True:
             reason = ""
             try:

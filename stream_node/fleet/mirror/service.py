@@ -41,8 +41,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Waiting:
-    """A request that is being served. party: for whom it counts. asks: it has changed nothing yet, so it can give
-    way."""
+    """A request that is being served. party: for whom it counts. asks: whether it has changed nothing yet, so that it
+    can give way."""
 
     def __init__(self, party: str) -> None:
         self.party = party

@@ -78,7 +78,7 @@ class StreamCopier:
                 if worker is None:
                     await self._follow(info.partition)
                 elif worker.bounds.is_mirror and worker.admin.retention != info.retention:
-                    # The mirror obeys it when it becomes a primary.
+                    # The mirror obeys this retention when it becomes a primary.
                     await completed(partial(worker.admin.set_retention, info.retention))
             await self.copy_positions(remote)
 

@@ -180,7 +180,7 @@ class MirrorTasks:
     def _copy_stream(self, name: str, row: MirrorRow) -> None:
         copier = self.copiers.get(name)
         if copier is not None and copier.is_of(row):
-            # The copier asks this source already.
+            # The copier of the stream asks this source already.
             return
         self.end(("copier", name))
         copier = self.copiers[name] = StreamCopier(
@@ -284,7 +284,7 @@ async def _fence(mirror: Mirror, remote: RemoteNode, own_address: Callable[[], s
         if not ends or now.next_index <= ends[0]:
             return
     elif now.entry_id not in {entry.entry_id for entry in history}:
-        # Both have gone on since: an operator decides which one is right.
+        # Both streams have gone on since: an operator decides which one is right.
         raise Parted(
             f"{row.source_name!r} at {row.source} was promoted or restored since; "
             "make one of both a mirror by `mirror add --force`"
@@ -307,7 +307,7 @@ class Passing(Worker):
     def __init__(self, node: Node, find_source: Callable[[Identity], MirrorRow | None]) -> None:
         self._node = node
         self._find_source = find_source
-        # By the `host:port` of a source: whose pushes went there, and the connection through which it answers.
+        # By the `host:port` of a source: the senders of the pushes that went there, and the connection of its answers.
         self._senders: dict[str, OpenRequests] = {}
         self._ways: dict[str, Origin] = {}
 

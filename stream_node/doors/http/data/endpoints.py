@@ -64,9 +64,9 @@ class ProblemDetails(msgspec.Struct, frozen=True):
 
 
 class HttpOperation(NamedTuple):
-    """One endpoint, as the document describes it. answer, body: their types, if they are JSON.
-    other_answers, other_bodies: further media types. statuses: those of success. description: more about its
-    requests."""
+    """One endpoint, as the document describes it. answer, body: the types of the answer and of the body, if they are
+    JSON. other_answers, other_bodies: further media types. statuses: the statuses of success. description: more about
+    its requests."""
 
     endpoint: Endpoint
     summary: str

@@ -58,7 +58,7 @@ async def follow(
 
 
 class _Follow(StreamingResponse):
-    """An answer of events. Its end closes the events, also if the peer does not take one."""
+    """An answer of events. Its end closes the generator of the events, even if that was never read."""
 
     def __init__(self, events: AsyncGenerator[bytes], headers: dict[str, str]) -> None:
         super().__init__(events, headers=headers, media_type=EVENTS)
@@ -71,7 +71,7 @@ class _Follow(StreamingResponse):
 
 async def _events(call: HttpCall, followed: StreamInfo, found: PageMessages, form: Form) -> AsyncGenerator[bytes]:
     """followed: the partition, as it was when the request came. found: its first page."""
-    # An event without data only sets the id: a peer that connects again before the first message goes on there.
+    # An event without data only sets the id: a peer that connects again before the first message goes on at this id.
     at = found.messages[0].index if found.messages else found.resume_index
     yield b"retry: 1000\nid: %d-%d\n\n" % (at, followed.created_us)
     sent_s = trio.current_time()

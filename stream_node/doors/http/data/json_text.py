@@ -17,7 +17,7 @@ def find_json_fault(data: bytes) -> str | None:
     """Returns the reason why bytes are not one value of JSON in UTF-8; None if they are."""
     try:
         _DECODER.decode(data)
-        # The decoder passes over the text within strings.
+        # The decoder does not check the text within strings.
         _check_text(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return str(error)

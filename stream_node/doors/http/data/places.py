@@ -29,7 +29,7 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
 
 async def known_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
     """Returns what `find_partitions` returns, but perhaps older bounds: a list is remembered until any partition is
-    added or removed. A caller without the right gets what the node lists for it."""
+    added or removed. For a caller without the right, the node itself is asked."""
     if call.parts.remote_streams is not None or not call.may(Demand(right, name)):
         return await find_partitions(client, name)
     known = call.known.of(call.parts.services.partition_changes)
@@ -54,7 +54,7 @@ async def get_partitions(call: HttpCall, client: StreamClient, name: str, right:
     """Returns all partitions of a stream. Raises Problem if there is none, or for lack of the right to know it."""
     found = await known_partitions(call, client, name, right)
     if not found:
-        # The node lists only streams on which the caller has a right, so a missing right comes first.
+        # The node lists only streams on which the caller has a right, so a missing right is reported first.
         call.check(Demand(right, name))
         await client.get_stream(name)
         raise StreamNotFound(f"there is no stream {name!r}")

@@ -155,7 +155,7 @@ def _headers(found: PageMessages, name: str, partition: int) -> dict[str, str]:
 
 
 def _accepted(request: Request, kinds: tuple[str, ...]) -> str:
-    """Returns the type of answer that the header Accept prefers, the first one without it. Raises Problem for none."""
+    """Returns the type that the header Accept prefers; without it, the first type. Raises Problem if none fits."""
     ranges: list[tuple[float, str]] = []
     for part in ",".join(request.headers.getlist("accept")).split(","):
         kind, *parameters = (each.strip().lower() for each in part.split(";"))

@@ -140,7 +140,7 @@ def _answer(name: str, partition: int, results: list[Stored], duplicates: int) -
     if count > 1:
         stored = sum(each.messages for each in results if each.error is None)
         problem.members |= {"stored": stored, "messages": [shown for each in results for shown in _shown(each)]}
-        # A client that repeats the request would store again what is stored, also if the first error is in no doubt.
+        # A stored part puts the whole request in doubt: a client that repeats the request would store this part again.
         problem.members["in_doubt"] = any(each.error is None or each.error.in_doubt for each in results)
         problem.detail = f"{stored} of {count} messages are stored; the first that is not: {failed}"
     raise problem

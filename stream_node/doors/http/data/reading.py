@@ -36,7 +36,7 @@ Encoding: TypeAlias = Literal["json", "text", "base64"]
 Form: TypeAlias = Literal["auto", "text", "base64"]
 """How the data of a message is shown. auto: as JSON if it is JSON, as text if it is text, else as base64."""
 NODE_WAIT_S_MAX = 2.0
-"""The longest time for which the node is asked to wait at once, so that a node can stop."""
+"""The longest wait for which one request asks the node. Longer waits are several requests, so that a node can stop."""
 _MONTH, _DAY = "(0[1-9]|1[0-2])", "(0[1-9]|[12][0-9]|3[01])"
 _CLOCK, _SECONDS = "([01][0-9]|2[0-3]):[0-5][0-9]", "(:[0-5][0-9](\\.[0-9]{1,9})?)?"
 FROM = (
