@@ -81,6 +81,8 @@ class ParquetFolderLog(log.TableLog):
             raise TableRefused(
                 f"{self.folder} has no {IDENTITY}: it is no export, or `stream-node export migrate` it"
             ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise TableDamaged(f"{self.folder / IDENTITY} is damaged: {error}") from error
 
     def column_names(self) -> Sequence[str]:
         import pyarrow.parquet as pq

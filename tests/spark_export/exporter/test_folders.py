@@ -30,7 +30,7 @@ from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
-from spark_export.tables.errors import ExportError, TableRefused
+from spark_export.tables.errors import ExportError, TableDamaged, TableRefused
 from spark_export.tables.model import NO_NAME, Commit, hive_folder
 from spark_export.tables.parquet_folder import ParquetFolderLog
 from stream_node.node.process import NodeProcess
@@ -51,6 +51,16 @@ NAMES = [
     NO_NAME,
     "x" * 248,
 ]
+
+
+def test_a_damaged_id_of_a_table_is_told(tmp_path: Path) -> None:
+    """Goal: the user reads which file is damaged. Method: files that are no JSON, or not that of a table."""
+    log = ParquetFolderLog(parse_place(tmp_path), {})
+    log.create(ROWS)
+    for text in ("{", "{}", "[]", "null"):
+        (tmp_path / "_export.json").write_text(text)
+        with pytest.raises(TableDamaged, match=r"_export\.json is damaged"):
+            log.table_id()
 
 
 @pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
