@@ -48,7 +48,7 @@ def enum_type(cls: type[enum.IntEnum]) -> model.EnumType:
 
 
 def check_map_key(key: BareType) -> None:
-    """Raises TypeError unless a map can have this key: an enum or a primitive but f32, f64, void (section 2)."""
+    """Raises TypeError unless a map can have this key: an enum, or a primitive except f32, f64, void (section 2)."""
     if not isinstance(
         key, model.VarintType | model.FixedIntType | model.BoolType | model.StrType | model.DataType | model.EnumType
     ):

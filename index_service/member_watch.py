@@ -20,7 +20,7 @@ MemberKey: TypeAlias = tuple[str, str, str]
 
 
 class WatchedMember(NamedTuple):
-    """origin: the connection. number: of the last request, which came at `asked_s`."""
+    """origin: the connection of the last request. number: the id of that request. asked_s: when it came."""
 
     origin: Origin
     number: int

@@ -423,7 +423,7 @@ class IndexWorker(Worker):
             raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
         limit, after = max(1, min(request.limit, PAGE_FENCES_MAX)), request.after
         start = ("", -1) if after is None else (after.client_id, after.partition)
-        # If more rows follow, one more than the page holds is read.
+        # One row more than the page holds is read: it shows whether more rows follow.
         work = partial(list_fences, stream_name=request.stream_name, after=start, limit=limit + 1)
         listed = self.context.guard(lambda operation: self._fences_listed(message, request, limit, operation))
         service.storage.submit_read(Do(work, listed))

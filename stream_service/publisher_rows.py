@@ -46,7 +46,7 @@ class PublisherRow(msgspec.Struct, frozen=True):
     """What is known of one publisher of a stream."""
 
     owner: str  # the identity that the publisher id belongs to; empty if no rules were in force
-    sequence: int | None  # its last number; None if only the owner is known, and for the mark
+    sequence: int | None  # the publisher's last number; None if only the owner is known, and for the mark
     index: int  # the index of the message with this number; for the mark, the index before which the rows are exact
 
 

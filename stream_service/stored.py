@@ -57,7 +57,7 @@ class StoredStream(msgspec.Struct, frozen=True):
     record: StreamRecord
     last_time_us: int  # 0 if the stream has no message
     retention: Retention | None  # None: the node's default
-    mirror: MirrorRow | None = None  # what the stream has to do with a source on another node
+    mirror: MirrorRow | None = None  # the row of the stream in the table of mirrors, if any
     followers: tuple[FollowerRow, ...] = ()  # its mirrors; empty if the reader did not want them
 
 

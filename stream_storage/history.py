@@ -34,7 +34,7 @@ class HistoryEntry(msgspec.Struct, frozen=True):
     """One entry of the history of a stream."""
 
     entry_id: int  # a random number from 1 to ENTRY_ID_MAX
-    first_index: int  # the first index that can have another message in a copy without this entry
+    first_index: int  # from this index on, a copy without this entry can have other messages
 
 
 History: TypeAlias = tuple[HistoryEntry, ...]
@@ -88,7 +88,7 @@ def begin_entry(session: Session, stream_id: int, entry_id: int) -> History:
     """Adds an entry from the next index of the stream on, and returns the whole history: from now on the messages of
     this copy can differ from those of all others. Call it inside a transaction. Raises UnknownStreamId."""
     end = session.log.get_stream(stream_id).next_index
-    # A mirror can have entries of its source that hold beyond its own end: it has none of their messages.
+    # A mirror can have entries of its source that begin beyond its own end: it has no messages of these entries.
     known = tuple(entry for entry in list_history(session, stream_id) if entry.first_index <= end)
     if not known and end:
         known = ensure_history(session, stream_id)

@@ -39,7 +39,7 @@ class TaskAnsweringWorker(AnsweringWorker):
         self._tasks = 0
 
     def start_task(self, answer: Callable[[], Awaitable[None]]) -> None:
-        """Begins a task that answers one request. Raises ProtocolError if there are too many."""
+        """Begins a task that answers one request. Raises ProtocolError if too many tasks run."""
         if self._tasks >= TASKS_MAX:
             raise ProtocolError(f"{TASKS_MAX} such requests are being answered; ask again later")
         self._tasks += 1

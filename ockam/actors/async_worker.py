@@ -138,7 +138,7 @@ class TaskCell(Cell):
         handled, worker._handled = worker._handled, None
         self.take_back()
         self.mailbox.handled()
-        # The task has ended by an order, or by its own wish, or it has crashed.
+        # The task was told to end, or `run` has returned, or the task has crashed.
         if self._then is not None:
             if failure is not None:
                 logger.error("worker_stop_failed", address=str(self.addresses[0]), exc_info=failure)

@@ -198,7 +198,7 @@ class Cell:
         self._conclude(delay_s, repr(error), error)
 
     def finish(self, reason: str) -> None:
-        """The worker ends by its own wish."""
+        """Ends the worker, which has asked for its end."""
         self._conclude(self._restart_delay_s(None), reason, None)
 
     def fail(self, messages: Sequence[Message], reason: str) -> None:

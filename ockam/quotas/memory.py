@@ -18,7 +18,7 @@ SHARE_BYTES_MIN = 64 * 1024
 
 
 class MemoryStatistics(msgspec.Struct, frozen=True):
-    """The memory for all peers by kind, and what freed memory since the start: connections whose headers were
+    """The memory for all peers by kind, and how memory was freed since the start: connections whose headers were
     forgotten, pulls that were answered early (given_up), and slow consumers that were closed."""
 
     size_bytes: int

@@ -28,7 +28,7 @@ class ConnectionUsage:
 
     def __init__(self, usages: Usages, peer: str, holdings: Holdings, share: Share, *, waits_room: bool = True) -> None:
         """waits_room: whether reading waits while the node holds too many bytes for the identity. With requests of
-        another door, such as HTTP, it must not: they have waited there, and the bytes may be those of their answer."""
+        another door, such as HTTP, it must not: these have waited there, and the bytes may be of their answers."""
         self._usages = usages
         self._waits_room = waits_room
         self._peer = peer

@@ -247,7 +247,7 @@ class PullMachine(Generic[P]):
         return consumer in self._blocked
 
     def unblock(self, consumer: Hashable) -> bool:
-        """Returns whether the consumer has blocked pulls, and has taken so many answers that they are next."""
+        """Returns whether the consumer has blocked pulls, and has taken enough answers for these pulls to be next."""
         if consumer not in self._blocked or self._is_behind(consumer):
             return False
         self._caught_up[consumer] = None
@@ -314,7 +314,7 @@ class PullMachine(Generic[P]):
         return taken
 
     def take_batch(self) -> list[P]:
-        """Removes and returns the pulls that are being read, whose end changes nothing any more."""
+        """Removes and returns the pulls that are being read. The end of the read then changes nothing."""
         batch, self._batch = self._batch, []
         return batch
 

@@ -24,7 +24,7 @@ class StreamBounds:
         self.first_index = first_index  # the index of the earliest stored message
         self.next_index = next_index  # the index that the next message will get
         self.history: History = ()  # empty until somebody has asked for it
-        self.mirror: MirrorRow | None = None  # what the stream has to do with a source on another node
+        self.mirror: MirrorRow | None = None  # the row of the stream in the table of mirrors, if any
         self.hold: str | None = None  # why a primary stores nothing at present; a change of its role ends no hold
         self.created_us = 0  # tells the incarnations of a name apart; in microseconds since 1970
         self._mirror_refusal: str | None = None
@@ -67,7 +67,7 @@ class StreamBounds:
         self.created_us = record.created_us
 
     def set_mirror(self, mirror: MirrorRow | None, name: str) -> None:
-        """Sets what the stream of this name has to do with a source."""
+        """Takes the row of this stream in the table of mirrors. name: the name of the stream."""
         self.mirror = mirror
         self._mirror_refusal = None if mirror is None else mirror.find_refusal(name)
 

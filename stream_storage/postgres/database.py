@@ -154,7 +154,7 @@ def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequen
                 command(connection, deadlines, statement.encode())
             except StorageReadOnly as error:
                 raise RightsMissing([f"CREATE on the schema, for {name}"]) from error
-    # Without this check, the first operation that lacks a right would fail, and again and again.
+    # Without this check, every operation that lacks a right would fail, again and again.
     lacking = ", ".join(f"CASE WHEN NOT has_table_privilege(oid, '{right}') THEN '{right}' END" for right in RIGHTS)
     found = command(connection, deadlines, f"SELECT relname, concat_ws(', ', {lacking}) {own_tables(further)}".encode())
     rows = [[(found.get_value(row, column) or b"").decode() for column in (0, 1)] for row in range(found.ntuples)]

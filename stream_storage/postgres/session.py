@@ -387,7 +387,7 @@ class PostgresSession:
             taken = self._ownership.take(connection)
             prepared = "; ".join((self._ownership.prepared(), *PREPARED))
             command(connection, self._server.deadlines, prepared.encode())
-            # A server whose answer nobody has confirmed is not believed.
+            # The answer of a server does not count if no standby has confirmed it.
             self._check_waited()
             self._ownership.believe(taken)
             self._stored_commits = taken.stored

@@ -24,7 +24,7 @@ from ockam.identity.channel.proof import make_attestation, make_proof, verify_pr
 
 DAY_S = 86_400
 IDENTITY_S = 10 * 365 * DAY_S
-"""How long a new identity is valid, as in the other implementations."""
+"""How long a new identity is valid, as in the other implementations of Ockam."""
 ATTESTATION_S = 5 * 365 * DAY_S
 RENEW_BEFORE_S = 30 * DAY_S
 BACKDATED_S = 300
