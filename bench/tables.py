@@ -153,7 +153,7 @@ def goal_table(goals: Sequence[Goal]) -> FigureTable:
 
 
 def work_tables(report: Report) -> Iterator[FigureTable]:
-    """A table for each kind of work that was measured, known ones first."""
+    """A table for each kind of work that was measured, those in TITLES first."""
     for work in dict.fromkeys([*TITLES, *(sample.work for sample in report.samples)]):
         title = TITLES.get(work, work)
         # Systems that promise less than we do have a table of their own, behind the others.

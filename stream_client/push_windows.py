@@ -100,7 +100,7 @@ class PushWindow:
 
 
 class PartitionChooser:
-    """Chooses the partition of each message: by its key, or one of those `present` after another if it has no key.
+    """Chooses the partition of each message: by its key; without a key, the partitions in `present` take turns.
     `partitions` is the number of partitions of the stream, deleted ones included."""
 
     def __init__(self, partitions: int, present: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 VARIABLE = "STREAM_NODE_COMPILE"
 GROUP = "stream_node"
-"""All compiled code is in one extension module, `stream_node__mypyc`; the others only name its modules."""
+"""All compiled code is in one extension module, `stream_node__mypyc`; the other extension modules only refer to it."""
 COMPILER = ["mypy[mypyc]>=2.4,<3", "setuptools>=70"]
 """The compiler. It also reads the types of the packages that the modules import."""
 

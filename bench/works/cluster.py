@@ -1,4 +1,4 @@
-"""A message that goes through a node of a cluster which owns nothing, beside one that goes to the owner at once.
+"""A message that goes through a node of a cluster which owns nothing, beside one that goes straight to the owner.
 
 Two nodes and their PostgreSQL server share the cores and the disk. One node is drained, so the other one owns all
 streams. Both are asked in turn.

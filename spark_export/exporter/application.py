@@ -184,8 +184,8 @@ class SparkExporter(Exporter):
                     while not self._stopping.is_set() and not query.awaitTermination(STOP_POLL_S):
                         pass
                 return
-            # A Connect server would run `foreachBatch` itself, and this process has the table. A Spark before 4.2 would
-            # make one micro-batch of everything. So each step is a batch query there.
+            # A Connect server would run `foreachBatch` itself, but only this process has the table. A Spark before 4.2
+            # would make one micro-batch of everything. So each step is a batch query there.
             while left and not self._stopping.is_set():
                 part = take_step(left, rows_max, bytes_max)
                 take(session.read.format("stream_node").options(**self._options(part), **_ends(part)).load())

@@ -111,8 +111,8 @@ async def forget(
 def _latest_us(log: TableLog, stream: str) -> int:
     """Returns the latest time of the messages of a stream until now, in microseconds since 1970.
 
-    The clock of the node can be ahead of the clock here, or was so before it was set back. So the times of the rows
-    count, and that of the last exported message, whose row may have been removed. Delta's log has milliseconds.
+    The clock of the node can be ahead of the clock here, or was so before it was set back. So this also looks at the
+    times of the rows and of the last exported message, whose row may have been removed. Delta's log has milliseconds.
     """
     positions = [each for of, each in log.load().positions.items() if of.stream == stream]
     times_us = [time.time_ns() // 1000, *(each.last_us + 999 for each in positions)]

@@ -36,9 +36,9 @@ from spark_export.tables.files import count_only
 MANIFEST = "pipeline.json"
 MANIFEST_FORMAT = 3
 RANGES_MAX = 200
-"""The largest number of ranges in the condition of a commit. More ranges are widened until they are so few."""
+"""The largest number of ranges in the condition of a commit. If there are more, near ranges are joined."""
 SMALL_FILES_MAX = 64
-"""The number of files of a table from which a step merges the small ones."""
+"""The small files of the tables are merged each time after this many steps."""
 KEEP_HOURS = 1
 
 
@@ -217,7 +217,7 @@ class Outputs:
             self._note(name, rows)
 
     def publish(self, manifest: Manifest) -> Manifest:
-        """Publishes the step. Afterwards merges small files, and removes files that were replaced an hour ago."""
+        """Publishes the step. Every SMALL_FILES_MAX steps, merges small files, removes files replaced an hour ago."""
         published = replace(
             manifest, step=manifest.step + 1, versions=dict(self._versions), schemas=dict(self._schemas)
         )

@@ -55,7 +55,7 @@ REFUSED = {
 KEPT = "delta.deletedFileRetentionDuration"
 """The property with which the owner of a table says how long files of earlier versions are kept."""
 KEPT_DEFAULT = "interval 7 days"
-"""What Delta's specification says for a table without the property."""
+"""The value that Delta's specification gives to a table without the property."""
 UNITS_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 7 * 86_400}
 VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(?:(\d{10})\.(\d{10})|[0-9a-f-]{36}))?\.(parquet|json)")

@@ -66,7 +66,7 @@ class TableFile:
 
 @dataclass(frozen=True)
 class OwnersRule:
-    """How long the owner of a table has its old versions kept, by properties of the table.
+    """How long old versions of a table are retained, as its owner has set by properties of the table.
 
     keep_s: for how many seconds at least; infinite if nothing may be removed. versions_min: the number of versions of
         each branch that are kept at any age. said: the properties, with their values; empty without any.
@@ -195,7 +195,7 @@ class TableLog(ABC):
     def find_run(self, plan: model.FilesPlan) -> int | None:
         """Returns the number of the run that was made by this plan, None if the loaded table has no such run.
 
-        The positions do not tell that: another exporter can have planned and committed the same messages.
+        The positions do not show this: another exporter can have planned and committed the same messages.
         """
 
     @abstractmethod

@@ -219,8 +219,8 @@ class ParquetFolderLog(log.TableLog):
     ) -> tuple[int, int]:
         """Makes another generation, in which the chosen files of each stream, era and date are merged.
 
-        record: what is forgotten (a stream, a key or None, and a time), or None. Returns the number of rewritten
-        files and of rows that are gone.
+        record: what is forgotten (a stream, a key or None, and a time), or None. Returns the numbers of rewritten files
+        and of removed rows.
         """
         generation = self._generation()
         folders = self._runs(generation)

@@ -37,7 +37,7 @@ from stream_client.requests import Requests
 from stream_client.share.lease_machine import LeaseClientMachine
 
 MEMBER_ID_BYTES = 4
-"""The size of the random part of a member's name. Two members in one process have different ones."""
+"""The size of the random part of a member's name. It differs for two members in one process."""
 HOST_CHARACTERS_MAX = 64
 NEXT_WAIT_S = 0.05
 """The seconds between an answer and the next request, whose answer waits until there is something to do."""
