@@ -75,7 +75,7 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
 
 
 class CurrentTroubles:
-    """All troubles of one moment. by_kind: all of a kind, the worst first, then those that last longest."""
+    """All troubles of one moment. by_kind: all troubles of a kind, the bad ones first, then those that last longest."""
 
     def __init__(self, found: Iterable[Trouble]) -> None:
         self.by_kind: dict[TroubleKind, list[Trouble]] = {}

@@ -41,9 +41,9 @@ class ToldTrouble(msgspec.Struct, frozen=True):
 
 # type Troubles struct { request_id: uint  worker: str  unknown: str  total: uint  troubles: list<ToldTrouble> }
 class Troubles(msgspec.Struct, frozen=True):
-    """What is wrong, the worst first, as many of each kind as `stream_node.care.trouble.LISTED_MAX`. unknown: why
-    nobody knows it; empty if it is known. total: the number of all troubles. worker: the name of the worker, or of the
-    member of a cluster, that this is about; empty for all workers of a node together, where it is in the titles."""
+    """What is wrong, the worst first, as many of each kind as `stream_node.care.trouble.LISTED_MAX`. unknown: why the
+    troubles are not known; empty if they are. total: the number of all troubles. worker: the worker, or the member of a
+    cluster, whose troubles these are; empty for all workers of a node together, whom the titles name."""
 
     request_id: bare.UInt
     worker: str

@@ -59,8 +59,8 @@ class DemoStep(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The interruption of the consumers by the kill of the store.
-    restart_s: until the store was running again. read_again_s: from then until both consumers had read new messages."""
+    """The interruption of the consumers by the kill of the store. restart_s: the time until the store was running
+    again. read_again_s: the time from then until both consumers had read new messages."""
 
     restart_s: float
     read_again_s: float

@@ -27,7 +27,7 @@ class WorkerPlace(msgspec.Struct, frozen=True):
     addresses: by worker, the `host:port` that it has for the others. public: the descriptors of its sockets at the
     node's address; private: of its own address; supervisor: of a pipe that ends with the supervisor; report: of the
     pipe for `report_listening`; use: of the file in which the workers count together what identities use
-    (`ockam.quotas.shared_use`). secret: by which the workers know each other.
+    (`ockam.quotas.shared_use`). secret: the secret by which the workers know each other.
     """
 
     number: int

@@ -35,8 +35,8 @@ STREAMS_MAX = 1_000
 
 
 class Stored(NamedTuple):
-    """The result of `messages` pushes that follow each other. first_index: of the first message; negative: forgotten,
-    since it was stored long ago. error: why the messages are not stored; then the index means nothing."""
+    """The result of `messages` pushes that follow each other. first_index: the index of the first one; negative if this
+    was forgotten, long after the push. error: why the messages are not stored; then `first_index` means nothing."""
 
     messages: int
     first_index: int

@@ -32,7 +32,7 @@ class StreamRate(msgspec.Struct, frozen=True):
 class ConsumerRate(msgspec.Struct, frozen=True):
     """One consumer of one stream.
     partitions: those in which it has a position. members: those that hold leases of its partitions. lag: the stored
-    messages that it has not read. messages_per_s: the rise of its positions; None if there is one reading only, or it
+    messages that it has not read. messages_per_s: the rise of its positions; None after one reading, or if the consumer
     is new. is_beyond_end: whether one of its positions is beyond the end, such as after the stream was made again."""
 
     client: str

@@ -38,8 +38,8 @@ is silent answers after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 
 class BlockStatus(msgspec.Struct, frozen=True):
-    """The blocks of a block node. first, last: the lowest and highest readable block. missing: blocks between them.
-    next_expected: the block that a publisher should send next. None: there is none, or it is not known."""
+    """The blocks of a block node. first, last: the lowest and highest readable block. missing: how many between are
+    missing. next_expected: the block that a publisher should send next; None: no block, or it is not known."""
 
     chain: str
     first: int | None

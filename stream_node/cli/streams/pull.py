@@ -207,8 +207,8 @@ async def _report_more(source: Stream, resume_index: int, ctx: typer.Context) ->
 
 def _command_again(ctx: typer.Context, **changed: Any) -> str:
     """Returns the present command as a shell line, with some parameters changed.
-    The line has the parameters of the command line; the environment and the contexts give theirs again. changed: the
-    new values by parameter name; None leaves a parameter out."""
+    The line has the parameters of the command line; the environment and the contexts will give the others again.
+    changed: the new values by parameter name; None leaves a parameter out."""
     words = ctx.command_path.split()
     values: dict[str, Any] = {}
     for parameter in ctx.command.params:

@@ -32,7 +32,7 @@ class ConsumerLag(msgspec.Struct, frozen=True, gc=False):
 
 class Beyond(msgspec.Struct, frozen=True, gc=False):
     """A consumer whose position is beyond the end of a partition. Positions of a former stream do not count.
-    partition: the first of `partitions` such partitions. index: the position there. end: the next index there."""
+    partition: the first of `partitions` such partitions. index, end: the position and the next index in `partition`."""
 
     client_id: str
     stream: str

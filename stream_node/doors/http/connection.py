@@ -46,7 +46,7 @@ logger = structlog.get_logger(__name__)
 class HttpStream:
     """The bytes of one connection, encrypted if it uses TLS.
     send_s: the longest time in which the peer may take no part of an answer. traffic: counts the bytes, without TLS.
-    tls: after its handshake; None: not encrypted. certificate: as the peer has proved it."""
+    tls: the TLS after its handshake; None: not encrypted. certificate: the one that the peer has proved."""
 
     def __init__(self, stream: trio.SocketStream, tls: TlsLayer | None, send_s: float) -> None:
         self._stream = stream
@@ -105,7 +105,7 @@ class HttpStream:
 
 class HttpConnection:
     """Serves the requests of one connection, one after the other.
-    identity: as the last request has proved it. closed: counts by reason.
+    identity: the one that the last request has proved. closed: counts the closed connections by reason.
     Invariant: bytes are read only when somebody wants them, so a peer cannot fill memory with what nobody reads."""
 
     def __init__(

@@ -85,7 +85,7 @@ The first entry that fits an error counts, so each class stands before its base 
 def problem_of(error: errors.ClientError, *, is_read: bool = False) -> Problem:
     """Returns the problem that reports an error of the client inside the node.
     Its member `retriable` says whether the same request can succeed later, and `in_doubt` whether the node may have
-    changed something. is_read: the request changes nothing, so there is no doubt."""
+    changed something. is_read: whether the request changes nothing, so that there is no doubt."""
     found = ((status, name) for kind, status, name in _KINDS if isinstance(error, kind))
     status, name = next(found, (500, "internal-error"))
     members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt and not is_read}

@@ -7,9 +7,9 @@ import msgspec
 
 class HttpStatistics(msgspec.Struct, frozen=True):
     """The statistics of HTTP. All fields except `open`, `clients` and `body_bytes` are counted since the start.
-    closed: the connections that the node has closed or refused, by reason. requests: those that were answered, by
-    status. clients: the identities, each with its host, that have a client inside the node. body_bytes: in requests
-    under way."""
+    closed: the connections that the node has closed or refused, by reason. requests: the answered requests, by status.
+    clients: the identities, each with its host, that have a client inside the node. body_bytes: the bytes of bodies
+    that requests hold."""
 
     open: int
     accepted: int

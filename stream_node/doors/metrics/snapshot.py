@@ -151,8 +151,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     histograms, counters, condition: the objects of the running node, which go on counting. streams, consumers: empty if
     the database could not be read. troubles: None if unknown. names_max: how many of one kind have metrics of their
-    own. endings: of certificates and tokens, the next one first. files: the bytes of the SQLite `database` and its
-    `log`. now_s: since 1970.
+    own. endings: the ends of certificates and tokens, the next end first. files: the bytes of the SQLite `database` and
+    its `log`. now_s: since 1970.
     """
 
     statistics: ServerStatistics

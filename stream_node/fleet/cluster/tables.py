@@ -133,9 +133,9 @@ def beat(session: Session, name: str, token: str) -> None:
 
 
 def move_shards(session: Session, owner: str, moves: Sequence[tuple[int, str]], fences: Mapping[str, str]) -> list[str]:
-    """Gives shards a new owner. moves: each shard with its owner before; one that has another owner now keeps it.
-    Owners that do not live are fenced before, so that they can never write again. fences: their tokens, by name.
-    Returns the names of those that this operation has fenced."""
+    """Gives shards a new owner. moves: each shard with its owner before; a shard of another owner is left out.
+    Owners that do not live are fenced first, so that they can never write again. fences: their tokens by owner.
+    Returns the names of the owners that this operation has fenced."""
     # A member that is frozen in the middle of a COPY keeps its locks, for which the next statements would wait.
     for token in filter(None, fences.values()):
         session.disconnect(token)

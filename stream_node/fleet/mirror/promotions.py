@@ -31,11 +31,11 @@ logger = structlog.get_logger(__name__)
 class Begun(msgspec.Struct):
     """A planned promotion that was begun.
 
-    before: the mirrors as they were before it. ids: of the requests that wait for it. is_resumed: whether an earlier
-    run of the node has begun it. is_noted: whether all partitions are stored as being promoted. takes: whether a
-    partition of this node may be a primary, so that it cannot be undone. is_known: whether its result can be reported.
-    failure: why it failed; then the source gets its role back, which may end after `is_known`. has_ended: whether
-    nothing is left to be done.
+    before: the mirrors as they were before it. ids: the ids of the requests that wait for it. is_resumed: whether an
+    earlier run of the node has begun it. is_noted: whether all partitions are stored as being promoted. takes: whether
+    a partition of this node may be a primary, so that it cannot be undone. is_known: whether its result can be
+    reported. failure: why it failed; then the source gets its role back, which may end after `is_known`. has_ended:
+    whether nothing is left to be done.
     """
 
     before: list[MirrorState]
