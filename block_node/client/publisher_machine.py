@@ -146,7 +146,8 @@ class PublisherMachine:
             self.ended = response
 
     def offer_again(self, number: int) -> bool:
-        """Sends a block again that the node has acknowledged and cannot show. Returns False the second time."""
+        """Has a block sent again that the node acknowledged but could not give back for comparison, one such block at a
+        time. Returns False if this session has sent it again already."""
         if number in self._offered:
             return False
         if self._lost is None:

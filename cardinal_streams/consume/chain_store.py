@@ -297,7 +297,7 @@ class KeptChain:
         return tuple(sorted(removed.values(), key=lambda batch: batch.number)), before
 
     def _put_pending(self) -> None:
-        """Puts the blocks of all delivered updates into the manager, and holds the newest one."""
+        """Puts the blocks of the updates in `_pending` into the manager. The newest block becomes `_held`."""
         pending = list(self._pending)
         batches = [batch for each in pending if isinstance(each.event, ChainUpdate) for batch in each.event.added]
         if not batches:

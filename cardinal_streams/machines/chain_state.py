@@ -252,7 +252,8 @@ class ChainBlocks:
         events.append(Revert(hash_, number, self.weight_of_head, removed, removed_weight))
 
     def check(self, *, in_reorg: bool) -> None:
-        """Raises AssertionError if the invariant of the class, as far as it holds in a reorg, or a limit is broken."""
+        """Raises AssertionError if a limit or the invariant of the class is broken. in_reorg: a reorg is under way, so
+        waiting branches may outweigh the chain."""
         self.tree.check()
         self.chain.check()
         self.waiting.check()

@@ -161,7 +161,8 @@ class PendingBlock:
         return outcome
 
     def take_header(self, id_: bytes, item_count: int) -> tuple[Receipt, list[int]]:
-        """Takes the header of a sub batch. Returns the outcome, and the indexes of early items beyond the last one."""
+        """Takes the header of a sub batch. Returns the outcome, and the indexes of the dropped items, which came before
+        the header and are beyond its count."""
         if id_ in self.headers:
             return DUPLICATE, []
         if id_ not in self.wanted_ids:

@@ -243,7 +243,7 @@ class TcpTransport:
 
     def _accept(self, stream: trio.SocketStream) -> None:
         self._accepted += 1
-        # If there is no room for it, a connection is closed at once: that costs the least before it has a worker.
+        # Without room, a connection is closed at once, before it has a worker: that costs the least.
         if len(self._connections) >= self._connections_max and not self._give_way():
             self._closed["too_many_connections"] += 1
             stream.socket.close()

@@ -112,7 +112,7 @@ def find_served(payload: bytes) -> Read | Write | None:
 
 
 def find_right(payload: bytes) -> Right:
-    """Returns the right on the stream that the sender of a message needs, whether it is served or refused."""
+    """Returns the right that the sender of a message needs, also for a message that streams do not serve."""
     served = find_served(payload)
     return STREAM_RIGHTS if served is None else served.right
 

@@ -26,7 +26,7 @@ logger = structlog.get_logger(__name__)
 class GrpcChannel:
     """The connection to one `host:port`. make_tls: makes the TLS of a connection; None: it is not encrypted.
 
-    Invariant: `_waiting` is empty while `_connection` is set.
+    Invariant: while `_waiting` is not empty, `_connecting` is True: a task will call its functions.
     """
 
     def __init__(

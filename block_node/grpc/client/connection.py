@@ -131,7 +131,7 @@ class AskingConnection(GrpcConnection):
         return not self._machine.peer_leaves
 
     def leave(self) -> None:
-        """Ends the connection after its last call, whose handler may take its messages later. Safe to repeat."""
+        """Closes the connection as soon as no call is open. A call is open until its handler has taken all messages."""
         self._is_leaving = True
         self._note_work()
 

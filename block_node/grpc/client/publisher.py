@@ -203,7 +203,7 @@ class ConsensusPublisher:
                 machine.not_sent(trio.current_time())
                 return False
             await self._wait(until_s)
-            # The node has taken bytes. Bytes that only fill the window prove nothing: each stream sends them anew.
+            # There is room again: the node has taken bytes. Bytes that only fill a new window are no progress.
             if self._has_room and machine.is_open:
                 self._moved_s = trio.current_time()
         return machine.is_open

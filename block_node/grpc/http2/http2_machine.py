@@ -638,7 +638,7 @@ class Http2Machine:
         self._blocked.pop(call.stream_id, None)
         self._budget.widen(self._limits.stream_window_bytes - call.window_bytes)
         call.window_bytes = self._limits.stream_window_bytes
-        # The side that asked takes the last messages after the end of the stream.
+        # A client may take the last messages after the end of the stream; a server drops what is left.
         if not self._is_client:
             self.stop_reading(call)
         self._used_s = now_s

@@ -169,7 +169,7 @@ def consume(
             raise CommandFailed(f"the chain lacks {counted(len(gaps), 'block')}; send again what is missing (--repair)")
 
     def pass_over(source: str, first_missing: int, next_there: int) -> None:
-        # A consumer without a position begins at the earliest message that is stored.
+        # 0: the consumer had no position, began at the earliest stored message, and has missed nothing.
         if first_missing:
             report_hole(source, first_missing, next_there, fail_on_hole)
             shown.missing += next_there - first_missing

@@ -84,7 +84,7 @@ def set_to(
     partition = partitions.one()
 
     async def run(client: StreamClient) -> None:
-        # Forgetting, and a dry run, need the saved positions. Setting reads the one that it replaces.
+        # Forgetting and a dry run need the saved positions. Setting returns the index that it replaces.
         is_asked = dry_run or start is None
         saved = await _saved(client, client_id, stream) if is_asked else {}
         places = await _places(client, stream, partition, start, saved)

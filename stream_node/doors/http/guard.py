@@ -34,7 +34,8 @@ def check_headers(request: HTTPConnection, config: Config) -> None:
 
 
 def check_host(request: HTTPConnection, config: Config) -> None:
-    """Raises Problem if the request calls the node by a name that is not the node's."""
+    """Raises Problem if the request has no valid Host, or names a host that is not this node. Names are checked with
+    `http_hosts`, and at a loopback address."""
     sent = request.headers.getlist("host")
     host = host_of(sent[0]) if len(sent) == 1 else None
     if host is None:

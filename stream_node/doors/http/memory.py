@@ -79,8 +79,8 @@ class RequestMemory:
             self.note()
 
     async def wait_room(self) -> None:
-        """Waits until the node holds few enough bytes for each identity. The request must hold nothing that others wait
-        for."""
+        """Waits while an identity of this request has more bytes than it may hold. The request must hold
+        nothing that others wait for."""
         while (over := self._find_over()) is not None:
             await waits_of(over).wait_room()
 

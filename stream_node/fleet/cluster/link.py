@@ -32,8 +32,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Link:
-    """One connection to one process of another member, from the call to its end. is_up: whether messages can be sent.
-    was_up: whether they could ever be sent. unanswered: messages to the member that have no answer yet."""
+    """One connection to one process of another member, from its opening to its end. is_up: whether messages can be
+    sent. was_up: whether they could ever be sent. unanswered: messages to the member that have no answer yet."""
 
     def __init__(
         self,
