@@ -64,7 +64,7 @@ class TaskThreads:
         workers = [_in_thread(work) for _ in range(min(self.parallelism, len(tasks)))]
         all_done = asyncio.gather(*workers)
         # After a cancellation nobody takes the errors of the threads, which asyncio would log.
-        all_done.add_done_callback(lambda ended: ended.exception())
+        all_done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         try:
             # Like `shield`, `wait` does not cancel the workers. But from Python 3.14 on, `shield` logs their errors.
             await asyncio.wait([all_done])
