@@ -198,11 +198,15 @@ def run_bench(what: str, options: Options) -> None:
     with ExitStack() as stack:
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
         bench = _prepare(report, options, stack, costs=what == "costs")
-        for name in list(PARTS) if what == "all" else list(COSTS) if what == "costs" else [what]:
-            peers = [each for each in bench.peers if what != "costs" or each.name in COSTS[name]]
-            part = msgspec.structs.replace(bench, peers=peers)
-            for sample in SCALES[name](part.plan) if name in SCALES else PARTS[name](part):
-                _take(report, sample)
+        try:
+            for name in list(PARTS) if what == "all" else list(COSTS) if what == "costs" else [what]:
+                peers = [each for each in bench.peers if what != "costs" or each.name in COSTS[name]]
+                part = msgspec.structs.replace(bench, peers=peers)
+                for sample in SCALES[name](part.plan) if name in SCALES else PARTS[name](part):
+                    _take(report, sample)
+        except BaseException:
+            _save_unfinished(report, options)
+            raise
     report.load.append(os.getloadavg()[0])
     report.ended = _now()
     if options.keep and options.output is not None and options.output.exists():
@@ -215,6 +219,15 @@ def run_bench(what: str, options: Options) -> None:
         sys.stdout.write(encoded.decode() + "\n")
     else:
         show(report, Console(width=None if sys.stdout.isatty() else WIDTH))
+
+
+def _save_unfinished(report: Report, options: Options) -> None:
+    """Writes what a run measured before it failed or was interrupted beside the file of the report: a whole run takes
+    hours, and the file keeps the last run that ended."""
+    if options.output is not None and report.samples:
+        path = options.output.with_name(f"{options.output.name}.unfinished")
+        path.write_bytes(report.as_json())
+        sys.stderr.write(f"bench: {path} has the {len(report.samples)} samples that were taken\n")
 
 
 def _now() -> str:
