@@ -21,10 +21,10 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C, which is also the exit code that shells use."""
 
 CLIENT_ALONE = Path(__file__).parents[2] / "stream_client/installed_alone.txt"
-"""The file with the error text if only the distribution stream-node-client is installed: no other one has it."""
+"""A file that only the distribution stream-node-client has, with the error text for an installation of it alone."""
 
 GC_OBJECTS = 200_000
-"""The number of new objects after which Python's garbage collector runs, in place of the default of 700.
+"""The number of new objects after which Python's garbage collector runs. Python 3.11 runs it after every 700.
 The imports of a command make more than 100,000 objects that stay; visiting them takes an eighth of a node's start."""
 
 
@@ -38,10 +38,10 @@ def _print_version(asked: bool) -> None:
 
 
 def build(first: str | None = None) -> typer.Typer:
-    """Returns the command with its subcommands; if `first` names a command or a group, with this one alone. If `first`
-    is `--help`, the subcommands have no options: the page shows one line for each.
+    """Returns the command with its subcommands. If `first` names a command or a group, it is the only subcommand. If
+    `first` is `--help`, the subcommands have no options: the page shows one line for each.
 
-    typer reads the signature of every command that it is given, which takes more time than most commands.
+    typer reads the signature of every command that it is given. For all commands, this takes longer than most of them.
     """
     from stream_node.cli.commands import COMMANDS, GROUPS, load_command
     from stream_node.cli.node.status import MonitoringCommand
@@ -94,7 +94,8 @@ def about(
 
 def main() -> NoReturn:
     gc.set_threshold(GC_OBJECTS)
-    # A file or a socket that is opened later would get the number of a closed stream, and prints would go into it.
+    # Python sets a standard stream to None if the process was started with it closed. A file or a socket that is opened
+    # later would get the number of the closed stream, and prints would go into it.
     if sys.stdin is None:
         sys.stdin = open(os.open(os.devnull, os.O_RDONLY))  # noqa: SIM115  (for the whole process)
     if sys.stderr is None:
@@ -112,8 +113,8 @@ def run(command: Callable[..., object]) -> int:
     """Runs a command with the arguments of this process and returns its exit code. An error that a user can cause is
     a line on stderr, without a traceback, or with `--json` an object with `error` and `exit_code`."""
     try:
-        # typer prints its own errors, of arguments that it cannot read, as text. With `--json` it raises them instead,
-        # and returns the code with which it would have ended the process.
+        # typer prints its own errors (arguments that it cannot read) as text, and ends the process. With `--json` it
+        # raises these errors instead, and returns the exit code.
         ended_with = command(standalone_mode=not wants_json())
         return ended_with if isinstance(ended_with, int) else 0
     except SystemExit as ended:
@@ -191,7 +192,7 @@ CODES: dict[int, frozenset[str]] = {
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Returns the first error inside a group of errors, as task groups raise them, and any other error unchanged."""
+    """Returns the first error inside an exception group. Returns any other error unchanged."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -50,7 +50,7 @@ def with_client(
                 try:
                     return await run(client)
                 except NotSupported:
-                    # A note of an earlier command may be wrong by now: then the service itself is asked.
+                    # The note of an earlier command (`note_of`) may be outdated. The second try asks the service.
                     if not believes_note or client.session.core.service_route.has_extensions is not None:
                         raise
 
@@ -100,7 +100,8 @@ async def open_client(
 
 
 async def ask_newer(client: StreamClient, address: str, protocol: Protocol[Q, A], request: Q, what: str) -> A:
-    """Asks a service that older nodes lack, so that they do not answer. Raises CommandFailed, ClientError."""
+    """Returns the answer of a service that older nodes lack. Raises CommandFailed without an answer; ClientError.
+    what: what the service does, for the error message."""
     import trio
 
     with trio.move_on_after(NEWER_WAIT_S):
@@ -126,8 +127,8 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 
 async def check_contact(target: Target) -> None:
-    """Checks that a stream node at the target's address forwards to the others of the route. Raises ClientError.
-    Clients of blocks call this first, because they themselves try again and again without an error. If no program
+    """Checks that a stream node at the target's address forwards to the further nodes of the route. Raises ClientError.
+    Commands about blocks call this first, because a block client tries again and again without an error. If no program
     listens at the address, the check also succeeds."""
     from ockam.actors.address import tcp
     from stream_client import NodeUnreachable, TlsFailed, connect
@@ -152,8 +153,8 @@ def _report_link(node: str, error: ClientError | None) -> None:
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns the partition to push to. Creates partition 0 if it is missing; raises StreamNotFound for others.
-    A push adds no partitions: with more of them, keys would belong to other partitions than before."""
+    """Returns the partition to push to. Creates partition 0 if it is missing. Raises StreamNotFound if another one is
+    missing: a push adds no partitions, because keys would then belong to other partitions than before."""
     from stream_client import RequestRefused, StreamNotFound
 
     if partition == 0:
@@ -169,8 +170,8 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
 
 
 async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns a partition on a peer without `node/stream_list/1`, which gives its route only to a request to
-    create it."""
+    """Returns a partition on a peer without `node/stream_list/1`. Such a peer tells the route of a partition only in
+    the answer to a request that creates it."""
     return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 
@@ -183,7 +184,7 @@ async def open_source(client: StreamClient, name: str, partition: int | None) ->
             return await client.get_stream(name)
         return PartitionedStream(await get_partitions(client, name, partition))
     except RequestRefused:
-        # A peer that does not list its streams seems to have partition 0 alone.
+        # For a peer that does not list its streams, partition 0 counts as the only one.
         return PartitionedStream([await _ask_for(client, name, partition or 0)])
 
 

@@ -23,8 +23,8 @@ class CommandGroup(NamedTuple):
 
 
 def load_command(path: str) -> Command:
-    """Returns the function with this path below `stream_node.cli`. A start imports only the modules of the commands
-    that it shows or runs: those of all commands take more than 1 MB, and a twelfth of the start of a node."""
+    """Returns the function with this path below `stream_node.cli`. A process imports only the modules of the commands
+    that it shows or runs. The modules of all commands take more than 1 MB, and a twelfth of the start of a node."""
     module, _, name = path.rpartition(".")
     command: Command = getattr(import_module(f"stream_node.cli.{module}"), name)
     return command

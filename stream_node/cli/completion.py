@@ -22,7 +22,7 @@ def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Returns the names of consumers with a position, of the given stream if there is one."""
+    """Returns the names of consumers that have saved a position: in the given stream, or without one in any stream."""
     from stream_client.blocking import list_positions
 
     stream = ctx.params.get("stream")

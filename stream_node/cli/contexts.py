@@ -37,9 +37,9 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     address: the `host:port` to connect to. via: the `host:port` of each further node on the way; the last one is the
     target. service, index_service: the names of the services on the target; without `index_service`, its name is made
     from `service`. framing: "legacy" for Ockam services from before June 2024, "auto" to find it out, otherwise "head".
-    tls: its paths are absolute. peer: the identifier of the target node, if a secure channel to it is opened. identity:
-    the file of the user's identity in the channel; None: the default file. channel_listener: a name on the target node.
-    token_file: the token for the node at `address`.
+    tls: its paths are absolute. peer: the identifier of the target node, or several separated by commas, if a secure
+    channel to it is opened. identity: the file of the user's identity in the channel; None: the default file.
+    channel_listener: the name of the channel's listener on the target. token_file: the token for the node at `address`.
     """
 
     address: str
@@ -96,8 +96,8 @@ def save_contexts(file: Path, contexts: Contexts) -> None:
 
 
 def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool = False, use: bool = False) -> Contexts:
-    """Returns the contexts with one added. Raises ContextError, InvalidAddress.
-    use: whether the added context becomes the current one, as the first one always does."""
+    """Returns the contexts with one added or, with `replace`, replaced. Raises ContextError, InvalidAddress.
+    use: whether the added context becomes the current one. The first context always does."""
     if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or name.startswith("-"):
         raise ContextError(f"{name!r} cannot name a context; take 1 to {NAME_CHARACTERS_MAX} printable characters")
     if name in contexts.targets and not replace:

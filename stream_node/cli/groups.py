@@ -70,8 +70,8 @@ def options_of(group: Any, left_out: Collection[str] = ()) -> Iterator[inspect.P
 
 
 def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
-    """Takes the values of a group out of the given ones, and returns the group with them. Options that are not given
-    have their defaults."""
+    """Returns a group with the values of its options, which are removed from `given`. Options that are not given have
+    their defaults."""
     values: dict[str, Any] = {}
     for name, annotation in get_type_hints(group).items():
         if is_group(annotation):
@@ -87,7 +87,7 @@ def _switch(name: str, annotation: Any) -> Any:
     if get_origin(annotation) is not Annotated:
         return annotation
     kind, option, *_ = get_args(annotation)
-    # typer takes the first name of an annotated option for its default.
+    # In an annotated option, typer stores the first name in the field `default`.
     if kind not in (bool, bool | None) or not isinstance(option, OptionInfo) or option.default is not ...:
         return annotation
     named = copy(option)

@@ -13,7 +13,7 @@ LOOKED_MAX = 10_000
 
 class Match(NamedTuple):
     """The texts that a message must have in its key, in a header and in its data. They are compared as bytes.
-    An empty text fits everything, and an empty name of a header any header."""
+    An empty text fits everything. An empty header name fits any header."""
 
     key: bytes = b""
     header: str = ""
@@ -22,7 +22,7 @@ class Match(NamedTuple):
 
     @classmethod
     def of(cls, key: str | None, header: str | None, data: str | None) -> Match | None:
-        """Returns the condition of a user's three texts; None if there is none. header: NAME or NAME=TEXT."""
+        """Returns the condition of a user's three texts; None if all are empty. header: NAME or NAME=TEXT."""
         if not (key or header or data):
             return None
         name, _, value = (header or "").partition("=")

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def not_empty(text: str | None) -> str | None:
-    """Returns a name unchanged. Raises UsageError for an empty name, as an unset variable in "$NAME" gives it."""
+    """Returns a name unchanged. Raises UsageError for an empty name, such as "$NAME" with an unset variable."""
     if text == "":
         raise UsageError("a name is empty; write one, such as orders")
     return text
 
 
 def named(option: str, metavar: str, text: str, variable: str | None = None) -> Any:
-    """Returns an option that also has an environment variable, by default named like it: STREAM_NODE_TLS_CA."""
+    """Returns an option with an environment variable. The default variable of --tls-ca is STREAM_NODE_TLS_CA."""
     default = f"STREAM_NODE_{option[2:].upper().replace('-', '_')}"
     return typer.Option(option, metavar=metavar, envvar=variable or default, help=text)
 

@@ -18,7 +18,7 @@ PIPE_BYTES = 4096
 
 def take_singly() -> None:
     """If standard output is a pipe, makes the pipe so small that it is writable only while it is empty."""
-    # A pipe that holds more than a page already keeps its size, and `output_taken` then proves less.
+    # The system refuses to shrink a pipe that already has more than a page in it; `output_taken` then proves less.
     with contextlib.suppress(OSError):
         if _is_pipe():
             import fcntl

@@ -21,7 +21,7 @@ COLUMNS_DEFAULT = 80
 
 
 class ProgressLine:
-    """Draws the progress of a command as one line at the terminal, and removes it at the end of its block.
+    """Draws the progress of a command as one line at the terminal, and removes the line at the end of the `with` block.
     enabled: whether stderr is a terminal, the command is in the foreground, and nobody types its input."""
 
     def __init__(self, *, input_is_typed: bool = False) -> None:
@@ -83,7 +83,7 @@ def _time_text(seconds: float) -> str:
 
 
 def _has_the_terminal() -> bool:
-    """Whether this command is in the foreground. One in the background (`&`) must not draw into another command."""
+    """Whether this command is in the foreground. In the background (`&`), it would draw into the output of others."""
     with suppress(OSError):
         return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
     return True

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from stream_node.cli.contexts import Target
 
 CONTACT_TIMEOUT_S = 5.0
-"""The longest wait for the first answer of a node, unless --timeout is given. Running nodes answer in milliseconds, and
-one whose database is silent reports that after `stream_node.care.write_trials.TRIAL_S_MAX`."""
+"""The longest wait for the first answer of a node, unless --timeout is given. Running nodes answer in milliseconds. A
+node whose database is silent reports this after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 SYSTEM = "system"
 """The value of --tls-ca that stands for the authorities that the system trusts."""
@@ -57,8 +57,8 @@ class TlsOptions(NamedTuple):
     ] = None
 
     def make(self) -> Tls | None:
-        """Returns the TLS of the options, if given, with absolute paths. Raises UsageError if a key or a name is given
-        alone."""
+        """Returns the TLS settings of the options, with absolute paths; None if no option is given. Raises UsageError
+        if a key or a server name is given alone."""
         if self.tls_ca is None and self.tls_cert is None:
             if self.tls_key is not None or self.tls_server_name is not None:
                 raise UsageError("--tls-key and --tls-server-name need --tls-ca or --tls-cert")
@@ -84,8 +84,8 @@ PeerOption = Annotated[
 
 
 class ChannelOptions(NamedTuple):
-    """The secure channel to a node. peer: the identifier of the node. identity: the file of the own identity.
-    channel_listener: the name of the listener on the node."""
+    """The secure channel to a node. peer: the identifier of the node, or several separated by commas. identity: the
+    file of the user's own identity. channel_listener: the name of the listener on the node."""
 
     peer: PeerOption = None
     identity: Annotated[
@@ -264,7 +264,7 @@ def request_options() -> RequestOptions:
 
 
 class Reaching(TypedDict):
-    """How a command reaches its node, as the clients take it."""
+    """Arguments of the `connect` functions of our clients: how a command reaches its node."""
 
     tls: Tls | None
     token: Token | None
@@ -309,4 +309,5 @@ def _leaving_out(*fields: str) -> Prepare:
 
 with_block_options = _leaving_out("services")
 with_tls_options = _leaving_out("timeout", "channel", "services")
-"""`with_options` for commands that speak only the protocols of blocks, and for those that need only TLS and a token."""
+"""`with_options` in two variants: for commands that speak only the protocols of blocks, and for commands that need only
+TLS and a token."""

@@ -23,7 +23,7 @@ ERRORS = {
     socket.EAI_NONAME: "there is no host of that name",
     socket.EAI_AGAIN: "the host's name cannot be looked up just now",
 }
-"""Explanations of error numbers of the system and of the resolver of host names, which are negative on Linux."""
+"""Explanations by error number, of the system and of the resolver of host names (EAI_…, negative on Linux)."""
 _NUMBERED = re.compile(r"\[Errno (-?\d+)\] (.*?)(?:: ['\"](.*)['\"])?$")
 
 

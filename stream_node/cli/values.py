@@ -82,7 +82,7 @@ def _in_zone(text: str, time: datetime) -> datetime:
 
 
 def _find_time(text: str) -> datetime | None:
-    """Parses a time in ISO 8601; None if it is none. A date alone, with or without a Z, means midnight of that date."""
+    """Parses a time in ISO 8601; None for any other text. A date alone, with or without a Z, means its midnight."""
     for each in (text, text.removesuffix("Z") + "T00:00Z" if text.endswith("Z") else text):
         try:
             return datetime.fromisoformat(each)
