@@ -169,7 +169,7 @@ def consume(
             raise CommandFailed(f"the chain lacks {counted(len(gaps), 'block')}; send again what is missing (--repair)")
 
     def pass_over(source: str, first_missing: int, next_there: int) -> None:
-        # 0: the consumer had no position, began at the earliest stored message, and has missed nothing.
+        # 0 means that the consumer had no position. It began at the earliest stored message, and has missed nothing.
         if first_missing:
             report_hole(source, first_missing, next_there, fail_on_hole)
             shown.missing += next_there - first_missing
@@ -245,8 +245,8 @@ def _check_reached(until: str | None) -> None:
 
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
     """Reads blocks from the files, or from standard input if there are no files. Gzip is decompressed.
-    Raises `PayloadTextError` if a text is invalid, or if a block has sub-batches, parts that are sent separately: the
-    text has only their ids, so a consumer can never complete such a block."""
+    Raises `PayloadTextError` if a text is invalid, or if a block has sub-batches (parts that are sent separately). The
+    text has only the ids of sub-batches, so a consumer can never complete such a block."""
     from cardinal_streams.errors import PayloadTextError
     from cardinal_streams.payload_text import parse_payloads
 
@@ -267,7 +267,7 @@ TOLD_MAX = 20
 
 
 class Warnings:
-    """Prints a warning for each event of a consumer that needs one. It is the `on_event` function of the consumer."""
+    """The `on_event` function of a consumer. It prints a warning for each event that a user should know (`_text_of`)."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -114,7 +114,7 @@ def with_transport(
 ) -> None:
     """Runs an async function with a transport: a recording, a Kafka cluster, or the chosen node.
     The function gets the transport, and the client of the node, if any. on_hole: called for messages of a node that
-    were deleted before they were read. Raises UsageError if more than one is chosen."""
+    were deleted before they were read. Raises UsageError if more than one transport is chosen."""
     from cardinal_streams.transports.stream_transport import StreamTransport
 
     (node, context, via), recording, kafka, partitions = options

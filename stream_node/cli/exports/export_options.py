@@ -158,7 +158,7 @@ PLAIN_TABLE = TableOptions()
 
 
 class DecodingOptions(NamedTuple):
-    """Which columns with the contents of messages a table has."""
+    """The columns of a table that have the decoded contents of messages."""
 
     decode: Annotated[
         str | None,

@@ -32,7 +32,7 @@ STEP_ROWS = 1_000_000
 
 
 class PipelineOptions(NamedTuple):
-    """What a pipeline reads and makes, and where Spark runs."""
+    """The input and the output of a pipeline, its steps, and where Spark runs."""
 
     folder: FolderArgument
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the silver and gold tables.")]
@@ -101,7 +101,7 @@ def run(
         choose_log_level(log_level)
         os.nice(nice)
         settings, bronze = pipeline.settings(), pipeline.bronze()
-        # Mistakes are reported before Spark starts, which takes seconds.
+        # The start of Spark takes seconds, so mistakes are reported before it.
         find_state(bronze, pipeline.out, settings, rebuild=rebuild)
         session = pipeline.session()
         try:

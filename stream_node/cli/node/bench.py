@@ -125,7 +125,7 @@ def _measure(work: Work, node: NodeOptions, **load: int) -> None:
     from stream_node.cli.contexts import find_target, resolve_target
     from stream_node.node.process import NodeNotStarted, interrupted_by
 
-    # With --via the user has chosen a node; without --node or a context, the default one is the first of the route.
+    # With --via the user has chosen a node. Without --node and a context, the route to it begins at the default node.
     target = node.target() if node.via else find_target(node.node, node.context, ())
     with ExitStack() as stack:
         # This is entered first: a signal must also end a node that is still starting, and its data must be removed.

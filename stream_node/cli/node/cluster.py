@@ -43,7 +43,7 @@ def drain(
     undo: Annotated[bool, typer.Option(help="Let the member take shards again.")] = False,
     node: NodeOptions = ANY_NODE,
 ) -> None:
-    """Make a member give all its shards to the others. It goes on, and passes the messages of its clients on.
+    """Make a member give all its shards to the others. It keeps running, and forwards the messages of its clients.
 
     A member that is stopped does the same by itself. So this command is for a machine that is to do less, or that is
     stopped later. Print the members as `cluster status` does.

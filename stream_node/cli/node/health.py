@@ -1,4 +1,4 @@
-"""The command `stream-node health`: asks a node over HTTP whether it lives or is ready, as containers need it."""
+"""The command `stream-node health`: asks a node over HTTP whether it lives or is ready. Containers check this way."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def ask(
 
 
 def pinned_context(settings: Config, tls: Tls | None) -> ssl.SSLContext:
-    """Returns the context of a client on the node's own machine, which trusts the certificate in the node's file alone.
-    So no authority and no name have to be known. tls: the certificate of the client."""
+    """Returns the TLS context of a client on the node's own machine. The context trusts only the certificate in the
+    node's file, so it needs neither an authority nor a host name. tls: has the certificate of the client."""
     import ssl
 
     from ockam.identity.tls import Tls, new_client_context

@@ -216,7 +216,8 @@ def verify(data_dir: DataDirOption = None) -> None:
 
 
 def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
-    """Returns the mistakes in the small files of a data directory. folders: the folders of its databases."""
+    """Returns the mistakes in the files beside the databases: tokens, identities, audit log and notes of the clock.
+    folders: the folders of the databases."""
     from stream_node.care.doctor_access import check_audit, check_identities, check_tokens
     from stream_node.node.clock_note import find_problem
 

@@ -132,7 +132,7 @@ def promote(
 
 
 def remove(stream: StreamArgument, node: NodeOptions = ANY_NODE) -> None:
-    """Stop following. The messages stay, in a stream of its own that takes pushes. The source is not told.
+    """Stop following. The stream keeps its messages, and takes pushes from now on. The source is not told.
 
     Example: stream-node mirror remove orders
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stream_node.node.server import Server
 
 GC_OBJECTS = 20_000
-"""The number of new objects after which Python's garbage collector runs, in place of the default of 700."""
+"""The number of new objects after which Python's garbage collector runs in a node (`_relax_garbage_collector`)."""
 
 
 def serve(
@@ -99,7 +99,7 @@ def serve(
     place = take_place()
     effective, origins = load_effective(flags, file=config)
     settings = own_settings(effective, place)
-    # A supervisor of several workers counts no repeated events: it starts them again after growing pauses anyway.
+    # A supervisor need not count repeated log events: it logs few, because its pauses before restarts of workers grow.
     configure_logs(settings.log_level, counts_repeated=place is not None or settings.workers == 1)
     if place is None:
         check_workers(settings)
@@ -113,8 +113,8 @@ def serve(
     _relax_garbage_collector()
 
     def report_ready() -> None:
-        # A supervisor watches a worker from its first report on, so this report comes before the one that the worker
-        # listens.
+        # A supervisor watches a worker from the worker's first report on. So `ready` comes before the report that the
+        # worker listens.
         notifier.ready()
         if place is None:
             report_listening(settings, server.addresses, server.http, as_json, server.grpc)
@@ -137,7 +137,8 @@ class _LoadedAtUse(ModuleType):
 
 
 def _leave_out_modules() -> None:
-    """Leaves out what other packages import and a node does not use. This saves 11 MB and a fifth of its start."""
+    """Keeps modules from loading that other packages import and a node may never use. This saves 11 MB of memory and a
+    fifth of the time of a node's start."""
     # structlog imports rich, for tracebacks in colors, and a module for greenlets, if they are installed.
     for name in ("rich", "structlog._greenlets"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
@@ -155,9 +156,9 @@ def _leave_out_modules() -> None:
 
 
 def end_at_once(code: int = 0) -> NoReturn:
-    """Ends this process, which has closed its files, at once.
-    Python would free all objects first, which takes ten seconds for 100,000 streams, and some service managers kill by
-    then. And if the process can open no file, the C library aborts it when Python ends its threads."""
+    """Ends this process at once. All its files must be closed already.
+    Python would free all objects first. For 100,000 streams, that takes ten seconds, and some service managers kill the
+    process earlier. And if the process can open no file, the C library aborts it when Python ends its threads."""
     write_waiting_lines()
     with suppress(OSError):
         sys.stdout.flush()
@@ -211,8 +212,8 @@ async def _obey_signals(
 def obeyed_signals() -> list[signal.Signals]:
     obeyed = [signal.SIGTERM, signal.SIGINT]
     # A closed terminal sends SIGHUP, which would end the process without draining it. A node started with `nohup`
-    # ignores SIGHUP, and must keep ignoring it. A node that has files to read again and no terminal is run by a service
-    # manager, which sends SIGHUP for that.
+    # ignores SIGHUP, and must keep ignoring it. To a node without a terminal, a service manager sends SIGHUP to make it
+    # read its files again.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         obeyed.append(signal.SIGHUP)
     else:
@@ -275,9 +276,9 @@ def report_listening(
 
 def _relax_garbage_collector() -> None:
     """Lets the garbage collector of Python run seldom.
-    Messages form no reference cycles, so the garbage collector finds little. By default it runs after every 700 new
-    objects, which takes an eighth of the processor time of a node with many streams. `freeze` exempts the imported
-    modules, which stay."""
+    Messages form no reference cycles, so the garbage collector finds little. Python 3.11 runs it after every 700 new
+    objects, and that takes an eighth of the processor time of a node with many streams. `freeze` exempts the imported
+    modules, because they stay in memory anyway."""
     gc.set_threshold(GC_OBJECTS, 20, 20)
     gc.freeze()
 
@@ -301,7 +302,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     check_start(settings)
 
     notifier = Notifier()
-    # The workers answer this question in the same way: they have a notifier if this process has one.
+    # Each worker decides in the same way whether it can reload: it has a notifier if this process has one.
     can_reload = may_have_files(settings, has_file=has_file, notifier=notifier)
 
     async def run() -> NodeEnd:
@@ -310,7 +311,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
             # Another supervisor may have made the databases before it gave the lock back.
             check_workers(settings)
             supervisor = Supervisor(settings, lock, arguments, notifier)
-            # A start that fails before this leaves no database, so the next one may have another number of workers.
+            # A start that fails before this step leaves no database, so the next start may have more or fewer workers.
             try:
                 await trio.to_thread.run_sync(make_databases, settings)
                 return await run_locked(supervisor)

@@ -44,7 +44,7 @@ class FlagOptions(NamedTuple):
     log_level: LogLevelOption = None
 
     def load(self, file: Path | None = None) -> tuple[Config, list[Setting]]:
-        """Returns the settings in force, and where each comes from. file: in place of --config. Raises ConfigError."""
+        """Returns the settings in force, and where each comes from. file: read without --config. Raises ConfigError."""
         from stream_node.node.config_sources import load_effective
 
         flags = {

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CONSUMERS_SHOWN = 20
 LEVELS = ("ok", "warning", "critical", "unknown")
-"""The result of a check, by the exit code of the command, as plug-ins of monitoring programs have it."""
+"""The results of a check. The position of each is the exit code that monitoring programs expect of a plug-in."""
 RANKS = (0, 1, 3, 2)
 """How bad each level is. Critical outranks unknown: the node may be unable to report the rest."""
 
@@ -263,7 +263,7 @@ def _figure(check: Check, value: float | None) -> str:
 
 
 def _without_bars(line: str) -> str:
-    """Returns a line without the character that begins the performance data; a name may have it."""
+    """Returns a line with its bars replaced: a bar begins the performance data, and a name may contain bars."""
     return line.replace("|", "¦")
 
 

@@ -107,7 +107,7 @@ def remove(identifier: IdentifierArgument, directory: DirectoryOptions = ANY_DIR
 
 
 def _say(file: Path | None, data_dir: str | None, get: Callable[[Path, int], object]) -> None:
-    """Prints the identity of the chosen file, which `get` makes or reads at the present time."""
+    """Prints the identity of the chosen file. get: makes or reads it, from the file and the seconds since 1970."""
     from stream_node.node.identity.channel_services import node_identity_file, user_identity_file
 
     if file is not None and data_dir is not None:

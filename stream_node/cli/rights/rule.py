@@ -34,7 +34,7 @@ class RulesOptions(NamedTuple):
         return None if file is None else Path(file)
 
     def file(self) -> Path:
-        """Returns what `known_file` returns. Raises UsageError without a file, and ConfigError."""
+        """Returns the file of the rules, as `known_file` does. Raises UsageError if none is known; ConfigError."""
         file = self.known_file()
         if file is None:
             raise UsageError("no file of rules: say --rules FILE, or set access_rules (--config FILE)")
@@ -118,7 +118,7 @@ def check(
     if right not in RIGHT_NAMES:
         raise UsageError(f"{right!r} is no right; there are {', '.join(RIGHT_NAMES)}")
     identity = _identity(who)
-    # Built-in rules protect the node's own streams, beside those of the file. The settings decide which there are.
+    # A node also has built-in rules that protect its own streams. The settings decide which of them it has.
     made = Rules([*keepers_of(load_config({}, file=rules.config)), *load_rules(rules.file()).rules])
     decision = made.decide(identity, Demand(RIGHT_NAMES[right], name))
     rule = decision.rule.name if decision.rule is not None else None

@@ -66,7 +66,8 @@ def consume(
     """
     from stream_client import LeaseLost, LeaseMember, SavedIndexes
 
-    # The consumer goes on by itself, at the position that was set or at the beginning of the new stream.
+    # PositionReset or StreamRemade. The consumer goes on by itself: at the position that somebody has set, or at the
+    # beginning of the stream that was created again.
     def on_event(event: Exception) -> None:
         tell(str(event))
 
@@ -158,6 +159,6 @@ def tail(
 
 
 def _show(message: RichMessage, partition: int, print_format: PrintFormat, holes: Holes) -> None:
-    """Prints and flushes a message: its position may be saved then, and an unflushed one could be lost."""
+    """Prints and flushes a message. Its position may be saved next, and an unflushed message could then be lost."""
     write_message(message, partition, print_format, holes.pass_over(message, partition))
     flush()

@@ -194,8 +194,8 @@ async def _saved(client: StreamClient, client_id: str, stream: str) -> dict[int,
 async def _chosen(
     client: StreamClient, stream: str, partition: int | None, saved: Mapping[int, SavedPosition]
 ) -> list[int]:
-    """Returns the chosen partition, or else all of the stream. Raises StreamNotFound if there is nothing of that
-    name."""
+    """Returns the chosen partition, or else all partitions. Raises StreamNotFound if neither the stream nor a saved
+    position exists."""
     from stream_client import RequestRefused, StreamNotFound
 
     if partition is not None:
@@ -227,7 +227,7 @@ async def _check_exists(client: StreamClient, stream: str, partition: int | None
     positions of streams that never existed. So commands call this function only if they found no position."""
     from stream_client import RequestRefused
 
-    with suppress(RequestRefused):  # A peer that cannot list its streams is not checked.
+    with suppress(RequestRefused):
         await get_partitions(client, stream, partition)
 
 

@@ -31,8 +31,8 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 def read_inputs(files: list[Path], *, whole: bool, framed: bool, crlf: bool = False) -> Iterator[list[bytes]]:
     """Yields the messages of the files one after the other, or those of standard input if there are no files.
     Each list has the messages of one read, so that no message waits for later ones from a slow writer. whole: whether
-    each file is one message. framed: whether its length precedes each message. Otherwise each line is a message. crlf:
-    whether a carriage return before the line feed belongs to the line end."""
+    each file is one message. framed: whether each message follows its length. Without both, each line is a message.
+    crlf: whether a carriage return before the line feed belongs to the line end."""
 
     def split(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
         lines = split_framed(chunks) if framed else split_lines(chunks)

@@ -120,7 +120,7 @@ def pull(
                     Holes(stream, fail_on_hole),
                 )
             return
-        # The plain protocol works with every node, so the other one is used only for what it alone can do.
+        # Every node has the plain protocol, so our own protocol is used only where the plain one does not suffice.
         read = _pull_rich if print_format.is_rich or not isinstance(begin, int) else _pull_plain
         for source in (await open_source(client, stream, partition)).partitions:
             resume_index = await read(source, begin, wanted, print_format, Holes(stream, fail_on_hole))
@@ -153,7 +153,7 @@ async def _pull_rich(
 async def _pull_matching(
     source: Stream, begin: StartLike, left: int, scan: int, match: Match, print_format: PrintFormat, holes: Holes
 ) -> None:
-    """Prints up to `left` messages that match, of the next `scan` messages, and on stderr where the search ended."""
+    """Prints up to `left` matching messages among the next `scan` ones. Prints on stderr where the search ended."""
     looked = found = 0
     while looked < scan and found < left and (page := await source.pull_page(begin, scan - looked)).messages:
         fitting = [each for each in page.messages if match.fits(each)][: left - found]

@@ -232,8 +232,8 @@ async def _opened(
         return await publisher.push(message.data, key=message.key, headers=message.headers)
 
     if not job.as_said:
-        # The publisher is opened before the first message, which may take long to arrive, so that a wrong name fails
-        # at once.
+        # The first message may take long to arrive. The publisher is opened before it, so that a wrong name fails at
+        # once.
         await open_publisher(job.partition)
     return push
 
@@ -279,8 +279,8 @@ def _report(counts: PushCounts, job: _Job) -> None:
 async def _read_messages(
     batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yields all messages of the input, `times` times in all. A thread reads it, so that pushes continue if it is slow.
-    from_input: whether it is standard input, which can be read only once, so its messages are kept for repetitions."""
+    """Yields the messages of the whole input `times` times. A thread reads, so pushes continue while input is slow.
+    from_input: whether this is standard input. It can be read only once, so its messages are kept for repetitions."""
     import trio
 
     kept: list[list[bytes]] = []

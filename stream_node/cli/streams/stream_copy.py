@@ -103,7 +103,7 @@ async def _open_target(
         made = await client.create_partitioned(name, wanted[-1] + 1)
         return [made.get_partition(partition) for partition in wanted], True
     there = await found.info()
-    # With other partitions, keys would belong to other partitions than in the original.
+    # With another number of partitions, keys would belong to other partitions than in the original.
     if [each.partition for each in there] != list(range(wanted[-1] + 1)):
         raise CommandFailed(
             f"{name} has {counted(len(there), 'partition')} already, and a copy of {infos[0].stream_name} needs "
@@ -151,8 +151,8 @@ async def _copy_partition(
 
 
 async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
-    """Checks by the last common message that the next source message can be appended to the target, a copy.
-    Raises CommandFailed. info, there: the states of the source and of the target."""
+    """Checks that the target is a copy to which the next source message can be appended. Compares only the last message
+    of the target. Raises CommandFailed. info, there: the states of the source and of the target."""
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:
         has = f"messages from {info.first_index} to {info.next_index - 1}" if info.count else "no message"

@@ -89,7 +89,7 @@ async def confirm_retention(streams: Sequence[Stream], kept: Retention | None) -
 
 
 def _is_beyond(found: StreamInfo, kept: Retention | None, now_us: int) -> bool:
-    """Whether a retention deletes messages of a partition. Without `kept`, perhaps all, see `confirm_retention`."""
+    """Whether a retention may delete messages of a partition. If `kept` is None, any stored message counts."""
     if kept is None:
         return found.count > 0
     return (
