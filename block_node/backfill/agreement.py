@@ -2,8 +2,8 @@
 nodes with the same root hash for a block have the same chain up to it. No I/O.
 
 The stored chain decides which source node has another chain. While the node is empty, the operator decides: by the root
-hash of a known block, or by the checks of proofs (an address book). Without either, source nodes with different chains
-are all left alone, because nothing says which of them is right.
+hash of a known block, or by the checks of proofs (an address book). Without either, nothing is fetched from source
+nodes with different chains, because nothing says which of them is right.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Opinion(NamedTuple):
 
 
 def common_block(ranges: Iterable[BlockRanges]) -> int | None:
-    """Returns the highest block in all `ranges`, or the block below it if all have that too, because the root hash of
-    the newest block of a chain is not always certain. None if `ranges` have no common block."""
+    """Returns the block below the highest common block of `ranges`, if that block is common too; else the highest. The
+    root hash of the newest block of a chain is not always certain. None if `ranges` have no common block."""
     first, *others = ranges
     common = first.copy()
     for other in others:

@@ -56,8 +56,9 @@ def ask_opinions(
 
 
 def _choose(state: BackfillState, claims: dict[str, BlockRanges]) -> dict[str, int]:
-    """Returns for each source node the block that is compared: one that is stored here too; while nothing is stored,
-    the highest one whose root hash the operator knows, or else one that all source nodes have."""
+    """Returns the block to compare for each source node, by its name: a block that is stored here too. While nothing is
+    stored here, it is the highest block whose root hash the operator knows; source nodes without such a block get a
+    block that all of them have."""
     available = state.store.available
     if available:
         found = {name: common_block((available, ranges)) for name, ranges in claims.items()}

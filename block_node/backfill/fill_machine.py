@@ -38,7 +38,7 @@ class FillMachine:
     gently: whether requests are kept small, so that publishers do not have to wait.
 
     Invariant (`check`): each block in `holes` is either open, in one chunk, or delivered. The fetched blocks that are
-    not stored yet have at most `limits.buffer_bytes` bytes, plus the one message that exceeded this limit.
+    not stored yet have at most `limits.buffer_bytes` bytes, plus one block and the message that exceeded the limit.
     """
 
     def __init__(self, kind: Kind, limits: FillLimits, health: Health) -> None:
@@ -184,7 +184,7 @@ class FillMachine:
         return [top for top in tops if top not in self._anchors and top + 1 not in self.holes]
 
     def anchored(self, number: int, roots: tuple[bytes, ...]) -> None:
-        """Records the root hashes of which a block must have one. Empty: root hashes are not checked."""
+        """Records the root hashes that a block may have. Empty: root hashes are not checked."""
         if number in self.holes:
             self._anchors[number] = roots
 
@@ -273,7 +273,7 @@ class FillMachine:
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return
-        # The open ranges of one gap, between which there are chunks, have the same end. The highest one continues.
+        # Chunks can split a gap into several open ranges. Fetching continues in the highest of these.
         above: int | None = None
         for each in reversed(self._open):
             end = self.holes.end_of_run(each.last)
@@ -367,8 +367,7 @@ class FillMachine:
         for chunk in self.chunks:
             if chunk.first <= last and chunk.last >= first:
                 self._drop(chunk, keep=False)
-        # The open blocks are forgotten; the next search for missing blocks finds them again. There can be thousands of
-        # gaps, each of which is given up.
+        # The open blocks are forgotten; the next search for missing blocks finds them again.
         self._open.discard(first, last)
         self.holes.discard(first, last)
         for number in self.delivered:

@@ -101,7 +101,7 @@ class Health:
         self.failed(name, now_s, reason)
 
     def find_silence(self) -> str:
-        """Returns why no source node says which blocks exist, with the last error of each. Empty if a node says it."""
+        """Returns the last error of each source node if none of them reports its blocks. Otherwise returns ""."""
         # One source node of this chain that answers is enough to know which blocks exist.
         if any(each.has_answered and not each.is_excluded for each in self.sources.values()):
             return ""
@@ -129,7 +129,7 @@ class Health:
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float | None = None) -> int | None:
-        """Returns the highest block that a source node claims. With `now_s`, those in a pause do not count."""
+        """Returns the highest block that a source node claims. With `now_s`, source nodes in a pause do not count."""
         # An excluded source node says nothing about this chain.
         counted = self.sources.values() if now_s is None else self.ready(now_s)
         lasts = (each.claims.last for each in counted if each.claims is not None and not each.is_excluded)

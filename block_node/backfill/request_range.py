@@ -1,6 +1,7 @@
-"""Computes the range of blocks for one request to a source node, which starts at `edge` and lies in the range of
-missing blocks `hole`. It has at most `blocks` blocks, all of them in `claims`, and contains no other block of `large`:
-these need a request of their own. No I/O."""
+"""Computes the range of blocks for one request to a source node. No I/O.
+
+One end of the range is `edge`. The range lies in `hole`, a range of missing blocks. It has at most `blocks` blocks, all
+of them in `claims`. It has no block of `large` but `edge`: each of these needs a request of its own."""
 
 from __future__ import annotations
 

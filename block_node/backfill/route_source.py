@@ -59,7 +59,8 @@ T = TypeVar("T")
 
 
 class RouteSource:
-    """A source of blocks over an Ockam route, which names no service. silence_s_max: the longest wait for a message."""
+    """A source of blocks over an Ockam route. The route leads to the node and names no service of it. silence_s_max:
+    the longest wait for a message."""
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
         self._node = node
@@ -282,8 +283,9 @@ class Fetching(Worker):
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    """Returns the block ranges that a source node claims. The real protocol has the highest unsigned number for an
-    unknown block, so a range above `NUMBER_MAX` is left out. Raises ProtocolError for any other invalid range."""
+    """Returns the block ranges that a source node claims. The highest unsigned number stands for an unknown block in
+    the reference block node, so a range above `NUMBER_MAX` is left out. Raises ProtocolError for other invalid ranges.
+    """
     found = []
     for each in sorted(ranges, key=lambda each: each.first_block):
         if each.first_block > each.last_block:

@@ -104,7 +104,8 @@ class BackfillAnswers(AnsweringWorker):
             self.reply(message, BACKFILL.encode_response(report))
 
     def demand(self, message: Message) -> Demand:
-        """To see the state, the right to operate the node or to read its blocks is enough. Raises ProtocolError."""
+        """Returns the needed right: to operate the node. To see the state, the right to read its blocks is enough too.
+        Raises ProtocolError."""
         starts = _protocol_of(message).decode_request(message.payload).run
         return Demand(Right.OPERATE if starts else Right.OPERATE | Right.BLOCK_READ, self._state.chain)
 

@@ -24,7 +24,8 @@ class SourceSetting(msgspec.Struct, frozen=True):
     the scheme and the hops as text. priority: 0 is the best.
 
     scheme: `grpc`, or `grpcs` with TLS: the source speaks the block services over gRPC. Empty: it is an Ockam node.
-    status: the `host:port` for questions about its blocks, if the source serves its blocks at another one."""
+    status: the `host:port` at which the source reports which blocks it has, if that is not the address of its blocks.
+    """
 
     name: str
     hops: tuple[str, ...]
@@ -62,13 +63,13 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     backfill is off.
     scan_interval_secs: the time between two searches for missing blocks.
     max_retries: how often a block is requested again before it is left to the next search.
-    initial_retry_delay_secs, max_backoff_secs: the pause after the first failure of a source node, and the longest one.
-    It doubles with each failure.
+    initial_retry_delay_secs, max_backoff_secs: the first and the longest pause after a failure of a source node. The
+    pause doubles with each failure.
     greedy: whether blocks above the last stored one are fetched also while a publisher is connected.
     max_incoming_buffer_size: the largest total size of fetched blocks in memory. It applies to history and to the
     newest blocks separately, as `concurrent_fetches` does. A block that does not fit cannot be fetched.
-    processing_timeout_secs: after this time, and again after each further such time, a warning is logged if a fetched
-    block is not stored yet; after `max_retries` + 1 warnings the block is left to the next search.
+    processing_timeout_secs: while a fetched block is not stored, a warning is logged each time that this time has
+    passed. After `max_retries` + 1 warnings the block is left to the next search.
     """
 
     first_block_available: int = 0
@@ -122,8 +123,8 @@ def _sources_of(text: str) -> Iterator[SourceSetting]:
 
 
 def read_sources(path: Path) -> list[SourceSetting]:
-    """Reads a file of sources of the reference block node (facts/block_node.md §5.1), which all speak gRPC. Names are
-    written as in its `.proto`, or as protobuf's JSON writes them. Settings for its client are ignored. Raises
+    """Reads a file of sources of the reference block node (facts/block_node.md §5.1). All these sources speak gRPC.
+    Names of members can be in snake case or in camel case. Other settings of a source are ignored. Raises
     BackfillSettingsError."""
     try:
         nodes = msgspec.json.decode(path.read_bytes())["nodes"]

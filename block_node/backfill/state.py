@@ -263,7 +263,7 @@ class BackfillState:
     def _make_source(self, setting: SourceSetting) -> BlockSource:
         if not setting.scheme:
             return self._route_source(setting)
-        # Only a node with a source over gRPC waits for h2.
+        # Imported here, so that only a node with a source over gRPC loads h2.
         from block_node.grpc.client.channel import GrpcChannel
         from block_node.grpc.client.source import GrpcSource
 

@@ -22,8 +22,8 @@ class Counters(msgspec.Struct):
     """The counters of backfill since the node started. They survive a crash of the worker.
 
     fetch_errors: failed requests, and fetched blocks that failed verification.
-    given_up: ranges of blocks that were left to the next search. last_given_up: the last of them, while a block is
-    missing.
+    given_up: ranges of blocks that were left to the next search. last_given_up: a text about the last of them. Empty
+    after a run that gave up nothing.
     runs: the number of times that fetching started.
     """
 
@@ -44,7 +44,7 @@ class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: the number of missing blocks that are being fetched or processed.
     missing: the number of blocks that the last search found and that are still missing. Other blocks can be missing too
-    while no source node answers. None if none was found because nobody knows which blocks exist.
+    while no source node answers. None if no block was found missing, and nobody knows which blocks exist.
     problem: why blocks are missing, or why it is unknown whether blocks are missing. Otherwise empty.
     held_bytes: the total size of blocks that were fetched and are not stored yet.
     eta_s: the estimated time until `queue` is 0. newest_known: the highest block that publishers have announced.

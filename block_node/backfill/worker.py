@@ -125,7 +125,7 @@ class Backfill(Plugin):
             self._live.discard(event.block_number)
 
     def handle_notification(self, notification: Notification) -> None:
-        # Attempt 0 marks a block that came whole. Any other block comes from a publisher, until it fails.
+        # Attempt 0 marks a block that came whole, perhaps from a filler. Any other block comes from a publisher.
         if isinstance(notification, VerificationNotification):
             if notification.attempt == 0:
                 for filler in self._fillers.values():
@@ -276,7 +276,7 @@ class Backfill(Plugin):
         """Asks all source nodes that are not in a pause which blocks they have, and calls `_compare` when all have
         answered. If a publisher caused the search and the answers cannot change the plan, calls `_plan` at once."""
         if self._asked_for:
-            # The pauses end only now: a search that was still running when the operator asked can have begun new ones.
+            # The pauses end only now: a search that still ran when the operator asked can have begun new pauses.
             self._asked_for = False
             self._patience.forget()
             self._state.health.end_pauses()

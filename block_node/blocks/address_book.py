@@ -23,7 +23,7 @@ KEY_BITS_MIN = 2048
 """Signatures with shorter RSA keys can be forged too easily. Nodes of real networks have keys of 3072 bits."""
 
 KEY_BITS_MAX = 16384
-"""With a longer RSA key, one signature takes too long: a malicious address book could block the node."""
+"""With a longer RSA key, checking a signature takes too long: a malicious address book could block the node."""
 
 
 class AddressBook:
@@ -90,7 +90,7 @@ class AddressBook:
 
     @classmethod
     def deserialize(cls, data: bytes) -> AddressBook:
-        """Parses a `NodeAddressBook`, of which other fields are ignored. Raises AddressBookError."""
+        """Parses a `NodeAddressBook`. Other fields of a `NodeAddress` are ignored. Raises AddressBookError."""
         keys: dict[int, RSAPublicKey] = {}
         try:
             for _, wire, entry in read_fields(data):
@@ -157,7 +157,7 @@ def _read_node_id(entry: Any, place: int) -> int:
 
 
 def _read_key(entry: dict[str, Any], node_id: int) -> RSAPublicKey:
-    # A node without an address book needs none of the 8 MB of cryptography.
+    # Imported here, so that a node without an address book saves the 8 MB of cryptography.
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
     from cryptography.hazmat.primitives.serialization import load_der_public_key

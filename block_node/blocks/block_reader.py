@@ -198,7 +198,8 @@ class BlockReader:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, str(error)) from error
 
     def _begin_large(self, head: bytes) -> LargeItem:
-        """Starts to hash an item that is not kept, from at least its first `HEAD_BYTES_MIN` bytes."""
+        """Starts to hash an item that is not kept. head: the whole item, or at least its first `HEAD_BYTES_MIN` bytes.
+        Raises VerificationFailed, or BlockFormatError."""
         kind = item_kind(head[:HEAD_BYTES_MIN])
         if self._phase is Phase.NOTHING:
             raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, f"it begins with an item {kind}, not with a header")
@@ -297,7 +298,8 @@ def _place(kind: ItemKind) -> int:
 
 
 def _is_one_field(item: Item, size: int) -> bool:
-    """Whether an item with a tag of one byte is exactly one protobuf field. A large one is left to a slower check."""
+    """Returns whether an item with a tag of one byte is exactly one protobuf field. False for a large item: a slower
+    check follows."""
     if size > HELD_BYTES_MAX:
         return False
     try:

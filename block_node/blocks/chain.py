@@ -136,7 +136,7 @@ class ChainState(msgspec.Struct, frozen=True):
 
     def advanced(self, result: BlockResult, claims_max: int) -> ChainState:
         """Returns the state after one more, checked block. Raises VerificationFailed if too many claims wait."""
-        # If `open` is set, the footer of this block was not checked: the most likely root hash before it counts.
+        # If `open` is set, the footer of this block was not checked: the likeliest root hash of the last block counts.
         chain = self.settled(self.open[0].root, result.rules) if self.open else self
         # The tree grows only by a certain root hash. After a block without any root hash, the tree is unknown.
         peaks = chain.peaks
@@ -195,8 +195,8 @@ def _last_roots(chain: ChainState, result: BlockResult) -> tuple[bytes | None, .
 
 def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
     """Returns the result with its root hashes in order of likelihood. If an earlier state proof claims one of them,
-    only that one remains. Otherwise the one by the scheme of the preceding block comes first, unless a state proof of
-    this block names another."""
+    only this root hash remains. Otherwise the root hash by the scheme of the preceding block comes first, unless a
+    state proof of this block starts at another one."""
     roots = result.roots if result.claims else in_order(result.roots, chain.scheme)
     claimed = {claim.root for claim in chain.claims if claim.target == result.number}
     if claimed:
@@ -205,8 +205,9 @@ def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
 
 
 def check_claims(chain: ChainState, result: BlockResult) -> None:
-    """Raises VerificationFailed if an earlier state proof claims another root hash for this block, or for a later block
-    than a state proof of this block does. Only signatures (`Level.TSS`) can show which of the two is wrong."""
+    """Raises VerificationFailed if an earlier state proof claims another root hash for this block, or if an earlier
+    state proof and one of this block claim different root hashes for the same later block. Only signatures
+    (`Level.TSS`) can show which claim is wrong."""
     for claim in chain.claims:
         if claim.target == result.number and claim.root not in [each.root for each in result.roots]:
             reason = f"the state proof of block {claim.by} resolves to {_short(claim.root)} for it, "

@@ -45,7 +45,7 @@ NUMBER_MAX = 2**64 - 1
 
 
 def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_bytes_max) -> Iterator[Item]:
-    """Yields the items of a block file, each complete. Raises BlockFileError after the last item before the damage."""
+    """Yields the complete items of a block file. Raises BlockFileError at damage; some items before it may be lost."""
     for piece in read_pieces(path, piece_bytes_max=item_bytes_max, item_bytes_max=item_bytes_max):
         yield piece.data
 
@@ -117,7 +117,8 @@ class FoundFiles(NamedTuple):
 
 
 def find_files(folder: Path) -> FoundFiles:
-    """Finds all files below a folder. Raises BlockFileError for two files of one block, and for an irregular file."""
+    """Finds all files below a folder. Raises BlockFileError for two files of one block, and for a path that is named as
+    a block but is no regular file."""
     found: dict[int, Path] = {}
     passed_over: list[Path] = []
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):

@@ -5,7 +5,7 @@ verification levels L0 to L3:
 
     header, round header, transactions with result, output and state changes, …, record file, footer, record-file proof
 
-The same shape, seed and start give the same items, except for the proof, which depends on the signing keys.
+The same shape, seed and first state of the chain give the same items, but for the proof: the signing keys decide it.
 """
 
 from __future__ import annotations

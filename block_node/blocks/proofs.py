@@ -39,7 +39,7 @@ class TssProof(msgspec.Struct, frozen=True):
 
 
 class Sibling(msgspec.Struct, frozen=True):
-    """The hash that a path combines with its own hash. If a node has one child: empty, and `is_left` is False."""
+    """The hash that a path combines with its own hash. Without a sibling, it is empty and `is_left` is False."""
 
     is_left: bool
     hash: bytes
@@ -56,7 +56,8 @@ class LeafKind(IntEnum):
 
 
 class MerklePath(msgspec.Struct, frozen=True):
-    """A path of a state proof, upwards in a Merkle tree, to the path `next_index`, or with `FINAL_PATH` to the root."""
+    """A path of a state proof. It leads upwards in a Merkle tree, to the start of path `next_index`, or to the root if
+    `next_index` is `FINAL_PATH`."""
 
     siblings: tuple[Sibling, ...]
     next_index: int

@@ -49,7 +49,8 @@ def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
-    """Yields each field as (field number, wire type, value): a view of `data`, or a number. Raises BlockFormatError."""
+    """Yields each field as (field number, wire type, value). The value is a view of `data`, or a number. Raises
+    BlockFormatError."""
     view = memoryview(data)
     offset, end = 0, len(view)
     while offset < end:

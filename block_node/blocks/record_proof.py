@@ -103,7 +103,7 @@ def check_record_proof(
         raise _failed(number, FailureKind.MISSING_MANDATORY_ITEM, "it has a record-file proof and no record file")
     if book is None:
         raise _failed(number, FailureKind.MISSING_VERIFICATION_DATA, "there is no address book for it")
-    # Whoever has an address book has loaded cryptography already.
+    # The address book has loaded cryptography already, so this import costs nothing.
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
     from cryptography.hazmat.primitives.hashes import SHA384

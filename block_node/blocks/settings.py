@@ -48,7 +48,7 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """More than the largest message between reference block nodes, which is 125 MB."""
 
     small_item_bytes_max: int = 1 << 20
-    """The largest header, footer or proof, which are kept in memory. The largest known proof is smaller than 5 KB."""
+    """The largest size of a header, footer or proof: these are kept in memory. All known proofs are below 5 KB."""
 
     proofs_max: int = 16
     claims_max: int = 1024

@@ -63,8 +63,8 @@ class Verifier:
         return BlockVerification(BlockReader(number, self.settings), self._proofs, lambda: self.chain.scheme)
 
     def link(self, result: BlockResult) -> BlockResult:
-        """Checks that a block continues the chain, and advances the chain by it. In the result, the root hashes are in
-        order of likelihood, and `corrected` is that of the preceding block, if the chain had assumed a wrong one.
+        """Checks that a block continues the chain, and advances the chain by the block. Returns the result with its
+        root hashes in order of likelihood, and with `corrected` set if the chain had assumed a wrong root hash before.
 
         Raises VerificationFailed if a check fails. In this case the chain does not change.
         """
@@ -180,7 +180,7 @@ class ProofChecks:
             elif isinstance(proof.content, TssProof):
                 level, roots = self._check_tss_proof(number, roots, proof.content.signature)
                 checked |= level
-        # A block whose proofs no level can check has not been proved.
+        # A block is not proved if no level that is on has checked one of its proofs.
         unchecked = levels & PROOF_LEVELS and not checked & PROOF_LEVELS
         if unchecked and not (self._settings.accept_unchecked_proofs and any(kinds)):
             names = ", ".join(kind.name for kind in kinds)
