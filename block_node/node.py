@@ -42,8 +42,8 @@ PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
 EARLY_MESSAGES_MAX = 1_000
 EARLY_MESSAGE_BYTES_MAX = 256
-"""The largest message that is kept while the node starts. The opening message of a publisher is never larger. If it is
-discarded, the publisher gets no answer and sends it again."""
+"""The largest message that is kept while the node starts. The opening message of a publisher is never larger. If a
+message is discarded, the publisher gets no answer and sends it again."""
 
 NODE_STOPS = "the node stops; go on at another one, or here when it is back"
 
@@ -132,7 +132,7 @@ class BlockNode:
         self.store.when_open(self._opened)
 
     def stop(self, reason: str = NODE_STOPS) -> None:
-        """Ends all streams. Call it when all received blocks are acknowledged: publishers send other ones again."""
+        """Ends all streams. Call it when all received blocks are acknowledged: publishers send other blocks again."""
         self.facility.publish(NodeStopping(reason))
 
     def close(self) -> list[Message]:

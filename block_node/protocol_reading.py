@@ -60,7 +60,8 @@ class Subscribe(msgspec.Struct, frozen=True):
 
 # type Received struct { request_id: uint  size_bytes: uint }
 class Received(msgspec.Struct, frozen=True):
-    """Sent to the address of a subscription: confirms all items received so far. The node may send more."""
+    """Sent to the address of a subscription: confirms received items, so that the node may send more. size_bytes: the
+    bytes of all items received so far."""
 
     request_id: bare.UInt
     size_bytes: bare.UInt

@@ -64,7 +64,8 @@ class Verifier:
 
     def link(self, result: BlockResult) -> BlockResult:
         """Checks that a block continues the chain, and advances the chain by the block. Returns the result with its
-        root hashes in order of likelihood, and with `corrected` set if the chain had assumed a wrong root hash before.
+        root hashes in order of likelihood. `corrected` has the right root hash of the preceding block, if the chain had
+        assumed a wrong one.
 
         Raises VerificationFailed if a check fails. In this case the chain does not change.
         """

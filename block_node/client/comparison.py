@@ -62,7 +62,7 @@ class GivenReader:
 
 
 class Comparison:
-    """Compares blocks with the node's blocks of the same numbers, in steps, between which the client sends and
+    """Compares blocks with the node's blocks of the same numbers, in steps. Between two steps the client sends and
     receives. The next block is read before the node has answered: otherwise publishing blocks again would take longer
     than at first.
 

@@ -232,7 +232,7 @@ class ClientPublishSession:
         if machine.ended is not None:
             self._ended_by_node()
             return False
-        # Only one portion is in memory at a time: the next portion is read when the socket has taken this one.
+        # The next chunk is read when the socket has taken the last ones, so that few chunks are in memory.
         if connection.outgoing_bytes > UNSENT_BYTES_MAX:
             if not self._waits_for_room:
                 self._waits_for_room = True

@@ -175,8 +175,9 @@ class PublishSessions(Generic[S]):
             self._problem = ConnectionLost(str(error))
 
     def _watch(self) -> None:
-        """Fails when for `give_up_s` seconds no block was acknowledged and no bytes of a block were sent. The error
-        names the error of the last session, or else the answer that the present session waits for."""
+        """Fails when no block was acknowledged, and no bytes of a block were sent or compared, for `give_up_s` seconds.
+        The text of the error has the error of the last session, or else the answer that the present session waits for.
+        """
         give_up_s, session, problem = self._settings.give_up_s, self._session, self._problem
         self._stop_watch = None
         if give_up_s is None or not self._blocks or self._failure is not None:
@@ -194,8 +195,8 @@ class PublishSessions(Generic[S]):
             self._fail(PublishGaveUp(f"no block was acknowledged for {give_up_s:g} s: {problem}"))
 
     def _fail(self, error: SessionError) -> None:
-        # Such an error refuses the next session, for example after a change of the rules. The node may have stored
-        # blocks of earlier sessions.
+        # RequestRefused refuses the next session, for example after a change of the node's rules. The node may have
+        # stored blocks of earlier sessions.
         self._failure = doubted(error) if self.sessions and isinstance(error, RequestRefused) else error
         self._report_change()
 

@@ -146,7 +146,7 @@ class PublisherMachine:
             self.ended = response
 
     def offer_again(self, number: int) -> bool:
-        """Has a block sent again that the node acknowledged but could not give back for comparison, one such block at a
+        """Sends a block again that the node has acknowledged but cannot show for the comparison; one such block at a
         time. Returns False if this session has sent it again already."""
         if number in self._offered:
             return False
