@@ -13,11 +13,11 @@ class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
     - message_bytes_max: the largest message of a publisher, as "server.maxMessageSizeBytes" of the reference block
       node. The size of a block has a bound of its own: one block can come in several messages.
     - publish_window_bytes: how much an admitted publisher may send before its messages are taken.
-    - duplicate_window: a publisher that offers one of this many blocks below the last one is asked to skip it. The
-      stream of one that offers an older block ends (facts/block_node.md §2.2).
-    - behind_again_s: within this time, a party that was told that the node is behind, and offers another block which is
-      too high, is asked for the next block instead: real publishers leave when they hear it twice within 30 s. The
-      second answer may come faster than the first.
+    - duplicate_window: a publisher is asked to skip a duplicate block at most this many numbers below the last block.
+      After an older block, its stream ends (facts/block_node.md §2.2).
+    - behind_again_s: a party (a host or an identity) is told only once in this time that the node is behind. For
+      another block that is too high, it is asked for the next block instead. Real publishers leave when they are told
+      twice within 30 s. This time is longer, because the second answer may arrive faster than the first.
     """
 
     message_bytes_max: int = 131_072_000

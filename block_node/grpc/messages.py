@@ -121,7 +121,7 @@ PUBLISHED_SET, SUBSCRIBED_SET = 0x0A, 0x12
 
 
 def find_set(message: bytes, tag: int) -> ItemSet | None:
-    """Returns the items of a message with nothing but a set of items, and None for any other. tag: PUBLISHED_SET or
+    """Returns the items of a message that has only a set of items; None for any other message. tag: PUBLISHED_SET or
     SUBSCRIBED_SET. Raises MessageFormatError."""
     if not message or message[0] != tag:
         return None
@@ -133,10 +133,10 @@ def find_set(message: bytes, tag: int) -> ItemSet | None:
 
 
 class ItemSet:
-    """The items of a serialized `BlockItemSet` or `Block`, `data` from `start` on. There can be a million, or one of
-    100 MB, so they are taken a part at a time.
+    """The items of a serialized `BlockItemSet` or `Block`, which is `data` from `start` on. There can be a million
+    items, or one item of 100 MB, so they are taken a part at a time.
 
-    Invariant: `_item_end` is the end of the item of which pieces were taken, but not the last one; else None."""
+    Invariant: while an item is taken in pieces, `_item_end` is the end of this item; else None."""
 
     def __init__(self, data: bytes, start: int = 0) -> None:
         self.data = data
@@ -153,10 +153,10 @@ class ItemSet:
         return self._at > self._start
 
     def take(self, items_max: int, bytes_max: int) -> tuple[list[bytes], Piece]:
-        """Returns the next items: at most `items_max`, and none after the one that reaches `bytes_max` bytes. A larger
-        item comes alone, in pieces of that size. Raises MessageFormatError.
+        """Returns the next items: at most `items_max`, and none after the item that reaches `bytes_max` bytes. An item
+        above `bytes_max` comes alone, in pieces of that size. Raises MessageFormatError.
 
-        Each item is a copy. A view of the data would keep all of them in memory for the sake of one small item."""
+        Each item is a copy: a view would keep the whole message in memory for the sake of one small item."""
         if self._item_end is not None:
             return self._take_piece(self._item_end, bytes_max)
         items: list[bytes] = []
@@ -165,7 +165,7 @@ class ItemSet:
         add = items.append
         try:
             while at < stop and len(items) < items_max:
-                # An item has at least two bytes, so these cannot be too many.
+                # An item has at least two bytes, so the items up to `pass_end` cannot be too many.
                 pass_end = min(stop, at + 2 * (items_max - len(items)))
                 while at < pass_end:
                     if data[at] != BLOCK_ITEM_TAG:

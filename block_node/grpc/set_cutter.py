@@ -2,9 +2,9 @@
 
     Block = (0x0A length item)*
 
-The same bytes are the content of `BlockItemSet` and of `Block`, so nothing is written anew. Stored parts are cut
-anywhere. A message has the items that a part completes, about a mebibyte; a larger item is one message of its own,
-whose bytes pass through as they come. Messages are views of the parts, which are not copied.
+The same bytes are the content of `BlockItemSet` and of `Block`, so nothing is written anew. A stored part can end
+within an item. A message has the items that a part completes, about a mebibyte. A larger item is a message of its own:
+its bytes pass through as they come. Messages are views of the parts, so no bytes are copied.
 """
 
 from __future__ import annotations

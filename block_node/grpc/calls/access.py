@@ -73,7 +73,7 @@ class AccessCall(SingleRequest):
             self._refuse(error)
             return
         found = operation.found[0]
-        # The size of the whole message is known from the place of the block, so nothing waits for the rest.
+        # The place of the block names the size of the whole message, so the message begins before the rest is read.
         if self._part == 0:
             prefix = block_prefix(GetStatus.SUCCESS, found.place.size_bytes)
             if found.is_last:

@@ -113,7 +113,8 @@ class PublishCall(CallHandler):
     def may_take(self) -> bool:
         rest = self._rest
         may_read = self._runner.may_begin if rest is None else self._runner.may_go_on
-        # Held before `may_read` asks the plugins for room: if there is room at once, `admit` resumes only held calls.
+        # The publisher is held before `may_read` asks the plugins for room: `admit`, which follows when there is room,
+        # perhaps at once, resumes only held calls.
         self._hold(not self._is_over)
         if self.publisher.is_held and may_read(self.publisher):
             self._hold(False)
@@ -199,8 +200,8 @@ class PublishCall(CallHandler):
         self._intake.end(status, block_number, reason)
 
     def _may_wait(self) -> bool:
-        """Whether the present request may wait for those of other publishers. All blocks wait for the one that is
-        verified next, so its request does not wait."""
+        """Returns whether the present request may wait for requests of other publishers, and holds the publisher if so.
+        All blocks wait for the block that is verified next, so a request with that block never waits."""
         return self._hold(self.block_number != self._machine.blocks.next_to_verify)
 
     def _hold(self, is_held: bool) -> bool:

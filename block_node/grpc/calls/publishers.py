@@ -26,7 +26,7 @@ class DoorPublisher(Protocol):
 class BehindTold:
     """Notes when each party was last told that the node is behind, on any of its streams.
 
-    A real publisher that is told so twice within a time leaves (facts/grpc_peers.md §1.3), also if it was told on two
+    A real publisher leaves if it is told so twice within a certain time (facts/grpc_peers.md §1.3), even on two
     streams. But it obeys every ResendBlock.
 
     Invariant: `_told_s` is in the order of its times, with at most PARTIES_MAX of them.

@@ -134,7 +134,7 @@ class SubscribeCall(SingleRequest):
 
     def _finish(self, status: SubscribeStatus, reason: str) -> None:
         if self._cutter.is_in_item:
-            # The message that has begun stays incomplete, so that no other one can follow.
+            # A message has begun and stays incomplete, so no message with the status can follow it.
             self._call.abort(GrpcStatus.INTERNAL, reason)
         else:
             self._call.send(write_message("SubscribeStreamResponse", {"status": int(status)}))

@@ -54,7 +54,7 @@ class SubscribeAnswer:
         self._grew(more_bytes)
 
     def room(self) -> None:
-        # Such a call has one request, which is sent at once, so nothing waits for room.
+        # The call has one request, which is sent at once, so nothing waits for room.
         pass
 
     def _add(self, items: list[bytes]) -> None:

@@ -69,7 +69,8 @@ class GrpcPeer:
         request: bytes | None = None,
         timeout_s: float | None = None,
     ) -> AskedCall:
-        """Begins a call, as `AskingConnection.ask`, in the name of this client. Raises NodeUnreachable."""
+        """Begins a call, as `AskingConnection.ask`, in the name of this client. Raises NodeUnreachable, or
+        InvalidArgument if the token cannot be read."""
         metadata = []
         if self._token is not None:
             try:

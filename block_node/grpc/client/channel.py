@@ -1,4 +1,4 @@
-"""GrpcChannel: the way to one other node. It connects when something is asked, and again after the connection's end."""
+"""GrpcChannel: the connection to one other node. It is made when something is asked, and again after its end."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class GrpcChannel:
         self.counts = DoorCounts()
 
     def use(self, act: Callable[[AskingConnection], None], failed: Callable[[str], None]) -> None:
-        """Calls one of the two soon, after this call has returned: `act` with an open connection, or `failed` with the
-        reason why there is none."""
+        """Calls one of the two functions soon, after this call has returned: `act` with an open connection, or `failed`
+        with the reason why there is none."""
         self._waiting.append((act, failed))
         if not self._connecting:
             self._connecting = True
             self._node.start_task(self._serve_waiting)
 
     def close(self) -> None:
-        """Ends all connections: earlier ones and one that is being made, too. Nothing is asked any more."""
+        """Ends all connections, also one that is being made. Call `use` no more."""
         self._is_closed = True
         for connection in self._running:
             connection.close("unused")

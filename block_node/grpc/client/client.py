@@ -43,8 +43,8 @@ class GrpcBlockClient:
     async def publish(
         self, blocks: Sequence[OutgoingBlock], *, give_up_s: float = GIVE_UP_S, limits: ConsensusLimits | None = None
     ) -> ConsensusPublisher:
-        """Publishes blocks whose numbers follow each other, as a consensus node does. Returns when the node has said
-        that all are durable; it may have other blocks of these numbers.
+        """Publishes blocks whose numbers follow each other, as a consensus node does. Returns when the node has
+        acknowledged all of them. The node may have stored other blocks with these numbers.
 
         give_up_s: the longest time in which the node takes nothing and acknowledges nothing. limits: None means those
         of a consensus node. Raises BlockRefused, PublishGaveUp, NodeUnreachable or RequestRefused; BlockError if the
@@ -57,11 +57,11 @@ class GrpcBlockClient:
     def subscribe(
         self, start: int | None = None, end: int | None = None, *, block_bytes_max: int = BLOCK_BYTES_MAX
     ) -> GrpcSubscription:
-        """Returns an iterator over the numbers and the items of whole blocks, in order and each once, over further
-        connections if one fails.
+        """Returns an iterator over the numbers and the items of whole blocks, in order and each once. If a connection
+        fails, it opens another one.
 
-        start: the first block; None: the next new one. end: the last block; None: no end. block_bytes_max: the largest
-        block that is taken, with some bytes more for each of its items.
+        start: the first block; None: the next new block. end: the last block; None: no end. block_bytes_max: the
+        largest block that is taken; each item counts some bytes more than it has.
         """
         return GrpcSubscription(self._peer, start, end, block_bytes_max)
 

@@ -24,8 +24,8 @@ class ConsensusLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     - ends_max, ends_within_s: after more EndOfStreams than this within the time, the client stays away for `ban_s`.
     - behinds_max, behinds_within_s: after more BehindPublishers than this within the time, the stream is left.
-      behind_ignored_s: for how long after a BehindPublisher that counts the next ones are ignored.
-    - slow_acks_max: acknowledgements in a row that come later than `slow_ack_s` after their block end the stream.
+      behind_ignored_s: after a BehindPublisher that counts, further ones are ignored for this time.
+    - slow_acks_max: the stream ends after so many acknowledgements in a row, each over `slow_ack_s` after its block.
     - send_s: how long a message may wait for its window, and one second more for every `sent_bytes_per_s` bytes.
       sends_max: how often one block is begun again after such a wait.
     - cool_down_s: the wait before a node that was left is used again. reset_s: the age at which a stream is begun anew.
@@ -78,7 +78,8 @@ class Heard(enum.Enum):
 
 
 class Move(enum.Enum):
-    """How a stream goes on. AFTER: after the block of the message. TO: at that block. ANEW: its block begins again."""
+    """How a stream goes on. AFTER: after the block of the message. TO: at the block of the message. ANEW: the block
+    that is being sent begins again. LEAVE: the stream ends."""
 
     STAY = "stay"
     AFTER = "after"
@@ -199,11 +200,12 @@ class ConsensusMachine:
         self._sent_s.clear()
         self._attempt += 1
         wanted = self.blocks.stop - 1 if next_expected is None else 0 if next_expected == NO_BLOCK else next_expected
-        # A node that wants an earlier block learns from the answers to this one that it must catch up.
+        # If the node wants an earlier block, its answers say so, and the farewell then tells the node to catch up.
         self._go_to(max(wanted, self.blocks.start))
 
     def finished(self, position: SendPosition, now_s: float) -> None:
-        """The end of a block was sent. The stream goes on with the next block, unless an answer has moved it."""
+        """Records that the end of a block was sent. The stream goes on with the next block, unless an answer moved it.
+        """
         if position != self.position:
             return
         self._sent_s[position.block_number] = now_s
@@ -211,16 +213,16 @@ class ConsensusMachine:
         self.tick(now_s)
 
     def send_s_max(self, size_bytes: int) -> float:
-        """How long a message of this size may wait for its window; then `not_sent` follows."""
+        """Returns how many seconds a message of this size may wait for its window; then `not_sent` must be called."""
         return self._limits.send_s + size_bytes / self._limits.sent_bytes_per_s
 
     def not_sent(self, now_s: float) -> None:
-        """A message has waited too long. Its block begins again on the same stream, at most `sends_max` times."""
+        """Records that a message waited too long. Its block begins again on this stream, at most `sends_max` times."""
         self._sends += 1
         self._react(Heard.NOT_SENT if self._sends <= self._limits.sends_max else Heard.NOT_SENT_AGAIN, 0, now_s)
 
     def lost(self, now_s: float) -> None:
-        """The connection has failed, or the call has ended without an EndOfStream. Safe to repeat."""
+        """Records that the connection failed, or that the call ended without an EndOfStream. Safe to repeat."""
         self._react(Heard.LOST, 0, now_s)
 
     def close(self, now_s: float) -> None:

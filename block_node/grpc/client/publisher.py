@@ -40,7 +40,7 @@ FAREWELL_S: Final = 2.0
 REFUSALS: Final = (PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST)
 """The ends of a stream after which the same block would be refused again."""
 UNWANTED: Final = (Heard.WANTED_EARLIER, Heard.WANTED_LATER, Heard.BEHIND_TWICE)
-"""The reasons for which a stream to a node that needs other blocks is left."""
+"""The reasons for leaving a stream because the node needs other blocks."""
 
 
 class ConsensusPublisher:
@@ -175,7 +175,8 @@ class ConsensusPublisher:
                     await self._send_block(call, position)
             machine.close(trio.current_time())
             if machine.left in UNWANTED:
-                # What was sent is no progress: else a publisher that connects again and again would never give up.
+                # The bytes that were sent are no progress: else a publisher that always connects again would never
+                # give up.
                 self._moved_s = began_s
             await self._leave(call)
         finally:

@@ -90,7 +90,7 @@ class OneAnswer:
         self._message = message
 
     def room(self) -> None:
-        # Such a call has one request, which is sent at once, so nothing waits for room.
+        # The call has one request, which is sent at once, so nothing waits for room.
         pass
 
     def done(self, status: GrpcStatus, text: str) -> None:
@@ -101,8 +101,8 @@ class OneAnswer:
 class GrpcFetch(SubscribeAnswer):
     """The blocks from `first` to `last` of a source, for one listener.
 
-    Invariant: `_items` has the received items of block `_next`. `_listener` is None when all blocks have come, or the
-    fetch has failed; `_call` is None when its end has come, too.
+    Invariant: `_items` has the received items of block `_next`. `_listener` is None once all blocks have come or the
+    fetch has failed. `_call` is None before the call begins and after its end.
     """
 
     def __init__(self, node: Node, first: int, last: int, listener: FetchListener, silence_s_max: float) -> None:

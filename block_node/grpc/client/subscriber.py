@@ -1,4 +1,5 @@
-"""GrpcSubscription: an iterator over the blocks of a block node over gRPC, over further connections if one fails."""
+"""GrpcSubscription: an iterator over the blocks of a block node over gRPC. It opens further connections after failures.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from stream_client.shell.backoff import Backoff, Reconnect
 
 class GrpcSubscription(SubscribeAnswer):
     """The blocks from `start` to `end`, each as its number and its items (an `AnswerHandler`). block_bytes_max: the
-    most memory for one block and its items, which a lying node could else fill.
+    most memory for one block: without a limit, a lying node could fill all memory.
 
     Invariant: `_blocks` has at most one block. While it has one, no message of the call is taken.
     """
@@ -50,7 +51,7 @@ class GrpcSubscription(SubscribeAnswer):
 
     async def __anext__(self) -> tuple[int, list[bytes]]:
         """Returns the next block. Raises SubscriptionRefused if the node cannot provide it, BlockTooLarge,
-        DamagedAnswer and RequestRefused."""
+        DamagedAnswer, or the error of a refused call, such as RequestRefused or AccessDenied."""
         while not self._blocks:
             if self._failure is not None:
                 raise self._failure
@@ -77,7 +78,7 @@ class GrpcSubscription(SubscribeAnswer):
         self._changed.set()
 
     async def _begin(self) -> None:
-        """Subscribes from the next block on. A node that is not there is asked again, after a growing pause."""
+        """Subscribes from the next block on. An unreachable node is asked again, after a growing pause."""
         if self._is_again:
             await trio.sleep(self._backoff.next_delay_s())
         self._items, self._block_bytes, self._counted_bytes, self._is_again = [], 0, 0, True

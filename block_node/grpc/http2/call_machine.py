@@ -36,8 +36,8 @@ class CallProgress(enum.Enum):
 
 
 class CallInput(enum.Enum):
-    """PEER_ENDED: the remote half has ended. FINISH: our half ends after its waiting bytes. SENT: that end is framed.
-    RESET: either side has reset the stream, or the connection is gone."""
+    """PEER_ENDED: the remote half has ended. FINISH: our half ends after its waiting bytes. SENT: the end of our half
+    is framed. RESET: either side has reset the stream, or the connection is gone."""
 
     PEER_ENDED = "peer ended"
     FINISH = "finish"
@@ -84,11 +84,11 @@ class CallMachine:
     """One call. reader: the messages of the remote half. reads: whether bytes from the peer are still used.
 
     - window_bytes: the window that the remote half has when nothing is under way. window_left_bytes: its rest.
-    - closed_since_s, closed_s_longest: since when the window is 0, and the longest such time.
+    - closed_since_s, closed_s_longest: since when the window is 0, and the longest time for which it was 0.
     - message_until_s: when the message that is arriving must be complete; message_timed: which one, as
       `MessageReader.begun` counts them.
-    - moved_s: when bytes of `pending` were framed, or began to wait.
-    - wants_room: whether the taker was refused room, so that it is told when there is some.
+    - moved_s: when bytes of `pending` were last framed, or began to wait.
+    - wants_room: whether `send` has refused more bytes: the handler is told when there is room again.
     - trailers: the headers that follow `pending`; empty for a client, whose half ends without headers.
     - is_framed: whether our half has begun, with its headers.
 
@@ -137,8 +137,8 @@ class CallMachine:
         self.pending_bytes += sum(map(len, pieces))
 
     def cut(self, bytes_max: int, frame_bytes_max: int) -> bytes | memoryview:
-        """Removes up to `bytes_max` bytes from the front of `pending`, for one frame, or for several of one large
-        piece."""
+        """Removes and returns up to `bytes_max` bytes from the front of `pending`: for one frame, or for several frames
+        if the first piece is large."""
         room_bytes, first_bytes = min(bytes_max, frame_bytes_max), len(self.pending[0])
         if first_bytes >= room_bytes:
             return self._cut_first(min(bytes_max, first_bytes))

@@ -60,7 +60,7 @@ def decompress(data: bytes, encoding: str, bytes_max: int) -> bytes:
 
 
 def _zstd_pieces(data: bytes) -> Iterator[bytes]:
-    # PBJ writes frames without the size of their content, which only the streaming interface reads.
+    # Consensus nodes write frames that do not name the size of their content. Only the streaming interface reads these.
     frame = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
     for at in range(0, len(data), STEP_BYTES):
         if frame.eof:

@@ -40,7 +40,8 @@ logger = structlog.get_logger(__name__)
 
 
 class DoorCounts:
-    """Counters of all connections of a door. calls: by the status of the call. closed: by the reason of the close."""
+    """Counters of all connections of a door (`block_node.grpc`). calls: by the status of the call. closed: by the
+    reason of the close."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -121,7 +122,7 @@ class GrpcConnection:
                 except* ConnectionFailed as group:
                     failed = _first_of(group, ConnectionFailed)
                     kind, reason = failed.kind, str(failed)
-                    # The handlers learn it before the last frames go out: other peers may take over unfinished work.
+                    # The handlers learn of the end before the last frames go out: other peers may take over their work.
                     self._lose_calls(reason)
                     await self._say_end()
                 except* (trio.BrokenResourceError, trio.ClosedResourceError):

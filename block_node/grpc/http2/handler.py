@@ -117,7 +117,7 @@ class GrpcCall:
         self._wire.resume(self._stream_id)
 
     def widen(self, window_bytes: int) -> None:
-        """Lets the peer send more bytes that were not taken yet."""
+        """Gives the call a larger window: the bytes that the peer may send before they are taken."""
         self._wire.widen(self._stream_id, window_bytes)
 
     def window_closed_s(self, now_s: float) -> float:

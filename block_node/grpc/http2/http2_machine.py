@@ -4,8 +4,8 @@
 h2 leaves open: which call may send how much, when a window is given back, how a call and a connection end, and what a
 peer may do in how short a time.
 
-Of the two windows that received bytes take from, the connection's is given back when they arrive, and that of their
-call when a message has absorbed them. So a call whose taker waits never stops its neighbours.
+Received bytes take from two windows. The window of the connection is given back when the bytes arrive, and the window
+of the call when a message has absorbed the bytes. So a call whose handler waits never stops other calls.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ConnectionFailed(Exception):
 
 
 class CallOpened(NamedTuple):
-    """A peer asks for a call. The caller gives it a reader and begins it, or finishes it."""
+    """A peer asks for a call. The caller sets up the reader of the call and begins the call, or finishes it."""
 
     call: CallMachine
 
@@ -176,8 +176,8 @@ class Http2Machine:
         self._take_frames()
 
     def _make_h2(self) -> H2Connection:
-        # Requests of real peers have headers that h2 would refuse, with the whole connection. What matters is checked
-        # in `_open`.
+        # Requests of real peers have headers that h2 would refuse, with the whole connection. `_note_request` checks
+        # the headers that matter.
         made = H2Connection(
             H2Configuration(
                 client_side=self._is_client,
@@ -207,8 +207,8 @@ class Http2Machine:
         made.decoder.max_header_list_size = limits.header_bytes_max
         made.initiate_connection()
         made.increment_flow_control_window(limits.connection_window_bytes - 65_535)
-        # h2 would end the connection of a peer that opens too many calls, even before it has seen our settings. `_open`
-        # refuses the calls instead.
+        # h2 would end the connection of a peer that opens too many calls, even before it has seen our settings.
+        # `_note_request` refuses the calls instead.
         made.local_settings.max_concurrent_streams = STREAM_ID_MAX
         made.local_settings.acknowledge()
         return made
@@ -565,7 +565,7 @@ class Http2Machine:
         found.append(CallLost(call, reason, status))
 
     def _tick_connection(self, now_s: float) -> None:
-        # Compare exactly as `next_tick_s` computes: else a clock that wakes then could find nothing due for ever.
+        # The sums are those of `next_tick_s`: else a clock that wakes at that time could find nothing due, for ever.
         limits = self._limits
         if self._drained_by_s is not None and now_s >= self._drained_by_s:
             self._leave()

@@ -12,16 +12,17 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
       one h2 copies the unfinished part again at each read.
     - stream_window_bytes: the window of a new call, which is that of HTTP/2 (RFC 9113 §6.5.2): a peer that has not seen
       our settings counts with it. A call that is admitted to a larger one gets it by `GrpcCall.widen`.
-    - connection_window_bytes: that of all calls together. It is given back when bytes arrive, so it bounds no memory.
-    - streams_max: the most open calls of a connection. header_bytes_max: the most of one request, also decompressed.
+    - connection_window_bytes: the window of all calls together. It is given back when bytes arrive, so it bounds no
+      memory.
+    - streams_max: the most open calls of a connection. header_bytes_max: the headers of a request, also decompressed.
     - unfinished_bytes_max: the received bytes of all incomplete messages on all connections (`DoorBudget`), and as much
       again for all windows beyond the first ones.
     - pending_bytes_max: the bytes that wait for the window of one call; above it, its handler waits for room.
     - unsent_bytes_max: the bytes of a connection that are framed and that its socket has not taken.
     - resets_max: the most calls that a peer may reset, and that end by its errors, within `resets_s` (CVE-2023-44487,
       CVE-2025-8671). refused_max: the most calls above `streams_max` within that time.
-    - pings_max, settings_max, priorities_max, empty_frames_max: the most such frames in a second. PBJ sends a PING at
-      each time-out of a read, so PINGs are counted by second only and never forbidden.
+    - pings_max, settings_max, priorities_max, empty_frames_max: the most such frames in a second. PBJ, the gRPC of
+      consensus nodes, sends a PING at each time-out of a read, so PINGs are never forbidden.
     - linger_s: for how long a peer may keep its half of a call open after the call has ended.
     - ping_s, ping_answer_s: how often this side asks whether the peer is alive, and the longest wait for any byte.
     - idle_s_max: the longest time without an open call. send_s_max: the longest time in which a peer takes no byte.

@@ -26,17 +26,17 @@ MERGED_BYTES: Final = 4 * 1024
 
 
 class DoorBudget:
-    """The received bytes of all large unfinished messages on all connections of a door, and the windows that its calls
-    were given beyond the first one. Each party has a part of it, a `MessageBudget`.
+    """The received bytes of all large unfinished messages on all connections of a door, and the bytes by which windows
+    of its calls were widened. Each party (a host or an identity) has a part of this budget, a `MessageBudget`.
 
-    A party may hold as much as is left, so that something is left for others. When it holds that much, only the eldest
-    of its messages goes on, as long as that message is smaller than what is left. The eldest message of all always goes
-    on, so that one of them ends. The others get no more window: their senders may only send what they were granted
-    before. So a message that fits in a window never waits, and all messages hold at most twice `bytes_max`, plus the
-    messages that go on. A window grows by at most an eighth of what its party may still get, so that later calls get
-    some, too.
+    A party may hold as many bytes as are left, so that others can hold some, too. When it holds so many, only its
+    oldest message goes on, as long as that message has fewer bytes than are left. The oldest message of all always goes
+    on, so that one message ends. All others get no more window: their senders may only send the bytes that they were
+    granted before. So a message that fits in a window never waits, and all messages hold at most twice `bytes_max`,
+    plus the messages that go on. A window grows by at most an eighth of the bytes that its party may still get, so that
+    later calls get some, too.
 
-    Invariant: `held_bytes` is the sum of `held`, which has the eldest message first. `window_bytes` <= `bytes_max`.
+    Invariant: `held_bytes` is the sum of `held`, which has the oldest message first. `window_bytes` <= `bytes_max`.
     `waiting` has the messages that may not go on.
     """
 
@@ -55,7 +55,7 @@ class DoorBudget:
 class MessageBudget:
     """The part of one party in a `DoorBudget`; without a `door`, a whole one of its own.
 
-    Invariant: `held_bytes` is the sum of the messages of `_held`, the eldest of the party first.
+    Invariant: `held_bytes` is the sum of the messages of `_held`, the oldest of the party first.
     """
 
     def __init__(self, bytes_max: int, door: DoorBudget | None = None) -> None:
@@ -110,8 +110,8 @@ class MessageReader:
     may_wait: asked whether the call may wait for the budget. when_room: called when the budget may have room again.
     arriving: called with how many bytes of an unfinished message have come.
 
-    Invariant: `_body` has the absorbed bytes of the present message, whose whole size is `_size_bytes`, or None while
-    its prefix is not complete. `_chunks` has `waiting_bytes` bytes from `_offset` of the first chunk on.
+    Invariant: `_body` has the absorbed bytes of the present message. `_size_bytes` is its whole size; None while its
+    prefix is not complete. `_chunks` has `waiting_bytes` bytes from `_offset` of the first chunk on.
     """
 
     def __init__(self, encoding: str, budget: MessageBudget) -> None:
