@@ -7,8 +7,8 @@ mark:
     number | part, from 0 | parts | items and bytes of the whole block | its root hash
 
 This root hash is the most likely one at the time when the block was stored. A header `block_roots/1` lists the other
-possible ones. The next block can show that one of the others is right: then its first message has a header
-`block_before/1` with the right root hash.
+possible ones. The next block can show that one of the others is right: then the first message of the next block has a
+header `block_before/1` with the right root hash.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def find_other_roots(headers: bytes | None) -> list[bytes]:
 
 
 def find_root_before(headers: bytes | None) -> bytes:
-    """Returns the right root hash of the previous block, if it is stored under a wrong one; else empty bytes."""
+    """Returns the right root hash of the previous block, if that block is stored under a wrong one; else empty bytes.
+    """
     return next(iter(_values(headers, ROOT_BEFORE_HEADER)), b"")
 
 

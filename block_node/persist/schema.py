@@ -268,7 +268,7 @@ FIRST_PLACE: Final = compiled(select(func.min(_places.first_index)).where(_of_ch
 SPAN: Final = compiled(
     select(func.min(_places.number), func.max(_places.number), func.count()).where(_of_chain), "chain"
 )
-"""If no block is missing, these give the ranges of a chain, eight times faster than `RANGES`."""
+"""If no block is missing, the lowest and the highest number are the only range: eight times faster than `RANGES`."""
 _run = _places.number - func.row_number().over(order_by=_places.number)
 _runs = select(_places.number.label("number"), _run.label("run")).where(_of_chain).subquery()
 RANGES: Final = compiled(

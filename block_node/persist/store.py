@@ -115,7 +115,7 @@ class ChainStore:
         self._storage.submit_write(Do(self._log.open, opened))
 
     def close(self) -> None:
-        """Begins no more writes by itself, because another node writes the chain now. Submitted ones are still done."""
+        """Begins no more writes by itself, because another node writes the chain now. Submitted writes still happen."""
         self.is_closed = True
 
     def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
@@ -260,7 +260,7 @@ class ChainStore:
         self._storage.submit_read(Do(partial(self._log.find, number=number), on_done))
 
     def read_roots(self, last: int, on_done: Callable[[Do[list[bytes]]], None]) -> None:
-        """Reads the root hashes from which a verifier without a stored state continues."""
+        """Reads the root hashes of all blocks up to `last`. A verifier without a stored state continues from these."""
         self._storage.submit_read(Do(partial(self._log.roots, last=last), on_done))
 
     def statistics(self) -> BlockStoreStatistics:

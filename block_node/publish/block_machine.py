@@ -32,8 +32,8 @@ class Stage(enum.Enum):
 
     - MISSING: no publisher sends the block.
     - RECEIVING: the items of the block are arriving.
-    - COMPLETE: all items have arrived. The plugins do not have all yet: earlier blocks come first, or they have no
-      room.
+    - COMPLETE: all items have arrived. The plugins do not have all items yet: earlier blocks come first, or the plugins
+      have no room.
     - VERIFYING: the plugins have all items.
     - VERIFIED: the block has passed verification and is being stored.
     - OVER: the block is stored or was backfilled. Publishers have nothing more to do with the block.

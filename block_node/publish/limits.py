@@ -11,8 +11,8 @@ class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
       bytes. So a block that is too large reaches the limits of size before this limit.
     - processing_s_max: the longest time for verifying a block, for storing it, and without room for items in a plugin.
       If a plugin takes longer, the node itself has failed.
-    - stall_blocks_max: a publisher that sends a block more than this many numbers below a complete one is ended, as by
-      `producer.MaxFutureBlocksBeforeStalled` of the reference block node.
+    - stall_blocks_max: the stream of a publisher ends if its block is more than this many numbers below a complete one,
+      as by `producer.MaxFutureBlocksBeforeStalled` of the reference block node.
     - ahead_blocks_max, queued_bytes_max: the most blocks in flight, and received bytes that wait for the plugins. When
       either is reached, the node reads only from the publisher of the lowest block that is not verified.
     - resend_s: the interval at which the node requests a missing block again.

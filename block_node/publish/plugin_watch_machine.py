@@ -6,8 +6,8 @@ from block_node.events import NodeFailure
 
 
 class PluginWatch:
-    """Notices a plugin that hangs, also while no block of a publisher (these have deadlines) is in flight: the plugin
-    accepts no items, or a backfilled block waits to be stored, for `patience_s`."""
+    """Notices a plugin that hangs: for `patience_s` seconds, the plugins accept no items, or a backfilled block is not
+    stored. The blocks of publishers have deadlines of their own."""
 
     def __init__(self, patience_s: float, now_s: float) -> None:
         self._patience_s = patience_s

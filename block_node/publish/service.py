@@ -106,8 +106,8 @@ class PublishService:
     # Sessions.
 
     def admit(self, origin: Origin) -> int | StreamEnded:
-        """Returns the id of a new publisher, in whatever protocol it came. The session counts for its identity until
-        `Usage.give_back`. Returns the last answer instead if no publisher, or none of this identity, may come now."""
+        """Returns the id of a new publisher of any protocol. Its session counts for its identity until
+        `Usage.give_back`. If no publisher, or none of this identity, may come now, returns the last answer instead."""
         missing, most, last_block = self.facility.missing, self.limits.sessions_max, self.machine.last_block
         status, reason = PublishStatus.ERROR, None
         if missing:
@@ -161,8 +161,8 @@ class PublishService:
         return self.machine.statistics()
 
     def _announce_stored(self) -> None:
-        """Tells all plugins of the blocks that nobody has announced: they became durable during a crash, or by a commit
-        in doubt. Otherwise publishing and verification would not go on with the same block."""
+        """Announces durable blocks that nobody has announced to the plugins: they became durable during a crash, or by
+        a commit in doubt. Otherwise publishing and verification would not go on with the same block."""
         number = self.machine.blocks.next_durable
         while self._is_stored(number):
             self.facility.publish(PersistedNotification(number, True, BlockOrigin.HISTORY))

@@ -237,7 +237,7 @@ class PublisherState:
     def note_end(self, end: EndStream) -> None:
         """Notes the newest block of the network, which the publisher names."""
         latest, earliest = end.latest_block, end.earliest_block or 0
-        # In the real protocol, the highest unsigned number stands for an unknown block.
+        # In the reference block node, the highest unsigned number stands for an unknown block.
         if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and earliest <= latest <= NUMBER_MAX:
             self.behind = max(latest, -1 if self.behind is None else self.behind)
 

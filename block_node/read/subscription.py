@@ -259,7 +259,7 @@ class SubscribeSession(Worker):
             self._outgoing.popleft()
 
     def _pass_on(self, event: ItemsReceived) -> None:
-        """Sends items of an unverified block. Without room, withdraws the block, to send it again once it is stored."""
+        """Sends items of an unverified block. Without room, withdraws the block: it is sent again once it is stored."""
         number = self._feed.next_block
         assert number is not None, "an early block has a number"
         if not self._has_room:
