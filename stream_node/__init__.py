@@ -1,5 +1,5 @@
-"""The stream node as a program: its processes, its doors, its command line and its demo. Other packages hold the rules
-of the protocols.
+"""The stream node as a program: its processes, its doors (HTTP, gRPC, metrics), its command line and its demo. Other
+packages hold the rules of the protocols.
 
 A program that runs a node itself, for example with workers of its own, imports these names:
 
@@ -9,7 +9,7 @@ A program that runs a node itself, for example with workers of its own, imports 
         ...
         server.stop()
 
-Each name is imported on its first use, so that the version alone costs nothing."""
+Each name is imported on its first use, so a program that reads only the version imports nothing else."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""The version of stream-node, for modules that the names of `stream_node` themselves need."""
+"""The version of stream-node, in a module of its own: modules that `stream_node` imports can import it, too."""
 
 __version__ = "0.1.0"

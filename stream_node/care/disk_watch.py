@@ -1,4 +1,5 @@
-"""Watches the disk of a node: refuses pushes while it is nearly full, and keeps the ballast."""
+"""Watches the disk of a node: refuses pushes while the disk is nearly full, and keeps the ballast, a file that the
+node empties to make room (`stream_storage.sqlite.ballast`)."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ async def watch_disk(
         least_bytes = config().free_disk_bytes_min
         try:
             free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, folder)).free
-            # While the ballast is given up, pushes leave its room free, too.
+            # While the ballast is an empty file, pushes leave its room free, too.
             ensure = partial(ballast.ensure, free_bytes - least_bytes, begins=trio.current_time() >= ballast_from_s)
             least_bytes += await trio.to_thread.run_sync(ensure)
         # Python raises RuntimeError if the system has no room for one more thread.

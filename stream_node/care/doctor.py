@@ -1,6 +1,6 @@
 """Checks whether this machine and these settings are suitable for a node. It repairs nothing and reads no messages.
-Each check is a function of the facts that it judges, so tests can pass the facts of any machine. The only file that is
-written is a temporary file for measuring syncs: in the data directory, or in the folder above it that exists."""
+Each check is a function of the facts that it judges, so tests can pass the facts of any machine. The module writes one
+file only, a temporary one for measuring syncs: in the data directory, or in the nearest folder above it that exists."""
 
 from __future__ import annotations
 

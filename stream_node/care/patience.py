@@ -1,6 +1,6 @@
 """Patience: how long each consumer may make no progress before it is called stuck. It reads nothing.
 A consumer that reads a batch each hour is in no trouble while an hour's messages wait. So the node learns how long
-messages usually wait for a consumer, and the setting `consumer_stuck_after` overrides what it has learned."""
+messages usually wait for a consumer (its habit), and the setting `consumer_stuck_after` overrides the habit."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[RepairPlan, P
 def _locked_directory(directory: Path, *, changes: bool = False) -> Iterator[tuple[Path, bool]]:
     """Locks the data directory while the block runs. Raises StorageError if there is no database.
     Yields the path of the database, and whether the machine may have restarted since the directory was last used.
-    If the last node did not stop cleanly, the directory keeps the mark of that. changes: whether the block may change
+    If the last node did not stop cleanly, the directory still says so afterwards. changes: whether the block may change
     the log; the next start then checks the database."""
     database = directory / FILE_NAME
     if not database.exists():
@@ -304,7 +304,7 @@ def _install_salvage(database: Path, log: CheckedWal, plan: RepairPlan) -> None:
 
 
 def _restore_partition(connection: sqlite3.Connection, behind: sqlite3.Connection, stream: Salvage) -> None:
-    """Adds the messages of one partition after the damage to the new log.
+    """Adds to the new log the messages that one partition has after the damage.
     connection: the copy of the database with the new log. behind: the database with the old log."""
     log = SqliteLog(connection)
     known = log.find_stream(stream.name, stream.partition)

@@ -43,7 +43,7 @@ class ToldTrouble(msgspec.Struct, frozen=True):
 class Troubles(msgspec.Struct, frozen=True):
     """What is wrong, the worst first, as many of each kind as `stream_node.care.trouble.LISTED_MAX`. unknown: why the
     troubles are not known; empty if they are. total: the number of all troubles. worker: the worker, or the member of a
-    cluster, whose troubles these are; empty for all workers of a node together, whom the titles name."""
+    cluster, whose troubles these are; empty for all workers of a node together: then the titles name workers."""
 
     request_id: bare.UInt
     worker: str
@@ -82,7 +82,7 @@ class TroubleService(TaskAnsweringWorker):
         self.reply(message, TROUBLES.encode_response(Troubles(request_id, worker, unknown, total, told)))
 
     def _join(self, message: Message, request_id: int, found: list[Troubles]) -> None:
-        """Answers with the troubles of all workers. One that not all workers have gets the names of its workers."""
+        """Answers with the troubles of all workers. A trouble of only some workers gets their names in its title."""
         workers: dict[ToldTrouble, list[str]] = {}
         for part in found:
             for each in part.troubles:

@@ -1,7 +1,7 @@
 """Counts the messages that the consumers of streams have not read, from lists of positions and partitions.
-A consumer of all partitions also has to read those that were added when it did not run, although it has no position in
-them yet. A consumer that was made for some partitions has not. No consumer reports its kind: it counts as a consumer
-of all partitions if it has a position in every partition that was there when it began."""
+A consumer of all partitions must also read partitions that were added while it did not run, although it has no
+position in them yet. A consumer of some partitions need not. No consumer reports its kind: a consumer counts as one of
+all partitions if it has a position in every partition that was there when it began."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def _unread(positions: Mapping[int, SavedPosition], infos: Mapping[int, StreamIn
 
 
 def _index_in(position: SavedPosition, info: StreamInfo) -> int:
-    """Returns the index at which a consumer goes on: 0 if its position is one of a former stream of the same name."""
+    """Returns the index at which a consumer goes on: 0 if its position belongs to a former stream of the same name."""
     created_us = getattr(position, "created_us", 0)
     return position.index if created_us in (0, info.created_us) else 0

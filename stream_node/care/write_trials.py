@@ -1,4 +1,4 @@
-"""WriteTrials: finds out whether the node would store a push now, by a write that is taken back.
+"""WriteTrials: finds out whether the node would store a push now, by a write that is rolled back.
 The last push does not show this: there may have been no push, or the disk may have been full only at that moment."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from stream_storage.runner import Runner
 FRESH_S = 1.0
 """How long the result of a push or a trial counts."""
 CALM_S = 3.0
-"""How long the result of a trial counts that has succeeded on a disk. A trial writes four pages there, so a node
-without pushes writes some 5 KB in a second, however often it is asked."""
+"""How long the result of a trial counts if the trial has succeeded on a disk. A trial writes four pages there, so a
+node without pushes writes some 5 KB in a second, however often it is asked."""
 TRIAL_BYTES_MIN = 64 * 1024
 """The smallest trial. SQLite keeps most of it in memory."""
 HOLDS_S = 30.0
-"""How long a failed push counts where no trial can replace it."""
+"""How long a failed push counts if a trial cannot show whether pushes are stored again."""
 TRIAL_S_MAX = 2.0
 """The longest wait for a trial. A probe of Kubernetes waits for one second by default."""
 LATE = (
@@ -73,14 +73,14 @@ class WriteTrials:
             self._running = trio.Event()
             size_bytes = max(TRIAL_BYTES_MIN, self._counters.unstored_bytes)
             try:
-                # The trial writes this many bytes and takes them back. Its error is why an append would fail.
+                # The trial writes this many bytes and rolls them back. An append would fail with the same error.
                 self._storage.submit_write(Do(lambda session: session.try_write(size_bytes), self._end))
             except StorageClosed:
                 self._running = None
         return self._running
 
     def _end(self, trial: Do[bool]) -> None:
-        # Whether this trial shows what would become of an append.
+        # Whether this trial shows if an append would be stored.
         tells = trial.error is not None or trial.result
         self._failure = None if trial.error is None else str(trial.error)
         if not tells and monotonic() < self._counters.unstored_s + HOLDS_S:
