@@ -1,4 +1,4 @@
-"""Envelopes: adds to a message of a client the data that another member needs, and takes them off again.
+"""Envelopes: adds to a client's message the data that another member needs, and reads these data at that member.
 The same few clients send most messages, so both directions remember their results."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Envelopes:
         self._origins: dict[tuple[Origin, bytes], Origin] = {}
 
     def wrap(self, shard: int, message: Message) -> Message:
-        """Returns a message of a client with the hops to the same worker of another member."""
+        """Returns a client's message with two more hops in front: MEMBER, and an envelope for this shard."""
         origin = message.origin
         key = shard, origin.identity, origin.peer, origin.frame_bytes_max
         hop = self._hops.get(key)

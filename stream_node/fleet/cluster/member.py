@@ -1,4 +1,5 @@
-"""ClusterMember: one node as a member of its cluster. It beats, takes shards, gives them away, and leaves.
+"""ClusterMember: one node as a member of its cluster. It takes shards, gives them away, and leaves. Each second it
+writes to the tables that it lives: a beat.
 `PlanMachine` decides, and `Router` sends the messages. This module reads and writes the tables, and starts and stops
 the services of a shard."""
 
@@ -176,7 +177,7 @@ class ClusterMember:
             await self._after_read()
 
     async def _quiet(self) -> None:
-        """Returns when no message was sent to other members for QUIET_S, and no passed on message lacks an answer."""
+        """Returns when no message was sent to other members for QUIET_S, and all passed-on messages are answered."""
         sent = -1
         for _ in count():
             before, sent = sent, sum(self.router.statistics().sent.values())
@@ -244,7 +245,7 @@ class ClusterMember:
                 return
         if plan.take and not self._leaves:
             await self._take(plan)
-        # Shards that another process of this name had, or that could not be opened before.
+        # Open the shards that an earlier process of this name had, or that could not be opened before.
         unopened = set(self.router.view.owned_by(self.router.name)).difference(self.router.served)
         if unopened:
             await self._open(sorted(unopened))
@@ -340,8 +341,8 @@ def fixed_view(members: Sequence[StoredMember]) -> ClusterView:
 
 
 class FixedMember:
-    """One of the processes of one machine that share the shards for good, with the methods of ClusterMember. The
-    supervisor starts a dead process again, so no process takes shards of another one, and none beats."""
+    """One of the processes of one machine that share the shards for good. It has the methods of ClusterMember, except
+    `leave`. The supervisor starts a dead process again, so no process takes shards of another one, and none beats."""
 
     def __init__(self, router: Router, services: ShardServices, view: ClusterView) -> None:
         """view: from `fixed_view`, with this member."""

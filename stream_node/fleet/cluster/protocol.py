@@ -18,7 +18,7 @@ from ockam.protocol import Protocol, ProtocolError
 CLUSTER = local("cluster")
 """The address of the cluster worker of each member."""
 MEMBER = local("cluster_member")
-"""The next hop of everything that a member sends to another one for its clients, and of its proof before that.
+"""The first hop of each message that a member sends to another one for a client, and of its proof before these.
 
 No worker has this address. `stream_node.fleet.cluster.router.Router` takes these messages at once, so that the
 connection between the members waits for the mailboxes that get them."""
@@ -103,7 +103,8 @@ class ClusterStatusRequest(msgspec.Struct, frozen=True):
 
 # type MemberStatus struct { name: string, address: string, lives: bool, leaves: bool, shards: uint }
 class MemberStatus(msgspec.Struct, frozen=True):
-    """lives: whether the member that answers takes this one for alive. leaves: whether it gives its shards away."""
+    """The state of one member. lives: whether the member that answers counts this one as alive. leaves: whether this
+    one gives its shards away."""
 
     name: str
     address: str
@@ -120,7 +121,7 @@ class ShardStatus(msgspec.Struct, frozen=True):
 
 # type ClusterStatus struct { request_id: uint, name: string, members: list<MemberStatus>, shards: list<ShardStatus> }
 class ClusterStatus(msgspec.Struct, frozen=True):
-    """name: the member that answers. shards: all 256, in the order of their numbers."""
+    """The state of a cluster. name: the member that answers. shards: all 256, in the order of their numbers."""
 
     request_id: bare.UInt
     name: str
@@ -130,7 +131,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 # type DrainRequest struct { request_id: uint, name: string, leaves: bool }
 class DrainRequest(msgspec.Struct, frozen=True):
-    """leaves: whether the member gives its shards away; False: it takes shards again."""
+    """An operator's request about one member. leaves: whether the member gives its shards away; False: it takes shards
+    again."""
 
     request_id: bare.UInt
     name: str

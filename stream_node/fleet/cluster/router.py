@@ -463,8 +463,9 @@ class Router:
             for route in requests.take():
                 self._node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
         elif len(link.unanswered):
-            # Nobody knows which of the unanswered pushes it has stored. Publishers of the real services get ERROR. Our
-            # clients see what they would see if this node had died: nothing is stored that they have sent later.
+            # Nobody knows which of the unanswered pushes it has stored. Publishers that use only Ockam's specification
+            # get ERROR. Our clients see what they would see if this node had died: nothing is stored that they have
+            # sent later.
             senders, answers = link.unanswered.take()
             logger.warning("cluster_link_lost", member=name, clients=len(senders), answered=len(answers))
             self._hang_up(senders)

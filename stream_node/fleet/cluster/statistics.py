@@ -54,7 +54,7 @@ class MemberStatistics(msgspec.Struct, frozen=True):
 def peer_statistics(
     view: ClusterView, members: Iterable[tuple[StoredMember, bool, float]]
 ) -> tuple[PeerStatistics, ...]:
-    """members: each with whether it lives, and for how long it is silent."""
+    """Returns the statistics of members. members: each with whether it lives, and for how many seconds it is silent."""
     return tuple(
         PeerStatistics(
             member.name,

@@ -1,7 +1,7 @@
 """UnansweredRequests: messages of clients to one other member that have no answer yet. It sends nothing.
-When the member is lost, nobody knows which of them it has served. A peer of the real services gets ERROR for each push,
-which it sends again, and an empty answer to each pull. A client of ours loses its connection and sends everything again
-in order. A client that has all answers notices nothing."""
+When the member is lost, nobody knows which of them it has served. A client that uses only the requests of Ockam's
+specification gets ERROR for each push, and pushes again; it gets an empty answer to each pull. A client of ours loses
+its connection and sends everything again in order. A client that has all answers notices nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def is_silent(payload: bytes) -> bool:
 
 
 def _pushes(payload: bytes) -> int:
-    """Returns the number of messages that a payload counts for: those in a batch of pushes, or in the answer to one."""
+    """Returns how many pushes a payload stands for: those of a batch, or of the answer to a batch; otherwise 1."""
     if not payload.startswith(BATCH_TAG):
         return 1
     try:
