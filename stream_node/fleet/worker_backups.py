@@ -28,7 +28,7 @@ def back_up_all(source: Path, target: Path, *, now_us: int, check: bool, progres
             for name, folder in folders.items()
         ]
         if (source / NOTE_FILE).exists() and "" not in folders:
-            # The databases of an older version do not say how many there are.
+            # The databases of an older version do not say how many workers there are.
             write_durably(target / NOTE_FILE, (source / NOTE_FILE).read_bytes())
     except BaseException:
         # A backup that lacks a worker must not stay. `back_up` has removed the copy that has failed.
@@ -52,7 +52,7 @@ def restore_all(
             f"{target} has {known} databases and {backup} has {len(sources)}: the number of workers never changes; "
             "choose another data directory, or the folder of one worker in both"
         )
-    # Between the workers, no node may start. The restore of one database takes the lock of its folder itself.
+    # No node may start between the restores of two workers. Each restore takes the lock of its own folder itself.
     with nullcontext() if dry_run or "" in sources else locked_directory(target):
         # With workers, the first pass only checks and the second one replaces.
         passes = [True] if dry_run else [False] if "" in sources else [True, False]

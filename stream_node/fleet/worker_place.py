@@ -113,7 +113,7 @@ def take_place(environment: MutableMapping[str, str] = os.environ) -> WorkerPlac
 
 
 class OwnAddress(msgspec.Struct, frozen=True):
-    """The address at which one worker listens for the others. told: the address that they use, if another one."""
+    """The address at which one worker listens for the others. told: the address that they use; None: the same one."""
 
     host: str
     port: int

@@ -1,6 +1,6 @@
 """Moves the last messages of a stream to another stream, because the source of the stream does not have them.
-The messages are copied first and cut then, both in steps of one transaction each. A node that is killed in between goes
-on: the other stream has the progress."""
+The messages are copied first and cut then, both in steps of one transaction each. After a kill in between, the next
+start goes on: the other stream shows how far the copying has come."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Followers: stores the addresses of the mirrors of this node's streams, and asks them after a start.
-A primary asks before it takes pushes: an old one that comes back would confirm pushes until the new one reaches it."""
+A primary asks before it takes pushes. Otherwise an old primary that comes back would confirm pushes until the new
+primary reaches it."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class Followers:
         self._now_us = now_us
         self._role_changed = role_changed
         self._own_address = own_address
-        # When each mirror last asked, by its source.
+        # For each stream of this node, when each of its mirrors last asked, in microseconds since 1970.
         self._heard_us: dict[Identity, dict[AskingMirror, int]] = {}
 
     def add(self, identity: Identity, row: FollowerRow) -> None:

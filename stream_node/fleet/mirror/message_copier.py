@@ -1,4 +1,5 @@
-"""MessageCopier: copies one stream-partition from its source, without end. `stream_node.fleet.mirror.tasks` runs them.
+"""MessageCopier: copies one stream-partition from its source, without end.
+`stream_node.fleet.mirror.tasks` runs the copiers.
 
 A page of the source is stored together with the history of the source in one transaction, so a mirror that is killed at
 any moment goes on where its last transaction ended. While a page is being stored, the next one is asked for. After each
@@ -128,7 +129,7 @@ class MessageCopier:
             try:
                 answers.append(await self._ask(remote, start, entry_id))
             except (MirrorError, ProtocolError) as error:
-                # The page that is being stored is good.
+                # The page that is being stored is good, so its storing goes on.
                 failure: Exception | None = error
             else:
                 failure = None

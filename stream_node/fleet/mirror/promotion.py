@@ -5,13 +5,16 @@ A planned promotion loses nothing:
 1. This node checks that the source can become a mirror.
 2. It stores that it promotes the stream (`StreamRole.PROMOTING`), and its own address. Without that, a node that is
    killed in the next steps would leave two mirrors of each other.
-3. Every partition of the source becomes a mirror of this node. Its answer has its end: it confirms no push beyond.
+3. Every partition of the source becomes a mirror of this node, and answers with its end. It confirms no push after
+   that.
 4. This node copies up to these ends, and copies the positions of consumers once more.
 5. Every partition of this node becomes a primary.
 
 After a start, `stream_node.fleet.mirror.promotions` goes on at step 3. If step 3 or 4 fails, this node stores that it
-gives the role back (`StreamRole.RESTORING`), and the partitions of the source become primaries again. A forced one does
-step 5 alone; the former source becomes a mirror when it can be reached again (`stream_node.fleet.mirror.tasks`).
+gives the role back (`StreamRole.RESTORING`), and the partitions of the source become primaries again.
+
+A forced promotion does step 5 alone. The former source becomes a mirror when it can be reached again
+(`stream_node.fleet.mirror.tasks`).
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ logger = structlog.get_logger(__name__)
 class Promotion:
     """The promotion of one stream, all of whose partitions follow the same node.
     `takes`: whether a partition of this node may be a primary already, so that the promotion cannot be undone.
-    own_address, everywhere: the `host:port` at which the source reaches this node."""
+    own_address, in all methods: the `host:port` at which the source reaches this node."""
 
     def __init__(
         self,
@@ -150,7 +153,7 @@ class Promotion:
                 reasons.append(str(error))
             scope.cancel()
 
-        # A source whose stored address is none does not answer.
+        # A source whose stored address is not valid does not answer.
         with suppress(SourceLost), first.asking() as remote:
             with trio.move_on_after(ASK_S_MAX):
                 async with trio.open_nursery() as nursery:

@@ -72,7 +72,7 @@ class MirrorCondition(enum.IntEnum):
     FENCING: it is a primary now, and tries to make its former source a mirror.
     PROMOTING: it is being promoted, or a promotion has failed and its source gets its role back. The source may be a
     mirror already.
-    CIRCLE: it and its source follow each other, so neither of both takes pushes. A promotion of one of both ends this.
+    CIRCLE: it and its source follow each other, so neither takes pushes. A promotion of one of the two ends this.
     UNFENCED: it is a primary now, and its former source answers, but cannot be made a mirror. So both may take pushes.
     """
 

@@ -34,15 +34,15 @@ from stream_storage.errors import StorageError
 
 REQUESTS_MAX = 64
 """The largest number of requests that are served at the same time.
-Above it, the oldest request that waits for another node gives way, of the identity that has most of them."""
+Above it, a request that waits for another node gives way: the oldest of the identity that has most of these."""
 GAVE_WAY = "too many requests about mirrors wait for other nodes; ask again later"
 
 logger = structlog.get_logger(__name__)
 
 
 class Waiting:
-    """A request that is being served. party: for whom it counts. asks: whether it has changed nothing yet, so that it
-    can give way."""
+    """A request that is being served. party: the identity for which it counts. asks: whether it has changed nothing
+    yet, so that it can give way."""
 
     def __init__(self, party: str) -> None:
         self.party = party
@@ -177,7 +177,7 @@ class MirrorService:
         if self._nursery is None:
             raise ProtocolError("this node stops")
         if request.action is MirrorAction.STATUS:
-            # It waits for nothing, so that an operator sees the mirrors whatever others ask for.
+            # The status waits for nothing, so an operator sees the mirrors even if other requests wait.
             states, gate, rights = self.states(request.stream_name), self._node.gate, Right.OPERATE | Right.ADMIN
             if gate is not None:
                 states = [each for each in states if gate.holds(message.origin, rights, each.stream_name)]

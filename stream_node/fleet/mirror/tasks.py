@@ -256,7 +256,7 @@ RETRY_S = 0.5
 async def fence(mirror: Mirror, own_address: Callable[[], str]) -> FollowerRow | None:
     """Makes the former source of a primary a mirror of it: tries until it is one, or until the task is cancelled.
     Without that, a primary that comes back would take pushes, beside the mirror that has taken its place.
-    Returns the former source as a mirror; None if the node stops, or has the role no more."""
+    Returns the former source as a mirror; None if the node stops, or if the stream no longer fences."""
     while True:
         try:
             with mirror.asking() as remote:
@@ -357,7 +357,7 @@ class Passing(Worker):
 
 def _has_number(payload: bytes) -> bool:
     """Whether a push has a sequence number.
-    Its publisher id belongs to an identity, and at the source all senders are one: that of this node."""
+    Such a push cannot be passed on: its publisher id belongs to one identity, and the source sees that of this node."""
     try:
         return payload.startswith(RICH_PUSH.tag) and RICH_PUSH.decode_request(payload).sequence is not None
     except ProtocolError:
