@@ -33,12 +33,12 @@ from stream_node.forwarding.stream_link import StreamLink, read_routed
 from stream_service.extensions import RICH_PULL, RichPage
 
 ADDRESSES = ("stream_bidirectional", "stream_subscribe")
-"""The addresses of the service. Ockam has no fixed one; its examples use the second."""
+"""The addresses of the service. Ockam has no fixed address for it; Ockam's examples use the second of these."""
 PARTY_WORKERS_MAX = 100
 """The most subscriptions, and the most publishers, of one client. The oldest publisher ends for a new one."""
 WAIT_MS = 5_000
 RETRY_S = 10.0
-"""After an error, a subscription waits as long as the real Consumer does, and begins again at its saved index."""
+"""After an error, a subscription waits as long as Ockam's Consumer does, and begins again at its saved index."""
 
 logger = structlog.get_logger(__name__)
 
@@ -77,7 +77,8 @@ class Bidirectional:
     def __init__(self, node: Node, stream_service: Address, index_service: Address) -> None:
         self.node = node
         self.stream_service, self.index_service = stream_service, index_service
-        # Of each one, the address, and the connections that have asked for it and whose end is watched.
+        # Each subscription or publisher: its address, and the connections by which it was requested. Their end is
+        # watched.
         self._all: dict[_Key, tuple[Address, set[Holdings]]] = {}
 
     def start(self) -> None:
@@ -288,7 +289,7 @@ class StreamSubscription(Worker):
         message = Message(routed.onward_route, back, routed.payload, self._sender)
         worker = self._owner.node.find_judge(routed.onward_route[0])
         if isinstance(worker, Connection):
-            # An answer to what the client has sent into the other stream, perhaps over another connection.
+            # This answers a message that the client has put into the other stream, perhaps over another connection.
             message = msgspec.structs.replace(message, origin=HERE)
             is_allowed = party_key(worker.identity, worker.peer) == self._origin.party
         else:

@@ -3,8 +3,8 @@
     sender ──▶ StoringForwarder ──push──▶ stream `forward/<address>/<owner>` ──pull──▶ StoringForwarder ──▶ client
        ◀───── answer, if it wants one ◀── confirm                            ◀──── truncate, when the client has it
 
-Every message is stored first, also while the client is connected, so that the order is kept. The stream begins with
-the next message to be delivered: what the client has is deleted. After a kill, the messages whose deletion was not
+Every message is stored first, also while the client is connected, so that the order is kept. A message that the client
+has is deleted, so the stream begins with the next message to deliver. After a kill, the messages whose deletion was not
 committed come again. The name of the stream has everything that a restart of the node needs: the address, and the
 identity that may take its messages."""
 
@@ -71,8 +71,8 @@ def find_registration(stream_name: str) -> Registration | None:
 class StoringForwarder(Forwarder):
     """The worker of one address that stores its messages. service: the address of the stream service.
 
-    Invariant: `_position` is the index of the next message that the client is to get, and `_next` that of the next
-    message that is stored. At most one page is under way to the client: from `_position` on, in the delivery
+    Invariant: `_position` is the index of the next message that the client is to get, and `_next` the index that the
+    next stored message will have. At most one page is under way to the client: from `_position` on, in the delivery
     `_turn`. Each registration and each page begins a new turn, and all that belongs to an older one is ignored."""
 
     def __init__(self, node: Node, registration: Registration, forwarders: Forwarders, service: Address) -> None:
@@ -129,7 +129,7 @@ class StoringForwarder(Forwarder):
         refusal = self.refusal_of_size(rest, message.return_route, payload) if self.is_connected else None
         if self.waiting >= WAITING_MESSAGES_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
             refusal = f"too much waits for {self.registration.address} already; its client must take it first"
-            # Retention may have deleted waiting messages, or somebody the stream. A count is too late for this message.
+            # Retention may have deleted waiting messages, or somebody the stream. So count again, for later messages.
             self._is_counting = self._is_counting or self._link.ask("count", INFO.encode_request(InfoRequest(0)))
             if not self._is_counting:
                 self._end(message)
@@ -266,7 +266,7 @@ class StoringForwarder(Forwarder):
             return
         if origin.backlog_bytes():
             later = self.context.call_later
-            # `Forwarders` ends what watches for a registration when another connection takes it over.
+            # When another connection takes the registration over, `Forwarders` ends this watch.
             origin.holdings.watch(self.registration, lambda has_ended: later(0, lambda: self._check_taken(turn)))
             return
         origin.holdings.unwatch(self.registration)

@@ -80,7 +80,7 @@ class StreamLink:
         return len(self._pending)
 
     def open(self) -> None:
-        """Has the stream created. The answer to "open" is its Init."""
+        """Asks for the creation of the stream. Its answer, an Init, comes to `answered` with the text "open"."""
         payload = CREATE.encode_request(CreateStream(self.name))
         self._node.send(Message((self._service,), (self._inner, local("open")), payload, self.origin))
 

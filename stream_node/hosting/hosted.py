@@ -68,7 +68,7 @@ class HostNode:
 
 
 class WorkerHost(Worker):
-    """The parent of the operator's workers of one process. It handles no message, and ends after all of them.
+    """The parent of the operator's workers of one process. It handles no message, and ends after all these workers.
 
     ended: the workers that have ended by themselves and are not started again, by address."""
 

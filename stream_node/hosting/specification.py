@@ -1,4 +1,5 @@
-"""WorkerSpec: one of the operator's own workers, as the settings or a program name it. Loads its class; starts nothing.
+"""WorkerSpec: one of the operator's own workers, as the settings or a program name it.
+This module loads the class of a worker, and starts nothing.
 
 As text: MODULE:CLASS@ADDRESS, or NAME@ADDRESS for an entry point of the group stream_node.workers, with
 ?OPTION=VALUE&… for the options of its constructor. In a file of settings, a table:
@@ -55,7 +56,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
 
 class LoadedWorker(msgspec.Struct, frozen=True):
     """A worker that can be started. make: makes a new object, at the start and after each crash.
-    demand: what a sender must be allowed; None: the worker decides by a method `demand` of its own.
+    demand: the right that a sender needs; None: the worker decides by a method `demand` of its own.
     restarts: when the worker is started again after its end."""
 
     address: str
@@ -179,7 +180,7 @@ def _demand(text: object, address: str) -> Demand:
 
 
 def _value(text: str) -> Any:
-    """Returns the value of an option: that of its text in JSON, such as a number or `true`, else the text itself."""
+    """Returns the value of an option: its text read as JSON, such as a number or `true`, else the text itself."""
     try:
         return json.loads(text)
     except ValueError:
