@@ -157,7 +157,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     address."""
     http_origins: tuple[str, ...] = ()
     """The origins of other web sites whose pages may push, read and administer streams over HTTP (CORS), such as
-    https://shop.example.org. Such a page has the rights of the token that it sends, without one those of anonymous."""
+    https://shop.example.org. Such a page has the rights of the token that it sends. Without a token, it has the rights
+    of anonymous clients."""
     http_connections_max: Count = 1_000
     """The maximum number of open HTTP connections. One host or certificate can have a quarter of them. For a further
     one, the node closes the connection that has waited for a whole request for longest."""
@@ -189,9 +190,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # Group "gRPC": whether and how the node answers peers of block nodes over gRPC. See [block-node.md](block-node.md).
     grpc: tuple[str, ...] = ()
-    """The HOST:PORT at which the node listens for gRPC; real block nodes use port 40840. Several are allowed; port 0
+    """The HOST:PORT at which the node listens for gRPC; Hiero block nodes use port 40840. Several are allowed; port 0
     picks a free port. HOST:PORT/publish serves publishers alone: the names are publish, subscribe, access and status,
-    several with + between them. It needs `block_node`. TLS, client certificates, tokens and rules are those of the
+    several with + between them. gRPC needs `block_node`. TLS, client certificates, tokens and rules are those of the
     node."""
     grpc_connections_max: Count = 1_000
     """The maximum number of open gRPC connections. One host or certificate can have a quarter of them."""
@@ -257,7 +258,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peer_memory_bytes_max: MemoryBytes = MEMORY_BYTES_MAX
     """The maximum memory for all peers together: for answers not yet sent, waiting pulls, remembered routes, and what
     HTTP requests hold. If it is exceeded, the node first limits the peer that uses most. In a memory limit (cgroup)
-    below 1 GiB for each worker, this is at most an eighth of the limit."""
+    below 1 GiB for each worker, this is at most an eighth of a worker's share of the limit."""
     streams_max: Count = 100_000
     """The maximum number of partitions of all streams together."""
     partitions_max: Count = 4_096
@@ -283,7 +284,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum memory that the node uses for one identity: for its requests that wait, for answers not yet sent,
     waiting pulls, remembered routes, and what HTTP requests hold. While it is exceeded, the node reads nothing from the
     identity, and makes no answers for it over HTTP. In a memory limit (cgroup) below 1 GiB for each worker, this is at
-    most 1/32 of the limit, and the limits of identities also hold for clients on this machine."""
+    most 1/32 of a worker's share of the limit, and the limits of identities also hold for clients on this machine."""
     identity_streams_per_hour: Count = 10_000
     """The maximum number of partitions that one identity may create in an hour. Further ones are refused."""
     identity_pulls_parked_max: Count = 10_000
@@ -378,8 +379,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backfill_block_node_sources: tuple[str, ...] = ()
     """The nodes from which missing blocks are fetched: `HOST:PORT`, `HOST:PORT@1` with priority 1 (0 is tried first),
     or `HOST:PORT>HOST:PORT` for the second node through the first; these speak Ockam routing. `grpc://HOST:PORT` and
-    `grpcs://HOST:PORT` are block nodes that speak gRPC, as are those in a file `….json`, which is written as that of a
-    block node of Hiero. Without sources, backfill is off."""
+    `grpcs://HOST:PORT` are block nodes that speak gRPC. A file `….json`, in the format of a Hiero block node, lists
+    more such block nodes. Without sources, backfill is off."""
     backfill_first_block_available: Amount = 0
     """The number of the lowest block that this node should have."""
     backfill_last_block_to_store: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
@@ -405,8 +406,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The worker addresses of the index service. Our clients use the first; other Ockam programs also use
     the others."""
     secure_channel_addresses: tuple[str, ...] = ("secure_channel", "secure_channel_listener", "api")
-    """The worker addresses of the listener for secure channels. Our clients use the first; real peers also use the
-    others."""
+    """The worker addresses of the listener for secure channels. Our clients use the first; other Ockam programs also
+    use the others."""
     error_delay_s: Delay = 1.0
     """The node delays the answer to a failed push or create, and to a refused token, by this time. So a peer that
     repeats a failed request at once does not keep the node busy."""

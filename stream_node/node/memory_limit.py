@@ -14,8 +14,8 @@ from stream_storage.sqlite.freed_memory import return_freed
 SUITED_BYTES = 1024 * 1024 * 1024
 """With at least this much memory, the settings hold as they are."""
 PEER_SHARE, IN_FLIGHT_SHARE, CACHE_SHARE = 8, 32, 16
-"""A smaller limit, divided by these, bounds all clients together, the requests of one client, and SQLite's page caches.
-A request takes several times its size on its way to the disk, as an answer does, and Python takes 80 MiB."""
+"""A worker's share of a smaller limit, divided by these, bounds all clients together, the requests of one client, and
+SQLite's page caches. On its way, a request or an answer takes several times its size, and Python takes 80 MiB."""
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 BYTES_MIN = 1024 * 1024
