@@ -1,13 +1,13 @@
 """The demo for new users. It also proves that the node keeps its promise to lose no confirmed message.
 
-1. Start two nodes. Clients reach the second node, called the store, through the first node, called the door.
+1. Start two nodes. Consumers reach the second node, called the store, through the first node, called the door.
 2. Create a stream of four partitions and push real text. The lines of each file keep their order.
 3. While pushes are in progress, kill the store with SIGKILL and start it again.
 4. Meanwhile, two consumers read all messages through the door. One of them is killed, started again, and resumes.
 5. Compare the data. Every confirmed message must be stored, in order, and must be consumed. Only pushes that were
    unconfirmed at the kill may be stored twice.
-6. If Spark is installed, export the stream to Parquet with Spark, kill it in the middle, start it again, and query the
-   table in SQL.
+6. If Spark is installed, export the stream to Parquet with Spark. Kill the exporter in the middle, start it again, and
+   query the table in SQL.
 7. Publish and receive blocks (see the module `blocks`).
 8. Let intruders try a node with mutual TLS and rules (see the module `guarded`).
 """

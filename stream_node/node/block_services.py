@@ -80,7 +80,8 @@ def read_trust(config: Config) -> BlockTrust:
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
-    """readers: their statistics, including the subscriptions over gRPC. grpc: None if the node has no gRPC."""
+    """The statistics of the block services. readers: include the subscriptions over gRPC. grpc: None if the node has no
+    gRPC."""
 
     node: BlockNodeStatistics
     readers: ReadStatistics

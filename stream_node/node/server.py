@@ -254,7 +254,7 @@ class Server:
             await end_traces(self._tracing)
 
     async def _watch(self, parts: NodeParts, nursery: trio.Nursery) -> None:
-        """Starts the tasks that watch the disk, the writing thread, and the files of certificates."""
+        """Starts the `DayLog`, and the tasks that watch the disk, the writing thread, and the files of certificates."""
         # A node with a PostgreSQL server cannot see the disk of the database.
         if parts.folder is not None:
             watched = parts.folder, self.condition, parts.services, parts.runner, Ballast(parts.folder)

@@ -125,7 +125,7 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
 
 
 class Services:
-    """The stream service, the index service and the block node of one node.
+    """The stream service, the index service, the mirrors, the forwarding and the block node of one node.
 
     now_us, steady_s, new_id: return the wall clock in microseconds since 1970, a steady clock in seconds, and a random
     id. A simulation passes its own functions. known_time: known from earlier runs of this node. note_offset: stores the

@@ -47,7 +47,8 @@ class ConsumerRate(msgspec.Struct, frozen=True):
 
 class NodeRates(msgspec.Struct, frozen=True):
     """How busy a node is. Rates are None if there is one reading only.
-    commit_ms: the average duration of the commits between the readings, which every confirm waits for."""
+    commit_ms: the average duration of the commits between the readings; None without commits. Each confirm waits for
+    a commit."""
 
     seconds: float | None = None
     messages_per_s: float | None = None

@@ -38,8 +38,8 @@ is silent answers after `stream_node.care.write_trials.TRIAL_S_MAX`."""
 
 
 class BlockStatus(msgspec.Struct, frozen=True):
-    """The blocks of a block node. first, last: the lowest and highest readable block. missing: how many between are
-    missing. next_expected: the block that a publisher should send next; None: no block, or it is not known."""
+    """The blocks of a block node. first, last: the lowest and highest readable block. missing: how many blocks
+    between them are missing. next_expected: the block that a publisher should send next; None: none, or unknown."""
 
     chain: str
     first: int | None
@@ -163,7 +163,8 @@ async def find_silent(client: StreamClient, reading: Reading) -> SilentConsumer 
     now_us = time.time_ns() // 1000 if reading.status is None else reading.status.now_us
     found: SilentConsumer | None = None
     for position in sorted(reading.positions, key=lambda each: each.saved_us):
-        # The time since the last progress bounds a silence, and falls along the positions. So no later one is longer.
+        # The time since the last progress bounds a silence, and falls along the positions. So no later position has a
+        # longer silence.
         if found is not None and (now_us - position.saved_us) / 1e6 <= found.silent_s:
             break
         info = infos.get((position.stream_name, position.partition))

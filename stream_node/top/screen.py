@@ -114,7 +114,7 @@ def head_lines(view: TopView, node: str, sort: str) -> list[tuple[Kind, list[str
 
 
 def wrap(facts: Sequence[str], width: int) -> list[str]:
-    """Returns lines of at most `width` characters, as long as no fact alone is longer."""
+    """Returns the facts in lines of at most `width` characters. A fact that is longer has a line of its own."""
     lines = [facts[0]]
     for fact in facts[1:]:
         longer = f"{lines[-1]}  {fact}"

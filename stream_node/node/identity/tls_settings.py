@@ -69,7 +69,7 @@ def make_outgoing_tls(config: Config) -> OutgoingTls:
 
 
 def make_listener(config: Config, tls: ServerTls, alpn: str | None = None) -> TlsListener:
-    """Returns what makes TLS handshakes with the peers of a listener. alpn: see `TlsListener`."""
+    """Returns the object that makes TLS handshakes with the peers of a listener. alpn: see `TlsListener`."""
     most, handshake_s = config.tls_handshakes_max, config.tls_handshake_timeout_s
     return TlsListener(tls, handshake_s=handshake_s, handshakes_max=most, alpn=alpn)
 
