@@ -17,8 +17,8 @@ from stream_service.extensions import Before, BeforeIndex, BeforeTime, FromEnd, 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | str
 """The type of a message's data, of its key, and of a header's value. Text is sent in UTF-8."""
 HeadersLike: TypeAlias = Mapping[str, BytesLike] | Iterable[Header | tuple[str, BytesLike]]
-"""The type of a message's headers: a dictionary, or a list of `Header` objects and (name, value) pairs, whose order is
-retained and which can repeat a name."""
+"""The type of a message's headers: a dictionary, or a list of `Header` objects and (name, value) pairs. The order of
+the headers is retained. A list can repeat a name."""
 
 StartLike: TypeAlias = int | datetime | FromIndex | FromTime | FromEnd
 """The type of the location where reading begins: an index, a time, or a type of the wire format."""

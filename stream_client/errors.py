@@ -333,7 +333,8 @@ class ClientForked(ClientError):
 
 
 def doubted(error: ClientError) -> ClientError:
-    """Returns `error` if it is in doubt, else a copy that is. The original may be the error of other requests, too."""
+    """Returns `error` if its `in_doubt` is true, else a copy with `in_doubt` true. The original may be the error of
+    other requests, too."""
     if error.in_doubt:
         return error
     copied = type(error).__new__(type(error), *error.args)
@@ -360,7 +361,8 @@ def not_a_stream_node(address: str, what: str) -> NotAStreamNode:
 
 
 def fault_of(address: str, error: RemoteProtocolError) -> UnexpectedAnswer:
-    """Returns the error for received bytes that no node sends: NotAStreamNode for the first bytes of the connection."""
+    """Returns the error for received bytes that no node sends: NotAStreamNode if they are the first bytes of the
+    connection, else UnexpectedAnswer."""
     if error.kind == "header":
         return not_a_stream_node(address, str(error))
     return UnexpectedAnswer(f"what {address} sends is not what a node sends: {error}")
