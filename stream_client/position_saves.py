@@ -31,7 +31,7 @@ P = TypeVar("P")
 
 
 class PositionSaves:
-    """The saves of positions under one client id, and the marks of these positions."""
+    """The saves of positions under one client id, and the client's knowledge of these positions (`core.marks`)."""
 
     def __init__(self, session: Requests, client_id: str) -> None:
         self._session = session
@@ -44,8 +44,8 @@ class PositionSaves:
         return f"<SavedIndexes of {self.client_id!r}>"
 
     def check_nowait(self, stream_name: str, partitions: Sequence[int]) -> None:
-        """Asks, without waiting, whether somebody else has changed these positions: then `on_reset` of `resume` is
-        called."""
+        """Asks, without waiting, whether somebody else has changed these positions. If so, calls the `on_reset` that
+        was given to `SavedIndexes.resume`."""
 
         def checked(asked: Sequence[int], answer: LoadResponse | ClientError) -> None:
             if not isinstance(answer, ClientError):

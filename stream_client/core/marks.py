@@ -23,7 +23,7 @@ class KnownPosition:
     created_us: when the stream was created to which the position belongs; 0: unknown.
     generation: the generation of the position; None if it is unknown, because the node is an older one or the program
         saves its positions elsewhere.
-    on_reset: called when a save was refused because somebody else has changed the position.
+    on_reset: called when an answer of the node shows that somebody else has changed the position.
     """
 
     __slots__ = ("created_us", "generation", "index", "on_reset", "saved_us")
@@ -56,7 +56,7 @@ class Marks:
         return self._marks.get((stream_name, partition))
 
     def request(self, stream_name: str, partition: int, index: int, fence: int | None) -> MarkedSave | None:
-        """Returns the request that saves an index, with the fence of any lease; None without a generation."""
+        """Returns the request that saves an index, with the lease's fence; None if the generation is unknown."""
         mark = self._marks.get((stream_name, partition))
         if mark is None or mark.generation is None:
             return None
@@ -72,7 +72,7 @@ class Marks:
         )
 
     def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None) -> MarkedSave | None:
-        """Returns the request that saves index 0 as the position in the new stream; None without a generation."""
+        """Returns the request that saves index 0 in the new stream; None if the generation is unknown."""
         mark = self._marks.get((stream_name, partition))
         if mark is not None:
             mark.created_us = created_us

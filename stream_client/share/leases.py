@@ -39,7 +39,7 @@ class LeaseMember(LeaseMembership):
         return await self._indexes.load(stream_name, partitions)
 
     async def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[KnownPosition]:
-        """Returns the known mark of the position of each of these partitions (`SavedIndexes.resume`)."""
+        """Returns the position of each of these partitions with its mark (`SavedIndexes.resume`)."""
         return await self._indexes.resume(stream_name, partitions, on_reset)
 
     async def begin(self, stream_name: str, partition: int, created_us: int) -> SaveResponse:
