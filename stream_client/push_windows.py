@@ -1,4 +1,4 @@
-"""Push windows: the unanswered pushes of publishers. They never wait.
+"""Push windows: objects that hold the unanswered pushes of publishers. They never wait.
 
 The async and the blocking publishers (`stream_client.publish`) share this module.
 """
@@ -29,7 +29,7 @@ LOOKS = 4
 
 
 class PushWindow:
-    """The unanswered pushes of one publisher, and those that have failed."""
+    """The unanswered pushes and the failed pushes of one publisher."""
 
     def __init__(
         self,
@@ -128,7 +128,8 @@ class PushWindows(Generic[W]):
         open_publisher: Callable[[int], W] | None = None,
     ) -> None:
         """by_partition: the publishers of the partitions that still exist, by partition number.
-        watch, open_publisher: report added partitions, and open their publishers; None: added ones are not used.
+        watch: makes the PartitionWatch that reports added partitions; None: added partitions are not used.
+        open_publisher: opens the publisher of an added partition, by its number.
         """
         self._name = name
         self._by_partition = dict(by_partition)

@@ -76,23 +76,23 @@ class Requests:
         return cancel
 
     def call(self, target: Target, protocol: Protocol[Q, A], request: Q) -> Call:
-        """Sends a request and returns its `Call`, for which `ClientSession.answered` waits. Raises InvalidArgument if
-        the request cannot be encoded, NotSupported, and the error of a deleted partition or an ended client."""
-        # A real Ockam service logs a request in our own protocols as an error. So it is not sent to a service without
-        # them.
+        """Sends a request and returns its `Call`, for which `ClientSession.answered` waits. Raises NotSupported, the
+        error of a deleted partition or an ended client, and InvalidArgument for a request that cannot be encoded."""
+        # A real Ockam service would log a request in our own protocols as an error, so the request is not sent there.
         is_own = protocol.name.startswith(OWN_PREFIX.decode())
         if is_own and self.core.service_route.is_plain:
             raise not_supported(protocol.name)
         route = self.core.route_to(target) if isinstance(target, str) else target
         call = self.core.call(route, encoded(protocol, request))
-        # A real index service never answers such a request. `ServiceRoute` finds out whether it is one, so that the
-        # request fails soon instead of after its timeout.
+        # A real Ockam index service never answers such a request. `ServiceRoute` finds out whether the service is one.
+        # The request then fails soon instead of after its timeout.
         if is_own and target == INDEX_SERVICE:
             self.core.service_route.need_extensions(call, protocol.name)
         return call
 
     def silence(self, timeout_s: float | None) -> ClientError:
-        """Returns the error after `timeout_s` seconds of silence: RequestTimeout, or why the service never answered."""
+        """Returns the error after `timeout_s` seconds of silence: RequestTimeout, or the error of `no_contact` if the
+        client tests the route and the service has never answered."""
         if self.core.asks_route and not self.core.service_route.reached:
             return no_contact(self.address, self.core)
         state = "has not answered" if self.core.connection.wire is not None else "could not be reached"

@@ -22,7 +22,7 @@ class Shell(ClockTimers, Protocol):
     async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
         """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error.
 
-        gathers: whether the awaited request has been sent already, so that other bytes may wait for further pushes.
+        gathers: whether other bytes may wait for further pushes, because the awaited request has been sent already.
         """
         ...
 

@@ -25,14 +25,14 @@ class Stopped:
 @asynccontextmanager
 async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
     """Cancels the `with` block when one of these signals arrives, and continues with the code after the block. Without
-    any, the signals are SIGTERM, SIGINT and SIGHUP.
+    arguments, the signals are SIGTERM, SIGINT and SIGHUP.
 
         async with stop_on_signals(), connect() as client: ...
 
     Without such a block, SIGTERM ends a Python program at once, and positions are not saved. The message being
-    processed when the signal arrives does not count, so the consumer gets it again. A second signal has its normal
-    effect. A signal that the process has ignored from its start, for example under `nohup`, stays ignored. Use this
-    only in the main thread.
+    processed when the signal arrives does not count as processed, so the consumer gets it again. A second signal has
+    its normal effect. A signal that the process has ignored from its start, for example under `nohup`, stays ignored.
+    Use this only in the main thread.
     """
     import anyio
 

@@ -43,7 +43,7 @@ class PartitionWatch:
         return self._due_s
 
     def poll(self) -> None:
-        """Asks, if the interval is over. Does not wait. A program calls it often."""
+        """Asks the node if the interval is over. Does not wait. The user of the stream calls it often."""
         now_s = self._session.shell.now_s()
         if now_s < self._due_s:
             return
