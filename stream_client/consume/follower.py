@@ -27,6 +27,7 @@ class Follower(Following):
     async def __anext__(self) -> RichMessage:
         if self._at >= len(self._rest) and not await self._has_more():
             raise StopAsyncIteration
+        # The slice turns a packed page (`PackedMessages`) into a list of messages, all at once.
         if not self._at:
             self._rest = self._rest[:]
         message = self._rest[self._at]

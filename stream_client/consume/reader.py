@@ -2,9 +2,9 @@
 
 A reader fetches one page ahead of the program. It uses our own protocol `node/stream_pull/4`, a long poll: while there
 is no message, the node can delay its answer. At the end of the stream, a page comes in parts, each as soon as messages
-are stored. If the node refuses the request, the reader uses version 3, whose pages come whole and take longer to
-decode; then version 1, which does not say which incarnation of the stream it reads; and if the node refuses that, too,
-the specification's `stream_pull`, whose messages have no time, key or headers.
+are stored. If the node refuses a protocol, the reader uses the next one. Pages of version 3 come whole and take longer
+to decode. Version 1 does not say which incarnation of the stream it reads. The last protocol is the specification's
+`stream_pull`, whose messages have no time, key or headers.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Reader:
 
     waits: whether the node may delay its answer until there is a message; if false, an empty page comes at once.
     on_page: a function called when `take` can return a page or raise an error.
-    created_us: the incarnation of the stream that is read; 0: any. A node with version 3 or 4 returns no messages of
-        another one.
+    created_us: the incarnation of the stream to read: when it was created, in microseconds since 1970; 0: any. A node
+        with version 3 or 4 returns no messages of another incarnation.
 
-    Invariant: a reader asks for a page only when the one before is complete and `take` has returned all of it. So the
+    Invariant: a reader asks for a page only when the page before is complete and `take` has returned all of it. So the
     messages that wait for `take` are at most a page, however slow the program is.
     """
 
@@ -116,7 +116,7 @@ class Reader:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:
-        """Returns what has arrived of the page, or raises the error. A later `ask` then requests the rest."""
+        """Returns the arrived part of the page, or raises the error. After an error, `ask` requests the rest."""
         page, self._page = self._page, None
         if page is None:
             error, self._error = self._error, None
@@ -189,7 +189,7 @@ class Reader:
         return True
 
     def _keep(self, page: Page) -> None:
-        """Adds a page, or a part of one, to what `take` returns next. Moves `_start` behind it."""
+        """Adds a page, or a part of a page, to the result of the next `take`. Moves `_start` behind it."""
         self._session.best_pull = min(self._session.best_pull, self._protocol)
         self._start = FromIndex(page.resume_index)
         self._left -= len(page.messages)
@@ -223,8 +223,8 @@ class Reader:
 
     def _following(self, refusal: RequestRefused) -> int | None:
         """Returns the protocol to try next, if the node may have refused the pull because it lacks the protocol."""
-        # If a node has answered in this protocol, the refusal has another reason, unless it names the protocol: then
-        # the node behind this connection is an older one.
+        # If the node has answered in this protocol before, the refusal has another reason. Only a refusal that names
+        # the protocol shows that an older node is behind this connection.
         is_known = self._session.best_pull <= self._protocol and NAMES[self._protocol] not in str(refusal)
         if is_known or isinstance(refusal, AccessDenied):
             return None

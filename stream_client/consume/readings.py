@@ -77,6 +77,7 @@ class PartitionReading:
         return self.handle.partition, self.hand_out()
 
     def hand_out(self) -> RichMessage:
+        # The slice turns a packed page (`PackedMessages`) into a list of messages, all at once.
         if not self.at:
             self.messages = self.messages[:]
         message = self.messages[self.at]
@@ -209,13 +210,13 @@ class ReadPartitions:
             )
 
     def _check_positions(self, now_s: float) -> None:
-        """Asks whether somebody has set a position. Answers to saves show it, too, but a quiet consumer has none."""
+        """Asks whether somebody has set a position. Answers to saves show it, but a quiet consumer saves nothing."""
         self._check_due_s = now_s + CHECK_S
         if hasattr(self._positions, "check_nowait"):
             self._positions.check_nowait(self._stream_name, list(self.readings))
 
     def _note_reset(self, partition: int) -> None:
-        """Records that somebody else has changed the position of a partition. No further message of its page counts."""
+        """Records that somebody else has changed the position of a partition. Drops the rest of its page."""
         reading = self.readings.get(partition)
         if reading is not None:
             self._resets.add(partition)
