@@ -33,8 +33,8 @@ class Call(PendingResult):
     checks: the number of checks for late answers since the request was sent. It is sent again after `patience` checks.
     on_part: called with each answer; returns whether other parts follow this answer. None: no answer is a part.
     renew: encodes the request again, for the parts that have not come yet. None: `payload` itself is sent again.
-    was_lost: whether a copy of it was sent whose answer may be lost: its connection ended, or it was sent again. The
-        node may have carried out that copy, whatever it answers to a later one.
+    was_lost: whether the answer to a sent copy of the request may be lost, because the connection ended or the request
+        was sent again. The node may have carried out that copy, whatever it answers to a later copy.
     """
 
     __slots__ = (
@@ -141,8 +141,8 @@ class Calls:
                 self.finish(call, error)
 
     def send_again(self, call: Call, route: Route) -> None:
-        # If some answers have arrived, a late answer to the first copy of the request would be counted twice, and so
-        # would the parts of a page to both copies. So all answers are awaited at a new return address.
+        # If answers have arrived or can come in parts, a late answer to the first copy of the request would be counted
+        # twice. So all answers to the new copy are awaited at a new return address.
         if call.answers or call.renew is not None:
             del self._calls[call.address]
             call.answers.clear()
@@ -180,7 +180,7 @@ class Calls:
 
     def finish(self, call: Call, error: ClientError | None = None) -> None:
         self.forget(call)
-        # A create of several partitions has made those that have answered.
+        # A create of several partitions has made the partitions whose answers have arrived.
         if error is not None and (call.was_lost or call.answers):
             error = doubted(error)
         call.finish(error)

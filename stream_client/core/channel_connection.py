@@ -178,8 +178,8 @@ class ChannelConnection(ClientConnection):
         return self._opened(arrived)
 
     def settle(self) -> None:
-        """Ends the channel if the other side has closed it, or if its proof has expired. To be called when the messages
-        that came before have been handled."""
+        """Ends the channel if the other side has closed it, or if the proof of its identity has expired. To be called
+        when the messages that came before have been handled."""
         if not self._is_ended:
             machine = self._machine
             # The proof of the other side was valid at the handshake, and ends later. A new handshake has a new proof.
@@ -410,7 +410,7 @@ class UnsealedFrames:
 
     def begin_group(self, header: bytes, payload_bytes: int) -> FrameGroup:
         """Returns a new group at the end of the waiting frames. The caller appends plaintexts to it. Raises
-        FrameTooLarge, so a frame that is too large uses up no nonce."""
+        FrameTooLarge; a frame that is too large uses up no nonce."""
         inner = self._writer.around(header, payload_bytes)
         sealed_bytes = len(inner[0]) + payload_bytes + len(inner[1]) + OVERHEAD_BYTES
         outer = self._heads.around(self._frame_header).get(sealed_bytes)

@@ -26,8 +26,8 @@ GATHERED_BYTES_MAX = 1024 * 1024
 GATHERED_BATCHES_MIN = 64
 """Fewer open batches than this are sent without gathering."""
 BATCH_BYTES_MIN = 1024
-"""Open batches of this size on average are sent. A batch costs client and node as much as some ten pushes in it, so
-many batches of one push each would cost far more than the pushes."""
+"""Open batches of at least this average size are sent without gathering. A batch costs client and node as much as some
+ten pushes in it, so many batches of one push each would cost far more than the pushes."""
 
 UP = ConnectionState.UP
 """`ConnectionState.UP`, the state in which nearly all bytes arrive. A global name is read faster than a member."""
@@ -170,7 +170,7 @@ class ClientConnection:
     @property
     def gathers(self) -> bool:
         """Whether the open batches are so many and so small that further pushes should join them before they are sent.
-        Pushes to one stream fill its batch soon; those to a thousand streams in turn come one to a batch."""
+        Pushes to one stream fill its batch soon; pushes to a thousand streams in turn make batches of one push."""
         batches = len(self._batches)
         return (
             batches >= GATHERED_BATCHES_MIN
@@ -297,7 +297,8 @@ class ClientConnection:
         self._outgoing, self.outgoing_bytes = [], 0
 
     def finish_attempt(self) -> None:
-        """Finishes the result of `attempted`: after a new connection, when all parts of the client use it."""
+        """Finishes the result of `attempted`, if there is one. After a new connection, it is called when all parts of
+        the client use the connection."""
         attempted, self._attempted = self._attempted, None
         if attempted is not None:
             attempted.finish()

@@ -73,7 +73,7 @@ class ClientCore:
         """via: the route from the node that the client connects to, to the node with the services.
         service, index_service: the names of both services; None: the second is derived from the first
             (`index_service_of`).
-        asks_route: whether each new connection asks the stream service, unless this is plain. Always true with `via`.
+        asks_route: whether each new connection asks the stream service, unless the service is plain. True with `via`.
         make_queue: makes the push queues, for example push queues that trace.
         """
         self.connection = ClientConnection() if connection is None else connection
@@ -120,7 +120,7 @@ class ClientCore:
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether a push or a request waits for an answer that the node may not delay, as it may for a long poll."""
+        """Whether a push or a request waits for an answer that the node must not delay. A long poll does not count."""
         in_calls = any(call.patience <= PATIENCE_CHECKS for call in self.calls)
         return in_calls or any(queue.pushes for queue in self._queues.values())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from stream_service.push_batch import BATCH_MESSAGES_MAX
 
 BATCHED_DATA_BYTES_MAX = 4 * 1024
-"""The size of the largest message that goes into a batch, in bytes. Larger ones gain nothing from it."""
+"""The size of the largest message that goes into a batch, in bytes. Larger messages gain nothing from a batch."""
 BATCHED_SIZE_BYTES = 2
 BATCH_BYTES_MAX = 48 * 1024
 """A batch of this size takes no further message, so that it fits into a frame of either framing."""

@@ -103,7 +103,7 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
 
 
 def not_supported(protocol: str) -> NotSupported:
-    """Returns the error for a service without this protocol, which itself only says that the request is invalid."""
+    """Returns the error for a service without this protocol. The service only answers that the request is invalid."""
     use = USES.get(protocol, "")
     return NotSupported(
         f"the service there is no stream node's: it does not know {protocol}{use and f', which is needed for {use}'}; "

@@ -43,7 +43,7 @@ class PushQueue:
     gone: the error of every later push if the partition was deleted, else None.
 
     Invariant: request ids ascend in `pushes`, and none of these pushes is done. While the route is known, all of them
-    have been sent, except pushes that `SequenceMachine` delays.
+    have been sent or are in the open batch, except pushes that `SequenceMachine` delays.
     """
 
     __slots__ = (
@@ -306,7 +306,7 @@ class PushQueue:
 
     def _doubted(self, request_id: int, error: ClientError) -> ClientError:
         """Returns the error of a push that cannot be sent or stored any more: PushUnknown if it was sent before. The
-        node may have stored that copy: its rules, or the framing of the connection, may have been others then."""
+        node may have stored that copy: its rules, or the framing of the connection, may have been different then."""
         is_doubtful = request_id < self._sent_again_below and not error.in_doubt
         return PushUnknown(f"it was sent over an earlier connection before this: {error}") if is_doubtful else error
 

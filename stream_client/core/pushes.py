@@ -24,7 +24,7 @@ HEADER_BYTES = 8
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PendingResult:
-    """A result that arrives later. `done` is whether it has arrived, and `error` is the reason if there is none."""
+    """A result that arrives later. `done`: whether it has arrived. `error`: why there is no result, or None."""
 
     __slots__ = ("_callbacks", "done", "error")
 
@@ -62,8 +62,8 @@ class PendingResult:
 class Push(PendingResult):
     """A message that is being pushed to a partition.
 
-    index: the index of the message when it is stored; -1 before. It stays -1 for a message that was stored earlier if
-        the node does not remember its index.
+    index: the index of the message when it is stored; -1 before. It also stays -1 if the node has stored the message
+        earlier and does not remember its index.
     taken: whether the program has asked for the result.
     """
 

@@ -33,10 +33,11 @@ class ServiceRoute:
 
     trouble: the error with which the route was last lost or refused; None if it never was.
     on_lost: called each time a node on the route reports that it cannot reach the next node. Its argument: whether the
-        route worked until now. The function has `ask` called later. None: the request that met the fault fails.
+        route worked until now. The function plans a later call of `ask`. None: the request that met the fault fails.
     on_link: called with the reason when the service becomes unreachable, and with None when it answers again.
     is_assumed_plain: whether the program says that the service has none of our own protocols. This is believed until
-        the service shows what it has, or until the connection is lost: the next one may lead to another service.
+        the service shows its protocols, or until a connection over which it has answered is lost: the next connection
+        may lead to another service.
     has_extensions: whether the service has our own protocols, as the current connection has shown; None: unknown.
 
     Invariant: at most one test request (`ask`) is unanswered.

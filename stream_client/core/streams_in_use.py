@@ -116,7 +116,7 @@ class StreamsInUse:
         return request.made
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Returns the handles of partitions that exist, by addresses that are computed from the stream's name."""
+        """Returns the handles of existing partitions. Their addresses are computed from the stream's name."""
         # A handle of this client's own `create` waits for the answer: a real Ockam service chooses the address itself.
         handles = [self._handle_of(name, partition) for partition in partitions]
         unknown = [handle for handle in handles if handle.route is None and self._may_be_named(handle)]
@@ -173,7 +173,7 @@ class StreamsInUse:
         self._find(stream)
 
     def _created(self, request: Create) -> None:
-        """Makes the handles of created partitions before the program asks for them. A reconnect finds their routes."""
+        """Makes handles of created partitions before the program asks for them, so a reconnect finds their routes."""
         if request.error is None:
             try:
                 self._report_made(self.handles(request))
@@ -279,7 +279,7 @@ class StreamsInUse:
 
 
 class Existence:
-    """The unanswered questions whether a partition exists, one for each. `on_missing` is called for a missing one.
+    """The unanswered questions whether partitions exist. `on_missing` is called with each partition that does not.
 
     A node silently drops messages to an unused address, such as that of a deleted partition. So silence proves nothing,
     and the client asks with a `node/stream_list/1`. The error of a service without this protocol is ignored.
