@@ -30,7 +30,7 @@ WAITS_PER_TTL = 4
 class LeaseClientMachine:
     """The leases of one member of a consumer group, for one stream.
 
-    Every `now_s` is a time in seconds on a monotonic clock that also runs while the machine sleeps. The first request
+    Every `now_s` is a time in seconds on a monotonic clock that also runs while the computer sleeps. The first request
     has the number after `request_id`. The node ignores a request with a lower id than an earlier one of the same
     member, so a member that keeps its member id over a restart must pass a higher `request_id`. `members` is the number
     of members of the group; 0 before the first answer.

@@ -40,7 +40,7 @@ MEMBER_ID_BYTES = 4
 """The size of the random part of a member's name. It differs for two members in one process."""
 HOST_CHARACTERS_MAX = 64
 NEXT_WAIT_S = 0.05
-"""The seconds between an answer and the next request, whose answer waits until there is something to do."""
+"""The seconds between an answer and the next request. The node delays the next answer until something changes."""
 
 
 def own_member_id() -> str:

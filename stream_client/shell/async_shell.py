@@ -205,7 +205,7 @@ class AsyncShell:
                 os.dup2(nothing.fileno(), stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno())
 
     async def yield_control(self) -> None:
-        # The sending task looks again whether it must hold what has been added meanwhile.
+        # The sending task checks again whether it must hold the bytes that were added meanwhile.
         if self._holders:
             self._outgoing.set()
         await anyio.lowlevel.checkpoint()

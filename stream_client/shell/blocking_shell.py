@@ -307,7 +307,7 @@ class BlockingShell:
         self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
 
     def _dial_again(self, wait_s: float) -> None:
-        """Connects when the time of the next attempt has come, for which it waits at most `wait_s` seconds."""
+        """Waits at most `wait_s` seconds for the time of the next attempt, and then connects if it has come."""
         assert self._backoff is not None, "a connection is wanted that is not to be made again"
         pause_s = min(wait_s, self._dial_at_s - self.now_s())
         if pause_s > 0:
@@ -328,7 +328,8 @@ class BlockingShell:
             self._adopt(dialled)
 
     def _dial(self) -> Dialled[AnySocket]:
-        # Nothing else happens meanwhile, so this must not take longer than the program waits, nor delay a timer.
+        # Nothing else happens meanwhile. So no step takes longer than the program waits, or than the next timer is
+        # away, but CONNECT_TIMEOUT_S_MIN is always allowed.
         until_s = min(self._wait_until_s, self._timers.due_s)
         timeout_s = min(connect_timeout_s(self._contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
         how = (self._framing, self._auto_wait_s, self._tls, self._token)

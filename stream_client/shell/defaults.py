@@ -18,7 +18,7 @@ READ_BYTES_MAX = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
 """The longest time, in seconds, of each step of an attempt to connect: TCP and TLS, the hello, the token."""
 CONNECT_TIMEOUT_S_MIN = 1.0
-"""Each such step has at least this many seconds, even if the program waits less for the answer."""
+"""Each step of an attempt to connect may take this many seconds, even if the program waits less for an answer."""
 AUTO_WAIT_S = 0.3
 """With the framing "auto", the seconds to wait for an answer to the hello. Nodes that use "head" answer at once, and
 connecting to an older node takes this much longer."""

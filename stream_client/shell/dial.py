@@ -41,7 +41,7 @@ class DialLine(Protocol[S]):
         ...
 
     def within(self, seconds: float) -> AbstractContextManager[object]:
-        """Bounds the time of the block: then the calls in it, or the end of the block, raise TimeoutError."""
+        """Bounds the time of the block. After this time, a call in the block, or its end, raises TimeoutError."""
         ...
 
     async def connect(self, host: str, port: int) -> None:

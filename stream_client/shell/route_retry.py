@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from stream_client.shell.clock import ClockTimers
 
 ASK_DELAY_S_MAX = 0.4
-"""The longest delay, in seconds, between two tests of the route, within which a client notices a restored route. Each
-test makes the node on the route try to connect to the next node."""
+"""The longest delay, in seconds, between two tests of the route. A client notices a restored route within this time.
+Each test makes the node on the route try to connect to the next node."""
 
 
 class RouteRetry:
