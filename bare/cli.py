@@ -204,13 +204,13 @@ def _schema(options: argparse.Namespace) -> Schema:
             raise _Failure(f"--block must be from 1 to {len(schemas)} for {options.schema}", WRONG_USAGE)
         schemas = schemas[options.block - 1 : options.block]
     numbered = list(enumerate(schemas, options.block or 1))
-    # A block that defines the type itself is meant rather than one that only knows it from an earlier block.
+    # A block that defines the type is preferred to a block that takes the definition from an earlier block.
     own = [(number, schema) for number, schema in numbered if options.type in list(schema)]
     if not own and options.block is not None:
         own = [(number, schema) for number, schema in numbered if options.type in schema]
     if not own:
         raise _Failure(f"{options.schema} does not define {options.type}", WRONG_USAGE)
-    # Several blocks may define the type, if all mean the same.
+    # Several blocks may define the type if their definitions mean the same.
     meanings = [_meaning(schema, options.type) for _, schema in own]
     if any(meaning != meanings[0] for meaning in meanings):
         numbers = ", ".join(str(number) for number, _ in own)

@@ -1,4 +1,6 @@
-"""The classes `Encoder` and `Decoder`, and the functions `encode` and `decode`, which cache codecs. It does no I/O."""
+"""The classes `Encoder` and `Decoder`, and the functions `encode` and `decode`, which cache codecs.
+
+This module does no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 """The Python types that an encoded message can have when it is decoded."""
 
-# The number of types whose codecs `encode` and `decode` cache, each. The least recently used codec is dropped first.
+# `encode` caches the codecs of this many types, and so does `decode`. The least recently used codec is dropped first.
 CACHED_TYPES_MAX = 1024
 
 
@@ -114,7 +116,7 @@ def encode(value: Any, type_: Any = None) -> bytes:
     """Encodes a value with the default limits and returns the message.
 
     type_: the type of the value. None means the class of the value, which works for structs, enums and plain scalars
-    (an int is encoded as BARE's int). A list or dict needs its annotation as `type_`, and void needs an `Encoder`.
+    (an int is encoded as BARE's int). A list or dict needs its annotation as `type_`.
     Raises EncodeError, and TypeError for a type that BARE does not have."""
     chosen: Any = type(value) if type_ is None else type_
     return _encoder(chosen).encode(value)

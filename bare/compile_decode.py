@@ -263,7 +263,7 @@ class _DecoderCompiler(Compiler):
         return value, _At(after)
 
     def _member_by_table(self, node: model.UnionType, tag: str, at: _At) -> tuple[str, _At]:
-        """Writes the read of a union member by a function from a table, by tag. An unknown tag raises KeyError."""
+        """Writes the call that reads a union member. A table maps tags to functions; an unknown tag raises KeyError."""
         table: dict[int, Any] = {}
         self._tables += [(table, known, self._function(member)) for known, member in node.members]
         value, at = self._called_by(f"{self.source.constant(table)}[{tag}]", at)
@@ -272,7 +272,7 @@ class _DecoderCompiler(Compiler):
     def _struct(self, node: model.StructType, at: _At) -> tuple[str, _At]:
         values: list[str] = []
         run: list[model.FixedIntType | model.FloatType] = []
-        # Adjacent numbers of fixed size are unpacked with one call; a single byte is read without one.
+        # Adjacent numbers of fixed size are unpacked with one call; a single u8 is read by its index.
         for index, (_, item) in enumerate(node.fields):
             if isinstance(item, model.FixedIntType | model.FloatType):
                 run.append(item)

@@ -59,7 +59,8 @@ class Compiler:
 
     def made(self, head: str) -> Callable[..., Any]:
         """Writes the functions that the codec calls, compiles all functions, and returns the compiled codec."""
-        # A loop and not recursion, so that a long chain of types does not exhaust the stack.
+        # `_write_body` appends further types to `_called` while this loop runs. Recursion instead of the loop could
+        # exhaust the stack for a long chain of types.
         for node in self._called:
             self._nest = 0
             with self.source.block(f"def {self._functions[id(node)]}({self._arguments}{self._shared}):"):

@@ -1,7 +1,7 @@
 """Decides the form of compiled codecs: which types are inlined, and whether the items of lists and maps are counted.
 
 Inlined code is faster; functions keep the size of the source proportional to the size of the type. This module writes
-no source. In it, `heads` are the ids of types that contain themselves (`cycle_heads`)."""
+no source. The parameters `heads` have the ids of types that contain themselves (`cycle_heads`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from bare import model
 from bare.limits import Limits
 from bare.model import BareType, parts
 
-# A type that is nested deeper than this in one function gets its own function: Python allows at most 20 nested loops.
+# A type inside this many loops and branches of one function gets its own function, except an inlined type
+# (`is_inlined`): Python allows at most 20 nested loops.
 NEST_MAX = 3
 # A type with at most this many parts, all of them leaves (types without parts), is inlined where it is used. Every
 # other struct gets its own function.
@@ -52,7 +53,8 @@ def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
 def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
     """Whether a codec of the type `root` must count the items of all lists and maps of a message together.
 
-    It need not if every message has at most one list or map, whose own limit is at most `Limits.items_max`."""
+    Counting is needless if every message has at most one list or map, and the limit of a single list or map is at most
+    `Limits.items_max`."""
     above: dict[int, list[int]] = {}
     containers: list[int] = []
     repeated: set[int] = set()

@@ -137,7 +137,7 @@ def _map_from_json(node: model.MapType, form: Any, path: str) -> dict[Any, Any]:
         pairs = [(pair[0], pair[1]) for pair in _array(form, path) if isinstance(pair, list) and len(pair) == 2]
         if len(pairs) != len(form):
             raise EncodeError("wants an array of [key, value]", path)
-    # A decoder refuses a repeated key, so no message has such a form.
+    # A repeated key is an error, because decoders refuse messages with a repeated key.
     found: dict[Any, Any] = {}
     for index, (name, part) in enumerate(pairs):
         key = from_json(node.key, name, f"{path}.keys[{index}]")

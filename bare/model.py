@@ -114,7 +114,7 @@ class NamedType(msgspec.Struct, eq=False):
     """A reference by name to a type that contains itself and is not a struct.
 
     target: the type with this name; None while the type is being built.
-    kinds: the Python types that its values may have, used while `target` is None, or `Unknown`."""
+    kinds: the Python types that its values may have, or `Unknown`. It is used only while `target` is None."""
 
     name: str
     kinds: frozenset[type] = frozenset((Unknown,))

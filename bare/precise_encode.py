@@ -1,8 +1,9 @@
 """The precise encoder: encodes a value step by step. Its error names the part of the value that does not fit its type.
 
 Compiled encoders pass every unusual value to it, so it can be slow and is written plainly. It defines which values are
-accepted: the exact Python types and, except for structs and enums, their subclasses (such as an `IntEnum` for an int);
-also `bytearray` and `memoryview` for data, and for a float an int that the float represents exactly."""
+accepted: the exact Python types, `bytearray` and `memoryview` for data, and for a float an int that the float
+represents exactly. Subclasses are accepted too (such as an `IntEnum` for an int), except for structs, enums and the
+members of a union whose values are not `Tagged`."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def check_map_key(key: BareType) -> None:
 
 
 class _Resolver:
-    """A converter of one annotation, and of all inside it, to the type model.
+    """A converter of one annotation, and of all annotations inside it, to the type model.
 
     structs: the model of every struct class found so far, including classes whose fields are not converted yet."""
 

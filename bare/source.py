@@ -34,7 +34,7 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Writes the line `head`, such as `if x:`. Lines within the context are indented; there must be one."""
+        """Writes the line `head`, such as `if x:`. Lines within the context are indented; at least one must follow."""
         self.line(head)
         self._indent += 1
         yield
@@ -52,7 +52,7 @@ class Source:
         return self._constants[id(value)]
 
     def made(self, name: str) -> Callable[..., Any]:
-        """Compiles all functions and returns the one with this name. To be called once, after all are written."""
+        """Compiles all functions and returns the one with this name. Call it once, after all functions are written."""
         # Only some functions are compiled at a time, because the memory that Python needs grows with the size of the
         # text.
         starts = [*self._starts[::COMPILED_FUNCTIONS], len(self._lines)]

@@ -1,6 +1,6 @@
 """Encodes and decodes numbers of variable length.
 
-Compiled codecs call these functions for numbers of more than one byte.
+Compiled codecs handle the shortest numbers themselves, and call these functions for all other numbers.
 
     1xxxxxxx 1xxxxxxx ... 0xxxxxxx      seven bits each, least significant first (section 2 of the draft)
 
@@ -23,7 +23,8 @@ FIRST_BYTE = tuple(bytes((value | 128,)) for value in range(128))
 def long_uint(data: bytes, at: int) -> tuple[int, int]:
     """Decodes the number at the offset `at`, whose first byte is over 127. Returns the number and the offset after it.
 
-    Raises Irregular if it is not in its shortest form or has over 64 bits, and IndexError if bytes are missing."""
+    Raises Irregular if the number is not in its shortest form or has over 64 bits, and IndexError if bytes are
+    missing."""
     # Nearly all long numbers have two or three bytes. These are decoded without a loop.
     first = data[at] & 127
     second = data[at + 1]

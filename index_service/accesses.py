@@ -17,7 +17,8 @@ class Access(NamedTuple):
 
     save: the index to save. None for a get, which creates a missing position with index 0.
     answered: whether the client of a save expects an answer. A get always has an answer.
-    fence: the number of the client's lease; None without a lease. mark: None for a get, or for an older client.
+    fence: the number of the client's lease; None without a lease.
+    mark: the `PositionMark` of a save; None for a get, or for a protocol without marks.
     """
 
     key: Key
@@ -39,8 +40,8 @@ class IndexRequests(Operation):
     """Carries out many gets and saves in their order.
 
     A save never lowers a saved index. A save with a fence is refused if its fence is not the newest one of the
-    partition. A save with a `PositionMark` is refused if the position has another generation. If it is of another
-    incarnation of the stream than the position, it replaces the position, whose generation changes.
+    partition. A save with a `PositionMark` is refused if the position is missing or has another generation. If the mark
+    names another incarnation of the stream, the save replaces the position and changes its generation.
 
     indexes: for each request, the saved index after the request; None for a save whose client expects no answer.
     fenced, reset: the places of the refused saves in `requests`, counted from 0, by the reason.
@@ -116,7 +117,7 @@ class IndexRequests(Operation):
         assert index is not None, "a request with a mark is a save"
         after = before
         if mark.created_us not in (0, before.created_us):
-            # A position of an unknown incarnation is one of the stream that was there when it was saved.
+            # A position of an unknown incarnation belongs to the stream that existed when the position was saved.
             is_other = before.created_us != 0 or before.saved_us < mark.created_us
             generation = max(self.now_us, before.generation + 1) if is_other else before.generation
             after = StoredPosition(0 if is_other else before.next_index, self.now_us, mark.created_us, generation)
@@ -130,8 +131,8 @@ class IndexRequests(Operation):
 def load_positions(
     session: Session, client_id: str, stream_name: str, partitions: Sequence[int], now_us: int, *, creates: bool
 ) -> list[StoredPosition | None]:
-    """Returns the positions of one client in partitions of one stream, in order; None for a missing one.
-    With `creates`, it also writes: it creates missing positions, with index 0."""
+    """Returns the positions of one client in partitions of one stream, in order; None for a missing position.
+    With `creates`, missing positions are created with index 0. Raises DatabaseCorrupt."""
     keys = [(client_id, stream_name, partition) for partition in partitions]
     rows = find_positions(session, keys)
     found: list[StoredPosition | None] = []
@@ -150,8 +151,8 @@ def _keys(requests: Sequence[Access]) -> list[Key]:
 
 
 def _find_valid(key: Key, row: tuple[int, ...] | None, save: int | None) -> StoredPosition | None:
-    """Returns the position of a stored row; None without a row, or if a higher index is going to replace a damaged one.
-    Raises DatabaseCorrupt for another damaged row."""
+    """Returns the position of a stored row; None without a row, or if a higher index may replace a damaged row.
+    Raises DatabaseCorrupt for any other damaged row."""
     if row is None:
         return None
     try:

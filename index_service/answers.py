@@ -80,7 +80,7 @@ def page_bytes_max(message: Message) -> int:
 
 
 def fitting(rows: list[Row], bytes_max: int) -> list[Row]:
-    """Returns the first rows that fit into a page of `bytes_max` bytes. The first always fits: it has 3 KiB at most."""
+    """Returns the first rows that fit into a page of `bytes_max` bytes, but at least one. A row has 3 KiB at most."""
     size_bytes = 0
     for count, row in enumerate(rows):
         texts = (row.client_id, row.stream_name, row.holder or "")

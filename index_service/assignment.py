@@ -35,7 +35,7 @@ def assign(
     - A new member takes at most its own share from the other members.
     - When a member leaves, only the partitions of that member move.
     """
-    # For each candidate, collect its partitions so far that the candidate also knows.
+    # For each candidate, collect the partitions that the candidate had so far and still knows.
     partitions = max((each.partitions for each in candidates), default=0)
     had: dict[str, list[int]] = {each.member_id: [] for each in candidates}
     known = {each.member_id: each.partitions for each in candidates}
@@ -58,7 +58,7 @@ def assign(
 
 
 def _shares(partitions: int, candidates: Sequence[Candidate], had: Mapping[str, int]) -> dict[str, int]:
-    """Returns the number of partitions that each candidate should have. Those that `had` more get the larger shares."""
+    """Returns how many partitions each candidate should have. Candidates that `had` more get the larger shares."""
     ranks = {member_id: (0, -count) for member_id, count in had.items()}
     return _counts(_deal(list(reversed(range(partitions))), candidates, ranks), candidates)
 

@@ -8,7 +8,8 @@
 - `node/lease/2` divides the partitions of a stream among the members of a group: the consumers with one client id. Its
   answer can wait until there is something to do for the member. Version 1 is answered at once.
 
-If the service cannot serve a request, it answers with `error`. docs/wire.md describes these protocols.
+A stream that was deleted and created again is another incarnation. If the service cannot serve a request, it answers
+with `error`. docs/wire.md describes these protocols.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class SaveStatus(enum.IntEnum):
 
     OK: the position is saved, unless a higher position was saved before.
     FENCED: nothing was saved, because the fence of the request is not the newest one of the partition.
-    RESET: nothing was saved, because the position was set, deleted or made anew since the consumer has loaded it. Only
-        a MarkedSave gets this answer. The consumer loads the position again.
+    RESET: nothing was saved, because the position was set, deleted or made anew after the consumer loaded it. Only a
+        MarkedSave gets this answer. The consumer loads the position again.
     """
 
     OK = 0
@@ -51,8 +52,8 @@ class SaveStatus(enum.IntEnum):
 
 # type SaveResponse struct { request_id: uint  status: SaveStatus  index: uint }
 class SaveResponse(msgspec.Struct, frozen=True):
-    """The answer to a FencedSave. `index` is the position that is now stored, which can be higher than that of the
-    request; 0 if there is none."""
+    """The answer to a FencedSave. `index` is the position that is now stored. It can be higher than the index of the
+    request; 0 if no position is stored."""
 
     request_id: bare.UInt
     status: SaveStatus
@@ -64,9 +65,9 @@ class SaveResponse(msgspec.Struct, frozen=True):
 class MarkedSave(FencedSave, frozen=True):
     """A FencedSave that says to which incarnation of the stream the position belongs.
 
-    created_us: when the stream was created that the consumer reads, in microseconds since 1970; 0: unknown. If the
+    created_us: the creation time of the stream that the consumer reads, in microseconds since 1970; 0: unknown. If the
         stored position is of another incarnation, this save replaces it, also by a lower index.
-    generation: the generation of the position that the consumer has loaded, or that the last answer to a save named.
+    generation: the generation of the loaded position, or the one in the answer to the consumer's last save.
     """
 
     created_us: bare.U64
@@ -75,7 +76,7 @@ class MarkedSave(FencedSave, frozen=True):
 
 # type MarkedResponse struct { request_id: uint  status: SaveStatus  index: uint  generation: u64 }
 class MarkedResponse(SaveResponse, frozen=True):
-    """The answer to a MarkedSave. `generation`: that of the stored position after an OK; otherwise 0."""
+    """The answer to a MarkedSave. `generation`: the generation of the stored position after an OK; otherwise 0."""
 
     generation: bare.U64
 
@@ -101,7 +102,7 @@ class LoadedPosition(msgspec.Struct, frozen=True):
 
     index: the next index that the consumer will read.
     saved_us: when the position was saved, in microseconds since 1970.
-    created_us: when the stream was created to which the position belongs, in microseconds since 1970; 0: unknown.
+    created_us: the creation time of the position's stream, in microseconds since 1970; 0: unknown.
     generation: changes when somebody sets the position, or when the position of another incarnation replaces it.
     """
 
@@ -236,11 +237,11 @@ class LeaseRequest(msgspec.Struct, frozen=True):
 # type WaitingLeaseRequest struct { request_id: uint  client_id: str  stream_name: str  member_id: str  partitions: uint
 #   holding: list<Lease>  leave: bool  wait_ms: uint }
 class WaitingLeaseRequest(LeaseRequest, frozen=True):
-    """A LeaseRequest whose answer can wait, so that a member learns at once what it gets or should give up.
+    """A LeaseRequest whose answer can wait, so that a member learns at once which partitions it gets or should give up.
 
-    wait_ms: how long the answer waits, in milliseconds, unless it has other leases than `holding`, or a `release`. The
-        service waits for less than a third of `ttl_ms`. The leases are renewed when the request comes, not when it is
-        answered. A later request of the member ends the wait; then the earlier one gets no answer.
+    wait_ms: how long the answer waits, in milliseconds. An answer does not wait if its leases differ from `holding`, or
+        if it has a `release`. The service waits at most a third of `ttl_ms`. The leases are renewed when the request
+        comes, not when it is answered. A later request of the member ends the wait of an earlier one without an answer.
     """
 
     wait_ms: bare.UInt

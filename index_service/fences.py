@@ -79,16 +79,16 @@ def copy_positions(
 ) -> None:
     """Stores positions and fences of the source of a mirror.
 
-    A position replaces an older one of the same consumer, even a higher one, since an operator may have set it back. A
-    fence is never lowered.
+    A position replaces an older position of the same consumer, even one with a higher index: an operator may have set
+    the position back. A fence is never lowered.
 
-    created: when the present partitions of the source were created, by number, in microseconds since 1970.
+    created: the creation time of each present partition of the source, in microseconds since 1970.
     """
     for each in positions:
         key = (each.client_id, stream_name, each.partition)
         created_us, generation = each.created_us, each.generation or each.saved_us
         stream = session.log.find_stream(stream_name, each.partition)
-        # A position in the source's present stream, or in one that it does not know, becomes one in our present stream.
+        # A position of the source's present stream, or of an unknown incarnation, becomes one of our present stream.
         if stream is not None and created_us in (0, created.get(each.partition)):
             created_us = stream.created_us
         session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us, created_us, generation))
@@ -111,7 +111,7 @@ def raise_fences(session: Session, stream_name: str, now_us: int) -> None:
     for each in list_fences(session, stream_name):
         key = (each.client_id, stream_name, each.partition)
         fence = max(each.fence + 1, now_us)
-        # Nobody holds a lease here that was given by the source.
+        # A lease that the source has given has no holder here.
         seal = seal_of(lease_fences.name, (*key, fence, None, 0))
         session.execute(SET_FENCE, (fence, None, 0, seal, *key))
     raise_floor(session, max([now_us, *(floor for floor, _ in session.execute(FLOOR))]))

@@ -1,7 +1,7 @@
 """LeaseGroups: keeps one LeaseMachine for each group of consumers, and stores the leases in the database.
 
 A group is the members of one client id on one stream. LeaseGroups also limits the number of groups, members and
-partitions. It survives crashes of the index worker, so such a crash loses no lease.
+partitions. LeaseGroups survives crashes of the index worker, so such a crash loses no lease.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Refusal(msgspec.Struct, frozen=True):
 
 class Group(msgspec.Struct):
     """A group of members in memory. Its `machine` is None until its rows have been read; `waiting` has the callbacks of
-    the requests that wait for that. `writing` is the number of its database writes that are under way. `moves` is the
-    number of `LeaseMachine.moves` that were reported. `entries` is its part of `LeaseGroups._entries`."""
+    the requests that wait for these rows. `writing` is the number of its database writes that are under way. `moves` is
+    the `LeaseMachine.moves` that was last reported. `entries` is the group's part of `LeaseGroups._entries`."""
 
     machine: LeaseMachine | None
     waiting: list[Callable[[LeaseMachine | Refusal], None]]
@@ -69,8 +69,8 @@ class LeaseGroups:
         monotonic_s: Callable[[], float],
         served_since_s: Callable[[str], float] | None = None,
     ) -> None:
-        """served_since_s: returns the time of `monotonic_s` since which this node serves the consumers of the stream
-        with this name; None: since now."""
+        """served_since_s: returns for a stream name the time (of `monotonic_s`) at which this node began to serve the
+        consumers of the stream. None: it begins now, and no other node ever serves them."""
         self.limits = limits
         self.on_move: Callable[[GroupKey], None] = lambda key: None
         self._storage = storage
@@ -214,10 +214,10 @@ class LeaseGroups:
 
         is_meant: chooses streams by their names.
         """
-        # Also groups that are being read or written are removed. A group that stayed because of a write would go on to
-        # give fences below the raised ones, and no save with them is taken. The write itself ends as usual: a lease
-        # that it gives is in a row that the other node honours, or its fence is too low, and then its member asks again
-        # at its first save.
+        # Groups that are being read or written are removed, too. A group that stayed because of a write would go on to
+        # give fences below the raised ones, and every save with such a fence is refused. The write itself ends as
+        # usual. The other node honours the lease in the written row, unless the fence of the lease is too low. In that
+        # case the member's first save is refused, and the member asks for leases again.
         for key in [key for key in self._groups if is_meant(key[1])]:
             group = self._groups.pop(key)
             self._count(group, 0)
@@ -317,7 +317,8 @@ class LeaseGroups:
         def answer(operation: WriteLeases | Refusal) -> None:
             on_done(operation if isinstance(operation, Refusal) else self._response(machine, request))
 
-        # An answer must not overtake a write of the same group: a restart would not know its leases.
+        # An answer must not overtake a write of the same group. Otherwise a restart could forget leases that a member
+        # already uses.
         if changes or self._groups[key].writing or self._writes_renewals:
             self._write(key, machine, changes, answer)
         else:

@@ -141,8 +141,8 @@ class LeaseMachine:
     `leases` of no member. The sets `target` of the members do not overlap. Together they contain every partition that a
     member knows.
 
-    moves: counts what can give a member something to do: shares that were computed anew, and partitions that became
-        free.
+    moves: counts the changes that can give a member something to do: shares that were computed anew, and partitions
+        that became free.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class LeaseMachine:
     def written(self, changes: Sequence[StoredLease], *, stored: bool) -> None:
         """Records whether rows from `take_changes` are `stored`. If not, their new leases are withdrawn."""
         for row in changes:
-            # A later change of the partition has rows of its own, and decides by those.
+            # If the partition has changed again since then, the row of the later change decides.
             slot = self._slots[row.partition]
             if slot.state is LeaseState.WRITING and slot.fence == row.fence:
                 self._apply(row.partition, LeaseEvent.WRITTEN if stored else LeaseEvent.NOT_WRITTEN)

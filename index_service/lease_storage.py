@@ -1,5 +1,5 @@
-"""Reads and writes the table of fences. A fence is the number of a lease, and each new lease gets a higher one. It is
-on disk before a member gets the lease."""
+"""Reads and writes the table of fences. A fence is the number of a lease. Each new lease of a partition gets a higher
+fence, which is on disk before a member gets the lease."""
 
 from __future__ import annotations
 

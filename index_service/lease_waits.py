@@ -13,16 +13,16 @@ from index_service.lease_groups import GroupKey, LeaseGroups
 from ockam.actors.message import Message
 
 MOVES_GATHER_S = 0.1
-"""How long the moves of a group are gathered before its waiting requests are answered. When a hundred members join one
-after the other, each of them gets some answers in place of a hundred."""
+"""How long the moves of a group are gathered before its waiting requests are answered, in seconds. If a hundred members
+join one after another, each member gets a few answers instead of a hundred."""
 WAITS_PER_TTL = 3
 
 
 class LeaseWaits:
     """The waiting requests of all groups: at most one for each member.
 
-    They are in the memory of the worker only. After a crash of the worker, the members renew their leases, and wait
-    again.
+    The requests are only in the memory of the worker. After a crash of the worker, the members renew their leases, and
+    wait again.
     """
 
     def __init__(
@@ -31,17 +31,17 @@ class LeaseWaits:
         answer: Callable[[Message, LeaseRequest], None],
         call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
-        """answer: called with each request that ends its wait. call_later: calls a function after some seconds."""
+        """answer: called with each request whose wait ends. call_later: calls a function after some seconds."""
         self._groups = groups
         self._answer = answer
         self._call_later = call_later
         self._waiting: dict[GroupKey, dict[str, tuple[Message, WaitingLeaseRequest, float]]] = {}
         self._moved: set[GroupKey] = set()
-        # The next timer of each member, which cannot be cancelled. It serves all requests that wait for longer.
+        # The time of each member's next timer. A timer cannot be cancelled, so a later request waits for it as well.
         self._timer_at_s: dict[tuple[GroupKey, str], float] = {}
 
     def wait(self, message: Message, request: WaitingLeaseRequest, response: LeaseResponse) -> bool:
-        """Takes a request that was served, if its answer waits. Returns whether the answer waits. A request also ends
+        """Keeps a served request if its answer can wait, and returns whether the answer waits. The request also ends
         the wait of its member's earlier request.
 
         response: the answer that the request would get now."""

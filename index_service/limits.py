@@ -67,7 +67,7 @@ class LeaseStatistics(msgspec.Struct, frozen=True):
 class IndexStatistics(msgspec.Struct, frozen=True):
     """The counters of the index service since its start.
 
-    gets, saves: the numbers of successful requests that read or saved a position, in all protocols.
+    gets, saves: the numbers of positions that were successfully read or saved for clients, in all protocols.
     ignored: the number of requests in the specification's protocols that could not be decoded. They get no answer.
     failed: the number of requests that failed with a storage error.
     refused: the number of requests that were answered with `error`: those of our own protocols (`node/index_save/1` and
@@ -75,7 +75,7 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     fenced: the number of saves that were refused because their lease was not the newest one of the partition.
     lists: the number of pages of positions that were sent.
     sets: the number of positions that an operator set or deleted.
-    write_failure: why positions were not saved; None if none has failed since the last one that was saved.
+    write_failure: why gets and saves failed most recently; None if a save was written since.
     """
 
     gets: int

@@ -17,7 +17,7 @@ from stream_storage.statement import Statement, compiled
 
 class PositionRow(NamedTuple):
     """A saved position together with the lease of its partition. `holder` is None if no member has the lease, and
-    `ttl_ms` is None if the partition was never leased. `Position` explains the other fields."""
+    `ttl_ms` is None if the partition was never leased. `extensions.LoadedPosition` explains the other fields."""
 
     client_id: str
     stream_name: str

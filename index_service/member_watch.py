@@ -1,6 +1,6 @@
-"""MemberWatch: notices when a member of a group can ask no more, so that the others get its partitions at once.
+"""MemberWatch: notices when a member of a group can send no more requests, so that others get its partitions at once.
 
-It ends no lease itself. The connection of a member whose request another node has passed on is watched by that node.
+MemberWatch ends no lease itself. If another node has passed on a member's request, that node watches the connection.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ockam.actors.message import Message, Origin
 DIRECT_HOPS = 2
 """The length of the return route of a client of this node: its connection or secure channel, and its address."""
 MEMBERS_MAX = 10_000
-"""The number of members that are watched. The leases of further ones run out."""
+"""The largest number of members that are watched. The leases of further members run out."""
 
 MemberKey: TypeAlias = tuple[str, str, str]
 
 
 class WatchedMember(NamedTuple):
-    """origin: the connection of the last request. number: the id of that request. asked_s: when it came."""
+    """The last lease request of a member. origin: its connection. number: its id. asked_s: when it came, in seconds."""
 
     origin: Origin
     number: int
@@ -30,15 +30,15 @@ class WatchedMember(NamedTuple):
 class MemberWatch:
     """The connections by which the members of groups have asked for leases last.
 
-    is_stopping: whether the node stops. It closes all connections then, and its members go on at its next start.
+    is_stopping: whether the node stops. A stopping node closes all connections, but its members keep their leases.
 
-    Invariant: each member in `_members` is watched at exactly that connection. They are in the order of `asked_s`.
+    Invariant: each member in `_members` is watched at its `origin` and nowhere else. `_members` is sorted by `asked_s`.
     """
 
     def __init__(
         self, on_end: Callable[[Message, LeaseRequest], None], ttl_s: float, monotonic_s: Callable[[], float]
     ) -> None:
-        """on_end: called with the last request of a member that can ask no more."""
+        """on_end: called with the last request of a member that can send no more requests."""
         self._on_end = on_end
         self._ttl_s = ttl_s
         self._monotonic_s = monotonic_s
@@ -70,16 +70,16 @@ class MemberWatch:
                 del self._members[key]
                 self._on_end(message, request)
 
-        # A killed process closes its sending side, as a peer does that still takes answers. Neither can renew its
-        # leases. That side may have been closed before this request was served.
+        # A process that is killed closes its sending side. So does a peer that only waits for answers. Neither can
+        # renew its leases. The sending side may have been closed before this request was served.
         if origin.holdings.asks_no_more:
             tell()
         else:
             origin.holdings.watch_requests(("member", key), tell)
 
     def _forget_silent(self, now_s: float) -> None:
-        """Forgets the members whose leases have run out. Else members that end without a word, while their connection
-        goes on, would take the places of other members."""
+        """Forgets the members whose leases have run out. Otherwise, members that stop asking while their connection
+        stays open would take the places of other members."""
         while self._members:
             key, watched = next(iter(self._members.items()))
             if watched.asked_s + self._ttl_s >= now_s:

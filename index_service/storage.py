@@ -1,9 +1,9 @@
 """Reads and writes the table of saved positions. It does not read streams.
 
-A position is the next index that a consumer will read in one partition. It belongs to one incarnation of the stream:
-`created_us` of a position is the creation time of the stream of which it is a position, or 0 if that is unknown. Each
-change that is no ordinary save gives the position another generation. A save that names an older generation comes from
-a consumer that does not know of the change, and is refused.
+A position is the next index that a consumer will read in one partition. A position belongs to one incarnation of the
+stream: its `created_us` is the creation time of that stream, or 0 if the time is unknown. Each change other than an
+ordinary save gives the position another generation. A save that names an older generation comes from a consumer that
+does not know of the change, and is refused.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _number(value: int) -> ColumnElement[int]:
     return literal_column(str(value), BigInteger)
 
 
-# The new row has another creation time and generation than the stored one, which keeps its own.
+# The stored row keeps its creation time and generation, so the seal of the new row is corrected for the differences.
 _kept_seal = (
     _insert.excluded.seal
     + _number(CREATED_FACTOR) * (saved_indexes.c.created_us - _insert.excluded.created_us)
@@ -90,7 +90,7 @@ REPLACE_OLDER = compiled(
     _insert.on_conflict_do_update(
         index_elements=_KEY,
         set_=_replaced,
-        # A get makes a position 0 that nobody has saved.
+        # A position 0 is always replaced: a get may have created it, and nobody has saved it.
         where=(_insert.excluded.saved_us > saved_indexes.c.saved_us) | (saved_indexes.c.idx == literal_column("0")),
     )
 )
@@ -185,8 +185,8 @@ def merge_positions(session: Session, other: Session) -> None:
     """Copies positions from the database of `other` to the database of `session`, if they are missing or lower there.
     Skips damaged rows, and ends without an error at a damaged database. Call it inside a transaction."""
     with suppress(StorageError):
-        # In a database of an older version, rows have neither incarnation nor generation, or no checksum either. If the
-        # database was upgraded from schema version 2, the checksum is the column before both.
+        # Columns are found by name. A database of an older version lacks the incarnation and the generation, and may
+        # lack the checksum. After an upgrade from schema version 2, the checksum is the column before both.
         columns = [each[1] for each in other.execute(_COLUMNS)]
         for values in other.execute(_EVERY_ROW):
             found = dict(zip(columns, values, strict=True))
@@ -214,8 +214,8 @@ def delete_positions(session: Session, stream_name: str, partition: int) -> None
 
 
 def move_positions(session: Session, stream_name: str, partition: int, from_us: int, to_us: int) -> None:
-    """Makes the positions of one incarnation of a partition those of another: a mirror takes the creation time of its
-    source. Call it inside a transaction. The creation times are in microseconds since 1970."""
+    """Gives the positions of one incarnation of a partition to another: a mirror takes the creation time of its source.
+    Call it inside a transaction. from_us, to_us: the creation times in microseconds since 1970."""
     session.execute(_MOVE, (to_us, to_us - from_us, stream_name, partition, from_us))
 
 

@@ -1,7 +1,7 @@
 """IndexWorker: saves the positions of consumers, and answers requests for them. It keeps the highest saved index.
 
 In the specification's protocols, a request that cannot be decoded gets no answer, as in the real service. A request
-beyond a limit, and a get that fails, is answered with `error`. A save gets no other answer. A get can create a
+beyond a limit, and a get that fails, is answered with `error`. Otherwise, a save gets no answer. A get can create a
 position, so its answer waits until the position is on disk. In our own protocols (`index_service.extensions`), every
 request gets an answer. The worker does not read streams: it also keeps positions for streams that do not exist.
 """
@@ -77,7 +77,7 @@ from stream_storage.runner import Runner
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
 """The addresses of the index service: the address in the specification, and two that real clients use."""
 PART_ADDRESS = local("index_service_part")
-"""The address to which another node sends a list request that it joins with its own answer."""
+"""The address for list requests of other nodes of the cluster, which join our pages with their own."""
 
 
 logger = structlog.get_logger(__name__)
@@ -119,14 +119,14 @@ class IndexService:
         node.register([*map(local, addresses), *part], lambda: IndexWorker(self))
 
     def end_member(self, message: Message, request: LeaseRequest) -> None:
-        """Ends the leases of a member that can ask no more. `message`: its last request."""
+        """Ends the leases of a member that can send no more requests. `message`: its last request."""
         # The node that keeps the leases of the stream ends them, be it this one or another.
         if self.remote_streams is None or not self.is_kept_elsewhere(request.stream_name):
             # A node that fails closes its storage before its connections.
             with suppress(StorageClosed):
                 self.groups.leave((request.client_id, request.stream_name), request.member_id)
             return
-        # If the member has asked for leases by another connection since, the other node ignores the lower number.
+        # If the member has asked again by another connection, the other node ignores this request with its lower id.
         leave = Message(message.onward_route, message.return_route, leave_payload(request), message.origin)
         self.remote_streams.send(self.remote_streams.home_of(request.stream_name), leave)
 

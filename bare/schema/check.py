@@ -40,7 +40,7 @@ class _Checker:
         self._pedantic = pedantic
 
     def names(self) -> None:
-        """Checks that every used name is defined, in the current drafts before its first use."""
+        """Checks that every used name is defined. In the current dialect, the definition must come before the use."""
         before: set[str] = set(self._known) - set(self._own)
         for definition in self._own.values():
             for name in names_in(definition.type):
@@ -59,8 +59,8 @@ class _Checker:
         """Checks that every type has a finite value."""
         finite: set[str] = set(self._known) - set(self._own)
         ordered = in_order(self._own)
-        # A type is finite if every type that each of its values must contain is finite. A new finite type can make
-        # others finite, so the search is repeated until it finds none.
+        # A type is finite if no name in it is `_blocking`. A new finite type can make others finite, so the search is
+        # repeated until it finds no new finite type.
         grown = True
         while grown:
             grown = False

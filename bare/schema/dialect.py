@@ -18,7 +18,7 @@ from bare.schema.check import check
 from bare.schema.parser import parse_text
 
 Dialect = Literal["auto", "current", "legacy"]
-"""The form of a schema text: that of the current draft or of older ones; "auto": whichever the text has."""
+"""The syntax and rules of a schema text: "current" for drafts -12 and later, "legacy" or "auto" for older ones too."""
 
 
 def parse(text: str, dialect: Dialect = "auto", *, pedantic: bool = False, line: int = 1) -> Document:

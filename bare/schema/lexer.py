@@ -38,7 +38,7 @@ def tokens(text: str, line: int = 1) -> list[Lexeme]:
             if "\n" in match[0]:
                 line_start = match.start() + match[0].rindex("\n") + 1
         elif match["comment"] is not None:
-            # A comment behind a token on its line belongs to that token, and any other one to the next token.
+            # A comment after a token on the same line belongs to that token, and any other comment to the next token.
             comment = match["comment"].rstrip()
             if found and not above and found[-1].beside is None and found[-1].at.line == line:
                 found[-1].beside = comment

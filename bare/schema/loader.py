@@ -125,7 +125,7 @@ def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -
 
 
 class _Builder:
-    """A builder of the model (`bare.model`) of each definition, after the definitions that it uses.
+    """A builder of models (`bare.model`) of definitions. Call `define` for a definition after the ones that it uses.
 
     A type that contains itself is created empty at its first use, and filled when its own definition is built. `place`
     is the path of a type in the schema, such as `Outer.field.2`, which names a class without a name."""

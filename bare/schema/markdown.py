@@ -1,7 +1,7 @@
 """Finds the schemas in a Markdown document. It does not read the schemas.
 
-A schema is a fenced block with the language `bare`, or without one if it begins, after any comments, with `type` or
-`enum`."""
+A schema is a fenced block with the language `bare`. A block without a language is a schema if it begins, after any
+comments, with `type` or `enum`."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from bare.schema.ast import SourcePosition, Type
 from bare.schema.cursor import Cursor
 from bare.schema.lexer import Lexeme, tokens
 
-# Our own limit: types that are nested more deeply are refused, so that neither this parser nor a codec exhausts the
-# stack.
+# Our own limit: types that are nested more deeply than this are refused. Otherwise, this parser or a codec could
+# exhaust the stack.
 NEST_MAX = 64
 
 _TYPE_NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
@@ -226,7 +226,7 @@ class _Parser(Cursor):
             tag = members[-1].tag + 1 if members else 0
             if stated:
                 tag = self.number(0, UINT_MAX, "the tag of a union member")
-            # A comment behind the sign belongs to the member before it.
+            # A comment after the sign `|` belongs to the member before the sign.
             if self.next.text == "|":
                 self.give_beside()
             members.append(ast.UnionMember(type_, tag, stated, self.comments(above), member_at))
