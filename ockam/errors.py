@@ -56,7 +56,7 @@ class InvalidMessage(OckamError, TypeError):
 
 
 class AskTimedOut(OckamError):
-    """Error: no answer to a request came within its time. It may have been handled all the same."""
+    """Error: no answer to a request came in time. The request may have been handled nevertheless."""
 
 
 class AskRefused(OckamError):
@@ -71,8 +71,8 @@ class AskRefused(OckamError):
 
 
 class ChildFailed(OckamError):
-    """Error: a child of a worker has crashed more often than its `Restarts` allow. Its parent crashes with this error,
-    unless it overrides `child_ended`."""
+    """Error: a child of a worker has ended more often than its `Restarts` allow. Its parent crashes with this error,
+    unless the parent overrides `child_ended`."""
 
 
 class WorkerEnded(OckamError):

@@ -114,7 +114,7 @@ REFUSAL = "Invalid request: "
 FAILURE = "the node failed: "
 """The text after REFUSAL in an `error` if the request is valid, but the node failed to serve it."""
 SHOWN_CHARACTERS_MAX = 64
-"""The most characters of a peer's text, which can have 16 MiB, that an answer or a log line shows."""
+"""The most characters of a peer's text that an answer or a log line shows. The text itself can have 16 MiB."""
 SMALL_SIZE_END = 128
 _body_decoder = bare.Decoder(bytes)
 _body_encoder = bare.Encoder(bytes)
@@ -133,7 +133,7 @@ def find_name(payload: bytes) -> str | None:
 
 
 def error_payload(reason: str) -> bytes:
-    """Encodes the `error` for a request that cannot be served. Its text begins with REFUSAL, as the real services'."""
+    """Encodes the `error` for a request that cannot be served. Its text begins with REFUSAL, as in real services."""
     return ERROR.encode_response(Error(REFUSAL + reason))
 
 

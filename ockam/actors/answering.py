@@ -11,11 +11,11 @@ from ockam.actors.worker import Worker
 from ockam.protocol import ProtocolError, error_payload
 
 TASKS_MAX = 100
-"""The most tasks of one `TaskAnsweringWorker`. A task can last for seconds if what it waits for hangs."""
+"""The most tasks of one `TaskAnsweringWorker`. A task can last for seconds if it waits for something that hangs."""
 
 
 class AnsweringWorker(Worker):
-    """A worker whose every refusal is an `error`. Override `answer`."""
+    """A worker that answers every refused request with an `error`. Override `answer`."""
 
     def answer(self, message: Message) -> None:
         """Answers one request, now or later. Raises ProtocolError if it is not valid or is refused."""

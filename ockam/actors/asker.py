@@ -1,4 +1,4 @@
-"""Asker: sends requests to workers, mostly of another node, and takes their answers. It does not decode them.
+"""Asker: sends requests to workers, mostly of another node, and takes their answers. It decodes no answers.
 
 The messages go through the node's own connections, with its own certificate and token
 (`ockam.transport.tcp.TcpTransport`)."""
@@ -38,8 +38,8 @@ class Asker(Worker):
 
     asked: the first hop to the asked node. Answers come only from there or from this node; None: from anybody.
 
-    Invariant: at most one request is unanswered. After a request without an answer the object must not be used again,
-    so that no late answer is taken for another one."""
+    Invariant: at most one request is unanswered. After a request without an answer the object must not be used again:
+    a late answer could be taken for the answer to another request."""
 
     def __init__(self, node: Node, asked: Address | None = None) -> None:
         self._node = node
@@ -95,7 +95,8 @@ class Asker(Worker):
         self._is_watching = False
         if self._on_done is None:
             return
-        # A lost connection ends a request before its deadline. Several answers come over several connections.
+        # A lost connection ends a request before its deadline. A request for several answers waits on, because these
+        # come over several connections.
         if self._wanted == 1 and is_closed(self._node, self._return_route):
             self._end(Unanswered.CLOSED)
         elif trio.current_time() >= self._deadline_s:
@@ -110,8 +111,8 @@ class Asker(Worker):
 
 
 def demand_of_answer(message: Message, asked: Address) -> Demand | None:
-    """Returns NOTHING (the sender needs no right) for a message that can be an answer: it comes through the connection
-    to the asked node, or from a worker of this node, for example if there is no way to it. Else None."""
+    """Returns NOTHING (the sender needs no right) for a message that can be an answer, otherwise None. An answer comes
+    through the connection to the asked node, or from a worker of this node, for example if there is no route to it."""
     peer = asked.value.decode("utf-8", "replace") if asked.type == TCP else None
     return NOTHING if message.origin.kind == "local" or message.origin.peer == peer else None
 

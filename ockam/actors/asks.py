@@ -1,6 +1,6 @@
 """Asks: requests of this node whose sender waits for one answer. They are sent by workers and by the program itself.
 
-Each request has a private return address, which is no worker: the first message to it answers and ends the request."""
+Each request has a private return address without a worker: the first message to it answers and ends the request."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Ask:
 class Asks:
     """The open requests of one node, by their return addresses. A peer that was not asked cannot guess an address.
 
-    Invariant: an address is here exactly as long as the request that has it has no answer. So a late or second answer
-    comes to an unknown address, whatever has ended the request. One timer watches all requests."""
+    Invariant: an address is in `_open` exactly while its request has no answer. So a late or second answer comes to an
+    unknown address, whatever has ended the request. One timer watches all requests."""
 
     def __init__(self, node: AskingNode) -> None:
         self._node = node

@@ -27,8 +27,8 @@ logger = structlog.get_logger(__name__)
 
 
 class AsyncWorker(Worker):
-    """A worker with a task of its own, which handles one message after another. Override `handle` to be called with
-    each, or `run` to take them yourself.
+    """A worker with a task of its own, which handles one message after another. Override `handle`, which gets each
+    message, or `run`, which takes the messages by `next_message`.
 
     If `handle` or `run` raises an exception, the worker has crashed: the sender of the message that it was handling
     gets an `error`. Its `Restarts` say whether it is started again after a crash or the return of `run`, with the
@@ -50,7 +50,7 @@ class AsyncWorker(Worker):
         self.reply(message, error_payload("nobody here takes messages"))
 
     async def next_message(self) -> Message:
-        """Waits for and returns the next message. The one before it counts as handled.
+        """Waits for and returns the next message. The message before it then counts as handled.
 
         Only one task of the worker may wait at a time; otherwise raises `trio.BusyResourceError`."""
         if self._handled is not None:
@@ -112,7 +112,7 @@ class TaskCell(Cell):
         # A worker that cannot even start has no task.
         self._scope: trio.CancelScope | None = None
         super().start()
-        # A worker that has stopped itself in `started` gets no task, which nobody would end.
+        # A worker that has stopped itself in `started` gets no task, because nobody would end the task.
         if self.life is Life.RUNNING:
             self._scope = trio.CancelScope()
             self._dispatcher.start_task(self._serve)

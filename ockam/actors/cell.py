@@ -83,11 +83,11 @@ class Cell:
     queued: whether the cell is in the node's queue of workers to run.
     paused: True while the worker gets no messages, because it has called `pause` or is not running.
     refuses: whether messages are refused while the mailbox is at its limit.
-    parent: the cell that has started this one. children: those that this one has started and that have not ended.
+    parent: the cell that has started this one. children: the cells that this one has started and that have not ended.
     restarts: how often the worker was started again. reason: why it ended last.
 
-    Invariant: `_then` is set from the order to end the worker until its children and the worker have ended.
-    `_is_started` says whether there is a worker object to end."""
+    Invariant: `_then` is set from the order to end the worker until its children and the worker have ended, and is
+    called after that. `_is_started` says whether there is a worker object to end."""
 
     __slots__ = (
         "_crashed_at_s",
@@ -142,10 +142,10 @@ class Cell:
         self.context = CellContext(dispatcher, self)
 
     def start(self) -> None:
-        # A child acts for whoever its parent acts for.
+        # If the parent's messages have the origin of somebody else, the child's messages have the same origin.
         if self.parent is not None and self.worker.origin is HERE and self.parent.worker.origin is not HERE:
             self.worker.origin = self.parent.worker.origin
-        # Each worker object gets a new context. That of a crashed worker has ended, and calls no function that waits.
+        # Each worker object gets a new context. The context of a crashed worker has ended and calls no function.
         self.context = CellContext(self._dispatcher, self)
         self.worker.context = self.context
         self.life = Life.RUNNING
@@ -156,7 +156,7 @@ class Cell:
         self.make_ready()
 
     def stop(self, end: Ended | None = None) -> None:
-        """Ends the worker, after its children. end: for the parent's `child_ended`; None: no call of it."""
+        """Ends the worker, after its children. end: passed to the parent's `child_ended`; None: that is not called."""
         self._end(Life.STOPPED, lambda: self._gone(end))
 
     @property
@@ -235,7 +235,7 @@ class Cell:
         return float(min(RESTART_DELAY_S_MIN * 2 ** (self._crashes - 1), RESTART_DELAY_S_MAX))
 
     def _conclude(self, delay_s: float | None, reason: str, error: BaseException | None) -> None:
-        """Starts the worker again after the delay. None: ends the cell."""
+        """Starts the worker again after the delay. If `delay_s` is None, ends the cell."""
         self.reason = reason
         if delay_s is not None:
             self._end(Life.RESTARTING, lambda: self._dispatcher.call_later(delay_s, self._restart))

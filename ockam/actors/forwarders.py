@@ -41,14 +41,14 @@ from ockam.transport.wire_legacy import ROUTE_HOPS_MAX
 
 ADDRESSES = ("forwarding_service", "forwarding")
 STATIC_ADDRESSES = ("static_forwarding_service",)
-"""The addresses where the payload of an Ockam peer names the wanted address. At ADDRESSES it is only sent back."""
+"""The addresses where the payload of an Ockam peer names the wanted address. At ADDRESSES, it has no meaning."""
 PREFIX, STATIC_PREFIX = "FWD_", "forward_to_"
 NAME = re.compile(r"[^/\s\x00-\x1f\x7f]{1,64}")
 """The names of forwarding addresses. They stand in rules, in logs and in the names of streams."""
 FORWARDERS_MAX = 10_000
 PARTY_FORWARDERS_MAX = 100
 SENDERS_MAX = 1_000
-"""The most senders to one forwarder whose answers may pass. The one that was quiet for longest is forgotten first."""
+"""The most senders that the client of one forwarder can answer. The one that was quiet longest is forgotten first."""
 HEADER_BYTES = 256
 """An upper bound of the bytes that a frame adds to its payload and routes, and a ForwardDelivery to its payload."""
 FORWARDED, NOT_FORWARDED = "forwarded", "not_forwarded"
@@ -77,7 +77,7 @@ class Registration:
 
 
 class Forwarder(Worker):
-    """The worker of one forwarding address. It keeps nothing: if the client is away, the sender gets an `error`.
+    """The worker of one forwarding address. It stores nothing: if the client is away, the sender gets an `error`.
 
     The node counts the messages that are passed on (FORWARDED), and the others (NOT_FORWARDED)."""
 
@@ -92,7 +92,7 @@ class Forwarder(Worker):
         self.context.send(Message(self.registration.route, (self.registration.address,), answer))
 
     def demand(self, message: Message) -> Demand | None:
-        """The client itself needs no right: it answers and confirms what it was sent."""
+        """Returns the right to route to this address. The client itself needs none: it only answers and confirms."""
         return NOTHING if self._is_owner(message) else Demand(Right.ROUTE, str(self.registration.address))
 
     def handle(self, message: Message) -> None:
@@ -182,8 +182,8 @@ class Forwarder(Worker):
     def _answer(self, message: Message, rest: Route) -> None:
         is_outside, _ = self._senders[rest[0]]
         self._senders[rest[0]] = is_outside, True
-        # An answer to a sender outside passes like an answer of this node. A worker of this node decides by the
-        # rights of the client.
+        # An answer to a sender outside passes like an answer of this node. If the sender is a worker of this node, the
+        # rights of the client decide.
         origin = HERE if is_outside else message.origin
         back = (self.registration.address, *message.return_route)
         if len(back) > ROUTE_HOPS_MAX or not self.context.send(Message(rest, back, message.payload, origin)):
@@ -198,8 +198,8 @@ class Forwarders:
 
     make: makes the workers of addresses that store messages; None: no address can store any.
 
-    Invariant: each registration in `all` has a worker at its address, or one that restarts. `_parties` has their number
-    for each party."""
+    Invariant: each registration in `all` has a worker at its address, or one that restarts. `_parties` has the number
+    of registrations of each party."""
 
     def __init__(self, node: Node, make: Make | None = None, new_id: Callable[[], str] | None = None) -> None:
         self._node = node
@@ -248,7 +248,7 @@ class Forwarders:
     def _check_room(self, party: str) -> None:
         if len(self.all) < FORWARDERS_MAX and self._parties[party] < PARTY_FORWARDERS_MAX:
             return
-        # Addresses that a secure channel or a worker of this node has registered end only here, after its own end.
+        # If a secure channel or a worker of this node has registered an address and has ended, the address ends here.
         for each in [each for each in self.all.values() if not each.stores]:
             if not self._node.is_registered(each.route[0]):
                 self.end(each)

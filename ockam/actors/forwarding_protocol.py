@@ -1,6 +1,6 @@
 """The messages between a forwarding address, the client that has registered it, and senders that want an answer.
 
-Ockam's own peers know none of them: they register by a plain payload, and are sent every message as it came
+Ockam's own peers know none of these messages: they register by a plain payload, and get every message as it came
 (`ockam.actors.forwarders.ForwardingService`)."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ockam.protocol import Protocol
 class RegisterRequest(msgspec.Struct, frozen=True):
     """A request for a forwarding address: `forward_to_` and `name`, or a random one if there is no name.
 
-    stores: whether the node stores messages for the client while it is away. Such an address needs a name, and is kept.
+    stores: whether the node stores messages for the client while it is away. Such an address needs a name, and stays.
     confirms: whether the client takes its messages as a `ForwardDelivery`, and confirms each one."""
 
     request_id: bare.UInt

@@ -25,7 +25,8 @@ class Life(enum.Enum):
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a mailbox. size_bytes: of the payloads. received: the messages put into it so far."""
+    """The statistics of a mailbox. messages, size_bytes: the number of waiting messages and the size of their payloads.
+    received: the number of messages put into it so far."""
 
     messages: int
     size_bytes: int
@@ -38,8 +39,8 @@ class Mailbox:
     A connection stops reading while a mailbox to which it has delivered messages is `full`, so a mailbox exceeds its
     limits by at most one read of each connection. It also counts as full from `hold` to `admit`.
 
-    refuses: whether the node refuses messages for it while it is `at_limit`. It then never counts as full, so that a
-    worker that never reads stops no connection.
+    refuses: whether the node refuses messages for it while it is `at_limit`. Such a mailbox never counts as full, so
+    that a worker that never reads stops no connection.
     is_link: whether it belongs to a connection that this node has made to pass messages on.
     is_peer: whether it belongs to a connection whose peer has called this node.
     passed: the number of its first messages that the gate has let pass, by the rules of `rules_version`.
@@ -64,7 +65,7 @@ class Mailbox:
     )
 
     def __init__(self) -> None:
-        # Lists, since an empty deque takes 760 bytes, and most mailboxes are empty.
+        # These are lists, because an empty deque takes 760 bytes, and most mailboxes are empty.
         self._messages: list[Message] = []
         self.counted: list[tuple[int, int, Usage]] = []
         self._size_bytes = self._received = self._taken = self.passed = self.rules_version = 0
@@ -114,7 +115,7 @@ class Mailbox:
         self.passed += len(messages)
 
     def take_run(self, count_max: int = RUN_MESSAGES_MAX, *, counts: bool = False) -> list[Message]:
-        """Returns the oldest messages. counts: whether they are counted for their senders until `handled` is called."""
+        """Removes and returns the oldest messages. counts: whether they count for their senders until `handled`."""
         run = self._messages
         # Mostly the worker takes everything, and nothing needs to be summed.
         if len(run) <= count_max:

@@ -43,8 +43,8 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def party(self) -> str:
-        """The key under which the sender counts, as for its limits. The identity of a channel that nobody has named as
-        trusted counts by its connection, because its owner can make more identities."""
+        """The key by which the sender is counted, for example for limits. A channel whose identity is not trusted is
+        counted by its connection, because its owner can make more identities."""
         return self.usage.key if self.usage is not UNLIMITED else party_key(self.identity, self.peer)
 
     @property

@@ -31,8 +31,8 @@ ROUND_RUNS_MIN = 500
 each other keep the event loop for twenty rounds only, and thousands that are called once each are called together."""
 
 ANSWERED = Mailbox()
-"""The mailbox of what never waits, so that it is always empty: answers to `Node.ask`, and messages that were refused
-before their worker was started."""
+"""A mailbox that is always empty. It is returned for messages that never wait: answers to `Node.ask`, and messages that
+were refused before their worker was started."""
 
 logger = structlog.get_logger(__name__)
 
@@ -45,8 +45,8 @@ class NodeStatistics(msgspec.Struct, frozen=True):
 
     workers: the number of addresses in use. routed: messages put into mailboxes.
     dropped: messages that were not delivered or that failed, by reason.
-    crashes: crashes of workers. restarts: workers that were started again. given_up: workers that were not, because
-    they had reached the limit of their `Restarts`."""
+    crashes: crashes of workers. restarts: workers that were started again. given_up: workers that were not started
+    again, because they had reached the limit of their `Restarts`."""
 
     workers: int
     routed: int
@@ -91,8 +91,8 @@ class Node:
     pause_s: how long workers pause that exchange messages without end (`ockam.actors.turns.Turns.pause_s`).
     usages: what the identities of the peers use, and their limits. asks: the requests that wait for one answer.
 
-    A worker that sleeps has an address and takes no memory: its first message that the gate lets pass, or whoever looks
-    for it, starts it.
+    A worker that sleeps has an address and takes no memory. Its first message that the gate lets pass starts it, and so
+    do `find_worker` and `find_mailbox`.
 
     Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` once. An
     address is that of a cell or of a worker that sleeps, never of both."""
@@ -175,7 +175,7 @@ class Node:
             cell.stop(end)
 
     def retire(self, address: Address) -> list[Message]:
-        """Stops the worker at this address. Returns the messages that it has not got yet."""
+        """Stops the worker at this address. Returns the messages that it has not begun to handle."""
         waiting: list[Message] = []
         cell = self._cells.get(address)
         if cell is not None:
@@ -223,7 +223,7 @@ class Node:
         self.depth += 1
         try:
             run = messages if isinstance(messages, list) else list(messages)
-            # Of a thousand streams, each has one answer in a transaction.
+            # A single message is frequent: with many streams, each has one answer in a transaction.
             if len(run) == 1:
                 self.deliver(run[0])
             elif run:
@@ -272,7 +272,7 @@ class Node:
                 end += 1
             cell = cells.get(route[0]) if route else None
             # A transport, or a worker that restarts or awaits, may refuse each message, so these are delivered one by
-            # one. So are those to a worker that sleeps, which the first of them starts.
+            # one. So are messages to a worker that sleeps: the first message starts the worker.
             if cell is None or cell.refuses:
                 found = map(self.deliver, messages[start:end])
                 mailboxes.update(mailbox for mailbox in found if mailbox is not None)
@@ -371,7 +371,7 @@ class Node:
         return cell.state() if cell is not None else None
 
     def tree(self) -> tuple[WorkerState, ...]:
-        """Returns the state of all workers. Those that a worker has started are in the state of that worker."""
+        """Returns the state of all workers. The state of a child is part of the state of its parent."""
         return tuple(cell.state() for cell in dict.fromkeys(self._cells.values()) if cell.parent is None)
 
     def statistics(self) -> NodeStatistics:

@@ -22,7 +22,7 @@ ASK_TIMEOUT_S = 10.0
 
 
 class Restarts(msgspec.Struct, frozen=True):
-    """When the node starts a worker again that has ended. It then has the same addresses and the same mailbox.
+    """When the node starts an ended worker again. The restarted worker has the same addresses and the same mailbox.
 
     when: "always"; "on_crash" (not after it has stopped by itself); or "never".
     most, within_s: a worker that ends again after `most` restarts within `within_s` seconds is given up: it is
@@ -39,12 +39,12 @@ class Restarts(msgspec.Struct, frozen=True):
 ALWAYS = Restarts()
 NEVER = Restarts("never")
 FEW = Restarts(most=3, within_s=5.0)
-"""The default of children: three restarts within five seconds, as of Ockam's and Elixir's supervisors."""
+"""The default of children: three restarts within five seconds, as in Ockam's and Elixir's supervisors."""
 
 
 class Ended(msgspec.Struct, frozen=True):
     """The end of a child. address: its first address. reason: why it ended, as text. error: the exception of its crash,
-    if it has crashed. gave_up: whether it would be started again, but for the limit of its `Restarts`."""
+    if it has crashed. gave_up: whether only the limit of its `Restarts` prevents that it is started again."""
 
     address: Address
     reason: str
@@ -80,7 +80,7 @@ class Context(Protocol):
         ...
 
     def handled(self) -> None:
-        """Stops counting, for its sender, the oldest message that an AsyncWorker has taken."""
+        """Reports that an AsyncWorker has handled the oldest message that it took. It no longer counts for its sender."""
         ...
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:
@@ -105,8 +105,8 @@ class Context(Protocol):
 class Worker:
     """The base class of all workers. Override `handle` for single messages, or `receive` for lists of messages.
 
-    origin: that of the messages which the worker makes; HERE means that they are the node's own. A message that the
-    worker only passes on keeps the origin that it came with."""
+    origin: the origin of the messages that the worker makes; HERE means that they are the node's own. A message that
+    the worker only passes on keeps its origin."""
 
     context: Context
     awaits: ClassVar[bool] = False
@@ -167,7 +167,7 @@ class Worker:
 
 
 class HandlingFailed(Exception):
-    """Error: a worker failed on one message of a list, at this position from 0. The later ones were not handled."""
+    """Error: a worker failed on one message of a list, at this position from 0. The later messages were not handled."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"message {position} of the run")
