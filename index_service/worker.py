@@ -232,7 +232,7 @@ class IndexWorker(Worker):
             request: object = read_extension(message.payload, self._service.groups.limits.partitions_max)
         else:
             request = read_plain(message.payload)[0]
-        # The database has all positions, so every node lists them.
+        # Every node can answer a list: `_list` asks other nodes for the positions in databases of their own.
         if isinstance(request, PositionsRequest):
             return False
         name = request.key.stream_name if isinstance(request, SetRequest) else getattr(request, "stream_name")  # noqa: B009

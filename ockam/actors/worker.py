@@ -80,7 +80,7 @@ class Context(Protocol):
         ...
 
     def handled(self) -> None:
-        """Reports that an AsyncWorker has handled the oldest message that it took. It no longer counts for its sender."""
+        """Reports that the oldest message taken by an AsyncWorker is handled. It no longer counts for its sender."""
         ...
 
     def guard(self, function: Callable[P, None]) -> Callable[P, None]:

@@ -1,7 +1,7 @@
 """Creates, replaces and renames files and folders so that their content and their names survive a power cut.
 
-Syncing a file makes its content durable. Its name is stored in its folder, and becomes durable when the folder is
-synced, whose own name is in the parent folder, and so on. This module has no part in databases and file formats."""
+Syncing a file makes its content durable. The name of the file is stored in its folder, and becomes durable when the
+folder is synced. The name of the folder is in its parent folder, and so on. This module knows no file formats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, er
 read-only or cannot sync folders. Usually its names are older than the program's files."""
 
 PRIVATE_MODE: Final = 0o600
-"""The permissions of a file with messages or rules: other users of the machine could read it without a right."""
+"""The permissions of a file with messages or rules: only its owner may read and write it."""
 
 CANNOT_BE_LOCKED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 """The error numbers of a file system that cannot lock folders."""
@@ -96,7 +96,7 @@ def create_private(file: Path) -> BinaryIO:
 
 def keep_owner(made: Path | int, place: Path) -> None:
     """Gives a file (its path or descriptor) the owner and group of the file that it will replace at `place`, if this
-    process may do that. If no file is there, does as `give_to_folder`. Raises OSError."""
+    process may do that. If there is no file at `place`, does the same as `give_to_folder`. Raises OSError."""
     try:
         _give(made, place.stat())
     except FileNotFoundError:
@@ -112,8 +112,8 @@ def give_to_folder(made: Path | int, folder: Path) -> None:
 
 
 def give_tree(folder: Path) -> None:
-    """Gives everything of the superuser below a folder, as libraries make it, to the owner of the folder. Raises
-    OSError."""
+    """Gives all files and folders of the superuser below a folder, such as libraries create, to the owner of the
+    folder. Raises OSError."""
     owner = folder.stat()
     if os.geteuid() == 0 and owner.st_uid != 0:
         for root, folders, files in os.walk(folder):
@@ -143,8 +143,9 @@ def make_private(file: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder while the block runs, so that no two programs change the same file in it at once. It
-    is advisory, leaves no file behind, and ends with the process; NFS and the like give no lock. Raises OSError."""
+    """Holds the lock of a folder while the block runs, so that no two programs change the same file in it at once. The
+    lock is advisory, and leaves no file behind. Where folders cannot be locked, the block runs unlocked. Raises
+    OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

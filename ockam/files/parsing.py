@@ -1,6 +1,6 @@
 """Parses the text of TOML and JSON, so that every text that is not valid raises one error. It reads no files.
 
-The parsers raise errors of many kinds for a damaged text: one that is nested too deep, an integer with thousands of
+The parsers raise errors of many kinds for a damaged text: for nesting that is too deep, an integer with thousands of
 digits, bytes that are not UTF-8. A reader that knew only some of these kinds would end the node."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, TypeVar, overload
 import msgspec
 
 DEPTH_MAX = 100
-"""The deepest nesting of a text. Python's own functions fail for values nested hundreds deep, `repr` for one."""
+"""The deepest nesting of a text. Functions of Python, such as `repr`, fail for values that are nested hundreds deep."""
 INTEGER_BITS_MAX = 64
-"""The longest integer. TOML promises no longer ones, and Python writes none with more than 4,300 digits."""
+"""The longest integer. TOML promises no longer integers, and Python prints none with more than 4,300 digits."""
 
 Kind = TypeVar("Kind")
 

@@ -50,8 +50,8 @@ class AuthenticateRequest(msgspec.Struct, frozen=True):
 
 # type AuthenticateAnswer struct { request_id: uint  status: uint  identity: str  reason: str }
 class AuthenticateAnswer(msgspec.Struct, frozen=True):
-    """The answer to a token. status: a `TokenStatus`; a later node can send other values. reason: for people; empty if
-    all is well.
+    """The answer to a token. status: a `TokenStatus`; a newer node can send other values. reason: a text for people;
+    empty if the token was accepted.
 
     identity: the proved identity, as in rules, for example `token:spark`; empty after a refusal."""
 

@@ -35,7 +35,7 @@ class Proof(NamedTuple):
 
 
 class Authenticator:
-    """Judges the tokens of all connections of a node. `judge` is for its own protocol, and `judge_text` for others.
+    """Judges the tokens of all connections of a node. `judge` is for AUTHENTICATE, `judge_text` for other protocols.
 
     Invariant: for each host, at most `waiting_max` refused connections wait for their answer."""
 
@@ -76,8 +76,8 @@ class Authenticator:
         return Proof(verdict, reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict)))
 
     async def judge_text(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> TokenVerdict | None:
-        """Judges a token that came in another protocol, such as HTTP. Waits before it refuses one. Parameters as for
-        `judge`. Returns None if too many refusals to this host wait already."""
+        """Judges a token that came in another protocol, such as HTTP. Waits before it refuses the token. Parameters as
+        for `judge`. Returns None if too many refusals to this host wait already."""
         verdict = self._judge(text, peer, known, is_encrypted)
         if verdict.identity is None and not await self.refuse(peer, known, verdict):
             return None
@@ -102,7 +102,7 @@ class Authenticator:
         return True
 
     def report(self, peer: str, known: Identity, verdict: TokenVerdict) -> None:
-        """Reports a refusal that is not answered. `refuse` reports the others itself."""
+        """Reports a refusal that is not answered. `refuse` itself reports the refusals that are answered."""
         self._on_refused(peer, known, verdict)
 
     def _judge(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> TokenVerdict:

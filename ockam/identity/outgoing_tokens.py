@@ -1,6 +1,7 @@
 """OutgoingTokens: the tokens by which a node proves its own name to other nodes.
 
-They are not sent on connections for forwarded messages, whose senders would act in the name of the node."""
+The tokens are not sent on connections for forwarded messages. Otherwise the senders of these messages would act in the
+name of the node."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ class OutgoingTls(msgspec.Struct, frozen=True):
     def find(self, destination: str, is_own: bool) -> Tls | None:
         """Returns the settings for a new connection to `host:port`; None: it does not use TLS.
 
-        is_own: whether the connection carries messages of the node itself, and so shows the node's certificate. If one
-        for forwarded messages showed it, other peers would act in the name of the node."""
+        is_own: whether the connection carries messages of the node itself, and so shows the node's certificate. If a
+        connection for forwarded messages showed the certificate, other peers would act in the name of the node."""
         if self.tls is None or destination in self.plaintext:
             return None
         return self.tls if is_own else msgspec.structs.replace(self.tls, certificate=None, key=None)
@@ -87,7 +87,7 @@ class ServerTlsFiles(msgspec.Struct, frozen=True):
     """The PEM files of a listener.
 
     certificate, key: the chain of the listener's certificate, its own certificate first, and its private key.
-    client_ca: the certificates of the authorities that sign those of clients; None: no client is asked for one.
+    client_ca: the certificates of the authorities that sign client certificates; None: no client is asked for one.
     client_required: whether a client without a certificate is refused.
     revoked: a text file with the SHA-256 fingerprint of one revoked client certificate in each line, or None."""
 
@@ -166,7 +166,7 @@ def _client_context(tls: Tls, signature: Signature) -> ssl.SSLContext:
 
 
 def new_client_context(tls: Tls) -> ssl.SSLContext:
-    """Returns a context of its own for a client. Raises TlsFilesError."""
+    """Returns a new SSL context for a client, which is not cached. Raises TlsFilesError."""
     context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     if tls.ca is None:
         context.load_default_certs()

@@ -84,8 +84,8 @@ class TlsLayer:
         return self._outgoing.read()
 
     def decrypt(self, data: bytes) -> bytes:
-        """Returns the plaintext of all records that these received bytes complete; can be empty. Raises TlsFault. To be
-        called once with no bytes directly after the handshake, whose end can have come with the first records."""
+        """Returns the plaintext of all records that these received bytes complete; can be empty. Raises TlsFault. Call
+        it once with no bytes directly after the handshake: the first records can have come with the handshake's end."""
         if data:
             self._incoming.write(data)
         pieces = []

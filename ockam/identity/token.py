@@ -1,6 +1,7 @@
 """Token: a secret by which a client proves its name to a node: `sntok_` and 64 hexadecimal digits, 256 random bits.
 
-Programs that look for secrets find it by TOKEN. A token never appears in a log line, an error or a `repr`."""
+Programs that look for secrets find tokens by the pattern TOKEN. A token never appears in a log line, an error or a
+`repr`."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class CborReader:
         return self._data[self.at - 1] == TRUE
 
     def null(self) -> bool:
-        """Reads a null if the next item is one. Returns whether it was."""
+        """Returns whether the next item is a null. If so, reads it."""
         is_null = self.at < self._end and self._data[self.at] == NULL
         self.at += is_null
         return is_null

@@ -24,7 +24,7 @@ class IdentityRefused(SecureChannelError):
 
 
 class HandshakeFailed(SecureChannelError):
-    """Error: a message of the Noise handshake is not valid. The handshake continues as if it had not come.
+    """Error: a message of the Noise handshake is not valid. The handshake continues as if the message had not come.
 
     Reasons: `short`; `long`; `low_order_point`; `unauthentic`."""
 

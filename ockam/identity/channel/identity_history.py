@@ -186,7 +186,7 @@ def _read_variant(reader: CborReader) -> int:
 
 def verify_signature(key: PublicKey, signature: Signature, digest: bytes) -> None:
     """Raises IdentityRefused unless this is a signature by `key` of the SHA-256 `digest`."""
-    # Every node imports this module, but only one with secure channels needs the 8 MB of cryptography.
+    # Every node imports this module, but only a node with secure channels needs the 8 MB of cryptography.
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

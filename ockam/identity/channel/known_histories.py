@@ -29,8 +29,8 @@ logger = structlog.get_logger(__name__)
 
 
 class KnownHistories:
-    """The longest history that each identity has shown. file: stores them over restarts, if not None. Raises
-    IdentityFileError."""
+    """The longest history that each identity has shown. file: keeps the histories over restarts; None: no file does.
+    Raises IdentityFileError."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file

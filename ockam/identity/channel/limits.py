@@ -9,7 +9,7 @@ class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of the channels of one node. A peer can begin handshakes before it proves anything.
 
     handshakes_max, peer_handshakes_max: the most under way, in all and for one connection. The oldest gives way.
-    handshakes_per_s: those that one identity or address can begin in a second. Each costs a quarter of a millisecond.
+    handshakes_per_s: how many one identity or address can begin in a second. Each costs a quarter of a millisecond.
     handshake_s_max: the longest time from message 1 to message 3.
     channels_max, peer_channels_max: the most open channels, in all and for one connection.
     idle_s_max: a channel ends after this many seconds without a message.
@@ -26,11 +26,11 @@ class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChannelStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a node's channels. open, handshakes: present numbers; the others count since the start, by
-    reason.
+    """The statistics of a node's channels. open, handshakes: present numbers; the others count since the start (the
+    last three by reason).
 
     refused: messages that began no handshake, and refused identities and channels. dropped: messages in channels, and
-    wrong ones of handshakes."""
+    wrong messages of handshakes."""
 
     open: int
     handshakes: int

@@ -95,8 +95,8 @@ class _Symmetric:
 class NoiseHandshake:
     """One handshake, on the side of the initiator (messages 1 and 3) or of the responder (message 2).
 
-    The methods must be called in the order of the messages; those that read return the payload. A method that raises
-    HandshakeFailed changes nothing, so a correct message that comes later is still accepted.
+    The methods must be called in the order of the messages; `read_1` to `read_3` return the payload. A method that
+    raises HandshakeFailed changes nothing, so a correct message that comes later is still accepted.
 
     remote_static: the static key of the other side, 32 bytes; known after `read_2` or `read_3`.
     hash: a value that both sides share after the last message and that no other handshake has."""
@@ -180,7 +180,7 @@ class NoiseHandshake:
         return payload
 
     def keys(self, *, is_initiator: bool) -> ChannelKeys:
-        """Returns the keys of the channel. To be called after the last message."""
+        """Returns the keys of the channel. Call it after the last message."""
         first, second = self._symmetric.split()
         return ChannelKeys(second, first) if is_initiator else ChannelKeys(first, second)
 

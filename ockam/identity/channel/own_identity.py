@@ -28,7 +28,7 @@ IDENTITY_S = 10 * 365 * DAY_S
 ATTESTATION_S = 5 * 365 * DAY_S
 RENEW_BEFORE_S = 30 * DAY_S
 BACKDATED_S = 300
-"""A new identity or attestation begins in the past, for peers whose clock is more than a minute behind."""
+"""A new identity or attestation begins this many seconds in the past, for peers whose clock is behind."""
 
 
 class Secrets(msgspec.Struct, frozen=True):

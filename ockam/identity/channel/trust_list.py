@@ -1,4 +1,4 @@
-"""TrustList: the identifiers that are allowed to open channels, in the settings and in a file of commands.
+"""TrustList: the identifiers that are allowed to open channels, from the settings and from a file that commands change.
 
 A line of the file is an identifier and, after a space, a name for people; `#` begins a comment."""
 

@@ -238,7 +238,7 @@ class ChannelWorker(Worker):
             at += 1
 
     def _deliver(self, messages: list[Message]) -> None:
-        # A channel ends here: what comes out of it goes to local workers, never to a connection or another node.
+        # A channel ends here: its messages go to local workers, never to a connection or another node.
         # Most messages of a run share one route object, so few routes are looked at.
         for onward in {id(message.onward_route): message.onward_route for message in messages}.values():
             if not _is_local(onward):
@@ -339,7 +339,7 @@ class ChannelWaiting:
 
     def note(self, messages: Sequence[Message], fed: Iterable[Mailbox], usage: Usage | None) -> None:
         """Counts messages that have left the channel into the mailboxes `fed`, and makes the senders wait if need be.
-        usage: that of the channel's identity; None if the connection has counted the messages already."""
+        usage: the usage of the channel's identity; None if the connection has counted the messages already."""
         full = [mailbox for mailbox in fed if mailbox.full]
         limited = usage if usage is not None and (usage.is_rated or usage.counts_bytes) else None
         is_over = False

@@ -41,7 +41,7 @@ ADDRESSES = (LISTENER, "secure_channel_listener", "api")
 """The addresses of the listener that other Ockam programs expect: the default of Ockam for Elixir, that of Ockam's
 examples, and that of nodes which the command `ockam` makes."""
 WATCH_INTERVAL_S = 0.5
-"""The interval between two checks of the trust list, within which an identity that is removed loses its channels."""
+"""The interval between two checks of the trust list. A removed identity loses its channels within this time."""
 IDLE_INTERVALS = 20
 
 NOBODY_TRUSTED = (
@@ -163,7 +163,7 @@ class SecureChannels:
             return "closed"
         if not message.return_route:
             return "no_return_route"
-        # A connection with a certificate is known by it, any other by its address.
+        # A connection with an identity of its own is counted by the identity, any other by its address.
         party = party_key(message.origin.identity, message.origin.peer)
         return None if self._admission.may_begin(party, trio.current_time()) else "rate"
 
@@ -225,7 +225,7 @@ class SecureChannels:
         return None
 
     def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage:
-        """Returns the usage for which the channel's messages count: that of a named identity, else `below`."""
+        """Returns the usage for which the channel's messages count: that of a named trusted identity, else `below`."""
         taken = self._usages.get(channel)
         named = channel.identity is not None and self.trust.is_named(channel.identity)
         return taken[1] if taken is not None and named else below
