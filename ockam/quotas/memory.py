@@ -116,8 +116,8 @@ class Holdings:
         self._watchers[watcher] = tell
 
     def watch_requests(self, watcher: Hashable, tell: Callable[[], None]) -> None:
-        """Registers a callback for the moment from which no more requests of the peer can come. It comes before the end
-        of the connection, on which the peer may take answers until then."""
+        """Registers a callback that is called as soon as the peer can send no more requests. The peer may still take
+        answers until the connection ends."""
         self._requesters[watcher] = tell
 
     def unwatch(self, watcher: Hashable) -> None:
@@ -125,8 +125,8 @@ class Holdings:
         self._requesters.pop(watcher, None)
 
     def note_waiting(self, change_bytes: int) -> None:
-        """Adds to the memory of the pulls that a worker delays; a negative number subtracts. They are not ended to
-        free memory, as parked pulls are."""
+        """Adds to the memory of the pulls that a worker delays; a negative number subtracts. Unlike parked pulls, these
+        pulls are not ended to free memory."""
         self._memory.parked_bytes += change_bytes
         self.parked_bytes += change_bytes
         self._sum()
@@ -194,7 +194,8 @@ class Holdings:
 class Room(msgspec.Struct, eq=False):
     """The room for one large answer, from before its messages are read until they count as unread.
 
-    has_come: whether it may be used. is_late: whether, after a long wait, unread answers of others delay it no more."""
+    has_come: whether it may be used. is_late: whether it has waited so long that unread answers of others delay it no
+    more."""
 
     memory: PeerMemory
     holdings: Holdings

@@ -26,7 +26,7 @@ from ockam.quotas.usage_machine import HOUR_S, OPEN_LIMITS
 ENTRIES = 8_192
 """The most identities that use something at a time. For further ones, each process applies the limits alone."""
 PROBES_MAX = 64
-"""The most entries searched for an identity. Once each was used, nothing else ends the search for a new one."""
+"""The most entries searched for an identity. Once all entries were used, only this ends the search for a new one."""
 _HEAD = Struct("=16sd")
 _COUNT = Struct("=q")
 _PLACES = {limit: place for place, limit in enumerate(OPEN_LIMITS)}

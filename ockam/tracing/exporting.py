@@ -1,4 +1,4 @@
-"""How spans leave this process: OpenTelemetry's queue and thread, which do not count lost spans. Needs `otel`."""
+"""Exports spans by OpenTelemetry's queue and thread, and counts the spans that are lost. Needs the extra `otel`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class CountingProcessor(BatchSpanProcessor):
 def make_exporting(
     url: str | None, service: str, on_outage: Callable[[bool], None] | None
 ) -> tuple[TracerProvider, CountingProcessor]:
-    """Starts the exporting thread. OpenTelemetry's variables choose the traces, and more (OTEL_TRACES_SAMPLER,
+    """Starts the exporting thread. Environment variables of OpenTelemetry set sampling and more (OTEL_TRACES_SAMPLER,
     OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_HEADERS, OTEL_BSP_SCHEDULE_DELAY). url: None if they name it."""
     if on_outage is not None:
         # OpenTelemetry logs each request that fails. A collector that is down for hours must not fill the log.

@@ -47,7 +47,7 @@ class Tracing:
         self._tracer = provider.get_tracer("stream-node")
 
     def start(self, name: str, attributes: Attributes) -> OpenSpan | None:
-        """Begins a span of a request to another process. Returns None if the trace is not chosen."""
+        """Begins a span of a request to another process. Returns None if the trace is not sampled."""
         span = self._tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
         return OpenSpan(span) if span.get_span_context().trace_flags.sampled else None
 
@@ -56,7 +56,7 @@ class Tracing:
         return self._processor.admit(spans)
 
     def parent_of(self, traceparent: str) -> Any | None:
-        """Returns the parent for `record` that continues a trace; None for a wrong text or a trace not chosen."""
+        """Returns the parent for `record` that continues a trace; None for a wrong text, or if it is not sampled."""
         context = PROPAGATOR.extract({"traceparent": traceparent})
         span = trace.get_current_span(context).get_span_context()
         return context if span.is_valid and span.trace_flags.sampled else None

@@ -4,7 +4,7 @@ import msgspec
 
 
 class TracingStatistics(msgspec.Struct, frozen=True):
-    """The numbers of spans of chosen traces since the start.
+    """The numbers of spans of sampled traces since the start.
 
     failed: sent in vain. dropped: never sent, because too many were waiting. waiting: not sent yet."""
 

@@ -1,7 +1,7 @@
 """ReadyConnections: reads the sockets of many connections in one task, and in one batch of the node. It routes nothing.
 
-Else a thousand clients with one push each are a thousand tasks that are woken one by one, a thousand batches, and a
-commit for every few of them."""
+Otherwise, a thousand clients with one push each are a thousand tasks that are woken one by one, a thousand batches, and
+a commit for every few of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ockam.actors.node import Node
 from ockam.actors.turns import Share, TurnQueue, Turns
 
 ARRIVAL_BYTES_MAX = 4096
-"""The connections whose reads are all smaller are read here. A larger read is a step of its own (`Turns`)."""
+"""A connection is read here only while its reads are smaller than this. Larger reads are steps of their own (`Turns`)."""
 ARRIVALS_MAX = 64
 """The most reads of one turn of the event loop. With the work of their messages they take some 6 ms."""
 HAS_EPOLL = hasattr(select, "epoll")

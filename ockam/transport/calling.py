@@ -27,7 +27,7 @@ Framing: TypeAlias = Literal["head", "legacy", "auto"]
 `auto`: head if the other node answers our hello within AUTO_WAIT_S, else legacy. Always head with TLS."""
 
 AUTO_WAIT_S = 2.0
-"""The longest wait for the answer to our hello with `auto`. A legacy node costs it once in LEGACY_KEPT_S."""
+"""The longest wait for the answer to our hello with `auto`. A call of a legacy node waits so once in LEGACY_KEPT_S."""
 LEGACY_KEPT_S = 600.0
 """How long a silent destination counts as a legacy node. A busy node with the head framing can be silent too."""
 CONNECT_TIMEOUT_S = 10.0

@@ -507,8 +507,8 @@ class Connection(Worker):
         """Waits until the mailboxes that have got these messages have room. Two nodes that forward to each other must
         not wait for each other, and a slow peer must not stop everybody whose answers come through its link."""
         for mailbox in full:
-            # Bytes that the peer does not take count for the peer, and too many of them close its connection. A link,
-            # which has open requests, need not wait for that.
+            # Bytes that a peer does not take count for that peer, and too many of them close its connection. So a
+            # connection that this node has made need not wait for the peer.
             if self.open_requests is not None and mailbox.is_peer:
                 continue
             # Messages that do not fit there are refused (`forward_filter`). Only a sender whose messages can all be
@@ -556,7 +556,7 @@ class Connection(Worker):
     async def ask(
         self, route: Route, payloads: Sequence[bytes], timeout_s: float, prefix: bytes
     ) -> list[Message | AskTimedOut | AskRefused]:
-        """Delivers requests of the peer that came through another door of the node, and not as frames. Returns their
+        """Delivers requests of the peer that came in another protocol, such as HTTP, and not as frames. Returns their
         answers as `Asks.answers` does. The requests wait for their turn and count for the limits as frames do.
 
         prefix: the beginning of the return addresses."""

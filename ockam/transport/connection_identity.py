@@ -14,8 +14,8 @@ class ConnectionIdentity:
     ) -> None:
         """proved: the identity that the peer has proved already, for example over HTTP; None: none yet.
         authenticator: judges the token of the peer; None if this peer sends no token.
-        takes_certificate: whether the peer's certificate proves a name. That of a node that we called does not, because
-        the names of servers come from other authorities."""
+        takes_certificate: whether the peer's certificate proves a name. The certificate of a node that we called does
+        not, because the names of servers come from other authorities."""
         self._peer = peer
         self._proved = proved
         self._authenticator = authenticator

@@ -385,7 +385,7 @@ class ConnectionMachine:
 
     @property
     def unread_bytes(self) -> int:
-        """The unsent bytes for the peer. For a peer that has called us, with the answers of others that wait."""
+        """The unsent bytes for the peer; for a peer that has called us, with the forwarded messages that wait."""
         return self.backlog.size_bytes + (self.backlog.forwarded_bytes if self._has_called else 0)
 
     @property

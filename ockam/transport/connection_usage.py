@@ -27,8 +27,8 @@ class ConnectionUsage:
     refusal: the reason why its requests are refused, because the identity has too many connections."""
 
     def __init__(self, usages: Usages, peer: str, holdings: Holdings, share: Share, *, waits_room: bool = True) -> None:
-        """waits_room: whether reading waits while the node holds too many bytes for the identity. With requests of
-        another door, such as HTTP, it must not: these have waited there, and the bytes may be of their answers."""
+        """waits_room: whether reading waits while the node holds too many bytes for the identity. Requests in another
+        protocol, such as HTTP, must not wait here: they have waited before, and the bytes may be of their answers."""
         self._usages = usages
         self._waits_room = waits_room
         self._peer = peer

@@ -69,7 +69,7 @@ async def accept_all(
 def _accept_ready(listener: trio.SocketListener) -> Iterator[trio.SocketStream]:
     """Accepts some of the connections that wait. trio accepts one in each turn of the event loop, and while the node is
     busy a turn is long: thousands of connections that come at one moment would wait for seconds."""
-    # A copy of the descriptor would be refused when the process has no more descriptors.
+    # The descriptor is not copied: that would fail when the process has no more descriptors.
     ready = socket.socket(fileno=listener.socket.fileno())
     try:
         for _ in range(ACCEPTS_MAX - 1):

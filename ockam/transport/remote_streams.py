@@ -22,7 +22,8 @@ class RemoteStreams(Protocol):
         ...
 
     def home_of(self, stream_name: str) -> Address:
-        """Returns the address of the first partition of a stream. Its node keeps the consumers of the stream."""
+        """Returns the address of the first partition of a stream. The node that serves this partition also serves the
+        positions and leases of the stream's consumers."""
         ...
 
     def served_since_s(self, stream: Address) -> float: ...

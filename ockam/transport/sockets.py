@@ -30,7 +30,7 @@ def send_nowait(socket: HasDescriptor, *pieces: bytes) -> bytes:
 
 async def receive_ready(socket: trio.socket.SocketType, bytes_max: int) -> bytes:
     """Waits for bytes, and returns them as soon as the event loop sees them; b"" at the end. A socket stream of trio
-    asks for them in vain before it waits, and lets all other tasks run before it returns them. Raises
+    tries to read before it waits, and lets all other tasks run before it returns the bytes. Raises
     ClosedResourceError and BrokenResourceError."""
     while True:
         if socket.fileno() < 0:

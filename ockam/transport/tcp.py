@@ -381,8 +381,8 @@ class TcpTransport:
             self._node.send(destination_unreachable(message.return_route, shown(hop), ENDED))
 
     def _forward(self, message: Message) -> Mailbox | None:
-        """Forwards a message to the TCP destination of its next hop, over the one connection to that destination.
-        Returns the mailbox of the connection, or the one where messages wait for it; None if the message is refused."""
+        """Forwards a message to the TCP destination of its next hop. Returns the mailbox of the connection to it, or
+        the mailbox where messages wait for that connection; None if the message is refused."""
         # Two rules must allow the destination: the operator's list, and then the rights of the sender.
         hop = message.onward_route[0]
         if not message.origin.is_node and hop.value not in self._allow_forward:

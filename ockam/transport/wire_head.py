@@ -23,7 +23,7 @@ NULL = 0xF6
 MESSAGE_ARRAY = 0x84
 INDEFINITE_ARRAY, BREAK = 0x9F, 0xFF
 ONE_BYTE_SIZE = 0x58
-"""The first byte of a CBOR byte string whose size is in the next byte, as of nearly every payload."""
+"""The first byte of a CBOR byte string whose size is in the next byte. Nearly every payload begins with it."""
 
 
 class HeadWire:

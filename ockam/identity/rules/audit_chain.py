@@ -50,8 +50,9 @@ class AuditContent(NamedTuple):
 
     problems: the first PROBLEMS_MAX texts about lines that are changed, missing or moved. problem_count: the number of
     all problems.
-    sealed: the number of lines whose seal is right. unsealed: of lines of an older version, without a seal.
-    cut: of lines that a crash or a full disk has cut; their chain went on without them."""
+    sealed: the number of lines whose seal is right.
+    unsealed: the number of lines of an older version, without a seal.
+    cut: the number of lines that a crash or a full disk has cut; their chain went on without them."""
 
     problems: list[str]
     problem_count: int
@@ -85,7 +86,7 @@ class AuditChain:
         return b'%s%08x"}' % (head, crc32(head))
 
     def note_written(self, line: bytes) -> None:
-        """Makes a line of `sealed` the last one of the chain. To be called when the line is in the file."""
+        """Makes a line of `sealed` the last line of the chain. Call it when the line is in the file."""
         self._number, self._is_first, self._checksum = self._number + 1, False, crc32(line[:-_CHECKSUM_BYTES])
 
 
@@ -152,7 +153,7 @@ class _Examiner:
         # Each line of a chain follows the one before, by its number and by its checksum.
         end = self._ends.get(seal.chain)
         if end is None or (seal.number == 1 and is_first):
-            # The files before the first one may be deleted, and a chain begins anew in a file that has no line of it.
+            # The files before the first one may be deleted. A chain may also begin anew in a file without a line of it.
             self._ends[seal.chain] = seal
             if seal.is_first:
                 return None

@@ -191,7 +191,7 @@ class Authorizer:
         return decision.allowed
 
     def _may_pass(self, connection: Connection, message: Message) -> bool:
-        # The messages of the node itself may leave, and answers to requests that this node has forwarded.
+        # Messages of the node itself may leave, and so may answers to requests that this node has forwarded.
         # Another member of the cluster (`link`) decides itself about the messages that it gets.
         if message.origin.is_node or connection.link is not None or self._is_answer(connection, message):
             return True

@@ -55,7 +55,7 @@ def rights_text(rights: int) -> str:
 
 
 class Demand(NamedTuple):
-    """What the sender of a message must be allowed: one of these rights, on this name, or on any if it is None."""
+    """What the sender of a message must be allowed: one of `rights` on `name`, or on any name if `name` is None."""
 
     rights: Right
     name: str | None

@@ -10,9 +10,9 @@
     requests_per_second = 2_000
     connections_max = "unlimited"
 
-Each rule has either `may` or `may_not`. The file may also have limits of single identities: a
-pattern as in `who`, or `anonymous:ADDRESS` for the peers of one address. The settings have the other limits. A change
-leaves the other lines of the file, with their comments."""
+Each rule has either `may` or `may_not`. The file may also have limits of single identities, named by a pattern as in
+`who`, or by `anonymous:ADDRESS` for the peers of one address. The settings have the other limits. A change keeps the
+other lines of the file, with their comments."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def remove_rule(file: Path, name: str) -> Rule:
 
 
 def change_rules(file: Path, removed: Collection[str], added: Iterable[Rule]) -> list[Rule]:
-    """Removes rules by name and appends others, in one step. Returns the removed. Raises RulesError, OSError."""
+    """Removes rules by name and appends others, in one step. Returns the removed rules. Raises RulesError, OSError."""
     with lock_folder(file.parent):
         text = _read(file) if removed or file.exists() else ""
         gone: list[Rule] = []

@@ -32,8 +32,8 @@ class Rule(msgspec.Struct, frozen=True):
     `certificate:*`), or `*` for everybody on a connection. No pattern matches this node's own workers.
     may, may_not: the rights that the rule allows, or forbids.
     on: the beginnings of names; "" is the beginning of every name.
-    keeper: the identity to which the rule does not apply. It then applies to every other identity, also to the node's
-    own workers, and `who` is not used: only the block node can change its streams. None in all rules of a file.
+    keeper: if it is set, the rule applies to every identity except this one, also to the node's own workers, and `who`
+    is not used. So only the block node can change its streams. None in all rules of a file.
     reason: the text that explains a refusal by the rule; if it is empty, the explanation names the rule."""
 
     name: str
@@ -130,7 +130,8 @@ class Grants:
         return next((place for place in self._places() if place > name and self.rights_on(place) & int(rights)), None)
 
     def edges(self, rights: int) -> list[str]:
-        """Returns the sorted names from which on, in turn, one of these rights is given and none is given."""
+        """Returns the sorted names at which the answer changes: one of these rights is given from the first name on,
+        none from the second name on, and so on in turn."""
         found: list[str] = []
         for place in self._places():
             if bool(self.rights_on(place) & int(rights)) != bool(len(found) % 2):
