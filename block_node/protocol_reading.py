@@ -249,8 +249,8 @@ class PluginVersion(msgspec.Struct, frozen=True):
 # type StatusDetail struct { version: str  plugins: list<PluginVersion>  available: list<BlockRange>
 #   stored: list<BlockRange>  address_book: optional<data> }
 class StatusDetail(msgspec.Struct, frozen=True):
-    """The details of the status. available: the blocks that can be read now. stored: all blocks that were ever stored,
-    also those deleted later. address_book: a serialized `NodeAddressBook`, if the node has one."""
+    """The details of the status. available: the blocks that can be read now. stored: these, and the blocks that
+    retention has deleted. address_book: a serialized `NodeAddressBook`, if the node has one."""
 
     version: str
     plugins: list[PluginVersion]

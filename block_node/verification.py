@@ -52,7 +52,7 @@ class Verification(Plugin):
 
     def handle_items(self, event: ItemEvent) -> None:
         begun = self._begun
-        # Items of an attempt whose beginning did not come here, or which failed already, are ignored.
+        # Items are ignored if the beginning of their attempt did not come here, or if the attempt has failed.
         if isinstance(event, BlockBegun):
             self._begun, self._block = event, self._verifier.begin_block(event.block_number)
         elif begun is None or self._block is None or event.attempt != begun.attempt:

@@ -1,4 +1,4 @@
-"""Asks the source nodes for the root hash of one block each, with which `agreement` compares their chains."""
+"""Asks the source nodes for the root hash of one block each. `agreement` compares their chains by these root hashes."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class FillMachine:
             self._count_attempt(number, reason)
 
     def stored(self, number: int) -> bool:
-        """Records that a block was stored, from whatever source. Returns whether this machine had passed it on."""
+        """Records that a block was stored, from any source. Returns whether this machine had passed it on."""
         if number not in self.holes:
             return False
         self.holes.discard(number)

@@ -111,8 +111,8 @@ class Health:
         )
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
-        """Returns the source node to ask for block `number` now: of those that have it and are not in a pause, the best
-        priority wins, then the fewest failures, the fewest running requests (`busy`), the best score."""
+        """Returns the source node to ask for block `number` now, or None. It has the block and is not in a pause. The
+        best priority wins, then the fewest failures, the fewest running requests (`busy`), the best score."""
         # Only among equals do failures, load and latency decide: a lower priority is used if no better source can be
         # asked.
         fit = [each for each in self.ready(now_s) if each.has(number)]

@@ -120,7 +120,7 @@ class RouteSource:
         return fetching
 
     def close(self) -> None:
-        # The source has opened no connection: it uses those of the node.
+        # The source has opened no connection: it uses the connections of the node.
         pass
 
     def _to(self, service: str) -> Route:

@@ -1,8 +1,8 @@
 """Checks whether a block continues a chain (verification level L2), and keeps the state of the chain.
 
-The footer of block N names the root hash of block N-1, and that of the all-blocks tree: the Merkle tree whose leaves
-are the root hashes of blocks 0 to N-1. In the footer of block 0 both are the root hash of an empty tree. If a chain
-starts at a later block, its first block is accepted without this check, and the all-blocks tree is unknown.
+The footer of block N names the root hash of block N-1, and the root hash of the all-blocks tree. The leaves of this
+Merkle tree are the root hashes of blocks 0 to N-1. In the footer of block 0 both are the root hash of an empty tree. If
+a chain starts at a later block, its first block is accepted without this check, and the all-blocks tree is unknown.
 
 A block has one possible root hash for each hash scheme (`hash_scheme`). If neither a known root hash nor a proof
 decides between them, the chain keeps all of them until the footer of the next block names one.
@@ -71,7 +71,7 @@ class ChainState(msgspec.Struct, frozen=True):
     previous_root: the root hash of the last block, or the most likely one if `open` is not empty. None if unknown.
     peaks: the hashes that represent the all-blocks tree, see `StreamingTree.peaks`. None if unknown. If `open` is not
     empty, the tree does not have the root hash of the last block yet.
-    claims: what state proofs claim about blocks that have not arrived yet.
+    claims: the claims of state proofs about blocks that have not arrived yet.
     scheme: the hash scheme of the last block whose scheme is certain. Empty if no scheme is certain yet.
     open: the possible root hashes of the last block, while it is not certain which one is right. Otherwise empty.
     """

@@ -1,7 +1,7 @@
 """The errors of blocks, block files, address books and settings, and the verification levels.
 
-The class of an error shows who caused it: `VerificationFailed` and `BlockFormatError` the publisher or node that sent
-the block, `BlockFileError` and `AddressBookError` a file, `SettingsError` the operator.
+The class of an error shows who caused it. `VerificationFailed` and `BlockFormatError`: the publisher or node that sent
+the block. `BlockFileError` and `AddressBookError`: a file. `SettingsError`: the operator.
 """
 
 from __future__ import annotations

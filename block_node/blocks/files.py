@@ -53,7 +53,7 @@ def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_byte
 def read_pieces(
     path: Path, *, piece_bytes_max: int, item_bytes_max: int = VerifierSettings().item_bytes_max
 ) -> Iterator[ItemPiece]:
-    """Yields the items of a block file, those above `piece_bytes_max` bytes in pieces. Raises BlockFileError."""
+    """Yields the items of a block file. Items above `piece_bytes_max` bytes come in pieces. Raises BlockFileError."""
     suffix = _suffix(path)
     is_compressed = False
     cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=item_bytes_max)

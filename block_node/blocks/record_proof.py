@@ -93,8 +93,8 @@ def check_record_proof(
     if no address book is valid for it.
 
     At least `signatures_min` nodes must have signed, and every checked signature must be valid. As in the reference
-    block node, signatures with only zero bytes are ignored; with `skip_unknown`, so are those of nodes that are not in
-    the book.
+    block node, signatures with only zero bytes are ignored. With `skip_unknown`, signatures of nodes that are not in
+    the book are ignored, too.
     """
     if proof.version != RECORD_VERSION:
         reason = f"record file version {proof.version} is not supported, only {RECORD_VERSION}"

@@ -1,4 +1,4 @@
-"""GrpcLimits: the bounds of the block services over gRPC, beside those of their connections (`Http2Limits`)."""
+"""GrpcLimits: the bounds of the block services over gRPC. `Http2Limits` has the bounds of their connections."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reads the `.proto` files of the door, for its messages (`block_node.grpc.messages`) and for reflection.
 
-It reads the parts of the language that those files use: messages, enums and services, `oneof`, `repeated`, comments on
+It reads the parts of the language that these files use: messages, enums and services, `oneof`, `repeated`, comments on
 lines of their own. A type is named as it is declared. A message's name is unique in its file, an enum's in its message.
 """
 

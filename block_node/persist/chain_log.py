@@ -41,8 +41,8 @@ APPEND_PARTS = 8
 class StoredChain(msgspec.Struct, frozen=True):
     """The stored state of a chain.
 
-    - available: the blocks that can be read; stored: also those that retention has deleted; damaged: those whose bytes
-      are damaged or gone.
+    - available: the blocks that can be read. stored: these, and the blocks that retention has deleted. damaged: the
+      blocks whose bytes are damaged or gone.
     - blocks, size_bytes, newest: the number, the size and the newest of the available and damaged blocks.
     - verifier_state: the state that was stored last. Empty if none was stored since `block_index` was built.
     """

@@ -1,4 +1,4 @@
-"""Reads the state of a chain again after a write of which nobody knows whether it is stored."""
+"""Reads the state of a chain again after a write that may or may not be stored."""
 
 from __future__ import annotations
 

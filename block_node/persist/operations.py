@@ -154,6 +154,6 @@ class ReadBlocks(Operation):
     def _places(self, session: Session) -> Iterator[BlockPlace]:
         first = self.log.places(session, self.number, 1)
         yield from first
-        # A part of a large block fills the read, and the places of all others would be read in vain.
+        # The other places are read only if there is room: a part of a large first block fills the read alone.
         if first and self.blocks > 1:
             yield from self.log.places(session, self.number + 1, self.blocks - 1)

@@ -64,7 +64,7 @@ class Persistence(Plugin):
             self._forget(attempt)
 
     def handle_items(self, event: ItemEvent) -> None:
-        # Items of an attempt whose beginning did not come here are not collected, and the block is not stored.
+        # If the beginning of an attempt did not come here, its items are not collected, and the block is not stored.
         if isinstance(event, BlockBegun):
             self._attempts[event.attempt] = BlockCollector(event.attempt)
         elif isinstance(event, ItemsReceived):

@@ -48,7 +48,7 @@ class BlockStoreStatistics(msgspec.Struct, frozen=True):
 class ChainStore:
     """The block store of one chain.
 
-    - available: the blocks that can be read; ever_stored: also those that retention has deleted.
+    - available: the blocks that can be read. ever_stored: these, and the blocks that retention has deleted.
     - damaged: the stored blocks whose bytes a reader found damaged or gone. They are missing until they come again.
     - newest: the location of the highest available or damaged block.
     - verifier_state: the verifier state that was stored last. Empty if there is none.

@@ -1,5 +1,5 @@
-"""PublisherIntake: handles the requests of a publisher's session, whatever its protocol is. It passes them to the
-publish machine and to the mending of blocks. The session reads the protocol, and writes the answers.
+"""PublisherIntake: handles the requests of a publisher's session of any protocol. It passes them to the publish machine
+and to the mending of blocks. The session reads the protocol, and writes the answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Takes a block again from its publisher if the stored bytes are damaged or gone, to be verified and stored again.
 
-The node has acknowledged such a block, so its publisher offers a duplicate. The answer DuplicateBlock
+The node has acknowledged this block, so its publisher offers a duplicate. The answer DuplicateBlock
 (specs/block_publish.md, "Base Protocol") comes only when the block is stored again, so that the publisher sends the
-block. One block at a time is kept in memory as a whole; the others are duplicates like any other.
+block. Only one block at a time is taken again, as a whole in memory. All others are duplicates like any duplicate.
 """
 
 from __future__ import annotations

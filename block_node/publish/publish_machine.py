@@ -129,7 +129,7 @@ class PublishMachine:
             else:
                 assert self._publishers.get(publisher.publisher_id) is publisher
                 assert (block.stage is Stage.RECEIVING) == (publisher.session.block_number == block.number)
-        # A session that receives a block receives one that is in flight.
+        # Each block that a session receives is in flight.
         for publisher in self._publishers.values():
             publisher.session.check()
             assert publisher.session.block_number is None or publisher.session.block_number in self.blocks
@@ -434,8 +434,8 @@ class PublishMachine:
             reason = f"block {number} is not confirmed: {notification.reason}"
             self.effects.append(NodeFailure(reason, True, number))
             return
-        # Verification begins again with this block. A higher block of which the plugins have items was to follow it,
-        # and could not pass any more.
+        # Verification begins again with this block. If the plugins have items of a higher block, that block could not
+        # pass any more.
         for block in self.blocks.all():
             if block.attempt:
                 self._change(block, BlockChange.EVICTED, f"block {number} before it could not be stored")

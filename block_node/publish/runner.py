@@ -80,8 +80,8 @@ class PublishRunner:
         return (has_place or publisher.session.block_number == blocks.next_to_verify) and self.may_read(publisher)
 
     def may_go_on(self, publisher: PublisherState) -> bool:
-        """Whether to hand on more of a request of which a part was handed on. While the plugins are full, its items
-        stay where they are, in memory once."""
+        """Whether to hand on more of a request that was handed on in part. While the plugins are full, its other items
+        stay in the request, so that they are in memory only once."""
         if self._facility.full:
             self._wait_for_room()
             return False

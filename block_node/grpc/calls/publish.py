@@ -1,7 +1,7 @@
 """`publishBlockStream`: one publisher's call as a session of the publish machine.
 
-The answers are those of the reference block node (facts/block_node.md §2), with the promises of `PublishMachine` behind
-them. The machine decides; this module translates.
+The node answers as the reference block node does (facts/block_node.md §2), and keeps the promises of `PublishMachine`.
+The machine decides; this module translates.
 
     PublishMachine               wire                                    the call
     Acknowledgement(N)           acknowledgement(N)                      goes on

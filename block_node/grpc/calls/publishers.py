@@ -51,7 +51,7 @@ class BehindTold:
 class DoorPublishers:
     """The publishers of one door. counted: the counters of all its calls (`COUNTED`).
 
-    Invariant: `_windows_s` has at most WINDOWS_MAX parties, the one that ended a stream last at the end.
+    Invariant: `_windows_s` has at most WINDOWS_MAX parties. The party that was noted last is at the end.
     """
 
     def __init__(self, again_s: float) -> None:

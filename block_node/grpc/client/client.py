@@ -46,9 +46,9 @@ class GrpcBlockClient:
         """Publishes blocks whose numbers follow each other, as a consensus node does. Returns when the node has
         acknowledged all of them. The node may have stored other blocks with these numbers.
 
-        give_up_s: the longest time in which the node takes nothing and acknowledges nothing. limits: None means those
-        of a consensus node. Raises BlockRefused, PublishGaveUp, NodeUnreachable or RequestRefused; BlockError if the
-        file of a block cannot be read; InvalidArgument for blocks that do not follow each other.
+        give_up_s: the longest time in which the node takes nothing and acknowledges nothing. limits: None means the
+        limits of a consensus node. Raises BlockRefused, PublishGaveUp, NodeUnreachable or RequestRefused; BlockError if
+        the file of a block cannot be read; InvalidArgument for blocks that do not follow each other.
         """
         publisher = ConsensusPublisher(self._peer, blocks, give_up_s=give_up_s, limits=limits)
         await publisher.run()

@@ -1,8 +1,8 @@
-"""Decides the steps of a publisher over gRPC, which are those of a consensus node of a Hiero network. Pure: no trio, no
-clock, no items.
+"""Decides the steps of a publisher over gRPC, as a consensus node of a Hiero network does. Pure: no trio, no clock, no
+items.
 
-The reactions are those of facts/grpc_peers.md §1.3 and facts/block_node.md §2.7. Not all of them are what a block node
-would wish: a consensus node goes on after an acknowledged block, ignores a SkipBlock of another block than its own,
+The reactions follow facts/grpc_peers.md §1.3 and facts/block_node.md §2.7. A block node would not wish all of them: a
+consensus node goes on after an acknowledged block, ignores a SkipBlock for another block than the one that it sends,
 leaves a stream when a second BehindPublisher counts (`ConsensusLimits`), and bans a node that ends streams too often.
 The caller sends the items, and reports the messages and the time.
 """

@@ -51,7 +51,7 @@ class DoorCounts:
 
 
 class ReadingPace(Protocol):
-    """Counts what a peer sends and gets, and makes the node read more slowly from one that exceeds its limits."""
+    """Counts what a peer sends and gets. From a peer that exceeds its limits, the node reads more slowly."""
 
     def spend(self, messages: int, size_bytes: int) -> None: ...
 

@@ -1,8 +1,8 @@
 """Http2Machine: one HTTP/2 connection with its gRPC calls, as server or client. Bytes in, events out; no I/O.
 
-`h2` reads and writes frames, but for those of DATA, whose bytes it would copy several times. This module decides what
-h2 leaves open: which call may send how much, when a window is given back, how a call and a connection end, and what a
-peer may do in how short a time.
+`h2` reads and writes all frames but DATA, whose bytes it would copy several times. This module decides the rest: how
+much each call may send, when a window is given back, how a call and a connection end, and how many frames of a kind a
+peer may send in a time.
 
 Received bytes take from two windows. The window of the connection is given back when the bytes arrive, and the window
 of the call when a message has absorbed the bytes. So a call whose handler waits never stops other calls.
@@ -36,7 +36,7 @@ TURN_BYTES: Final = 256 * 1024
 """How much one call sends before another one has its turn."""
 STREAM_ID_MAX: Final = 2**31 - 1
 PLAIN_DATA: Final[dict[bytes, tuple[str, ...]]] = {b"\0\0": (), b"\0\1": ("END_STREAM",)}
-"""The type and flags of a DATA frame without padding (RFC 9113 §6.1), and what h2 calls its flags."""
+"""The type and flags of a DATA frame without padding (RFC 9113 §6.1), and the names of the flags in h2."""
 DRAIN_PING: Final = b"leaving!"
 HEADER_TABLE_BYTES: Final = 4096
 """The most that the compression of our headers remembers, which is the default of HTTP/2 (RFC 9113 §6.5.2). A peer can
@@ -343,7 +343,7 @@ class Http2Machine:
     # Called by the code that handles a call.
 
     def begin(self, call: CallMachine, encoding: str) -> None:
-        """Sends the headers of an answer at once. encoding: that of its compressed messages."""
+        """Sends the headers of an answer at once. encoding: the encoding of its compressed messages."""
         headers = [(b":status", b"200"), (b"content-type", CONTENT_TYPE)]
         headers += [(b"grpc-encoding", encoding.encode()), ACCEPTED_HEADER]
         if not call.is_framed:
@@ -375,7 +375,8 @@ class Http2Machine:
         return not call.wants_room
 
     def finish(self, call: CallMachine, status: GrpcStatus, text: str = "", *, at_once: bool = False) -> None:
-        """Ends a call with its status, after all waiting bytes. at_once: whether to drop those. Safe to repeat."""
+        """Ends a call with its status, after all waiting bytes. at_once: whether to drop these bytes. Safe to repeat.
+        """
         if at_once:
             call.drop_pending()
         trailers = [(b"grpc-status", str(int(status)).encode())]
@@ -638,7 +639,7 @@ class Http2Machine:
         self._blocked.pop(call.stream_id, None)
         self._budget.widen(self._limits.stream_window_bytes - call.window_bytes)
         call.window_bytes = self._limits.stream_window_bytes
-        # A client may take the last messages after the end of the stream; a server drops what is left.
+        # A client may take the last messages after the end of the stream; a server drops the rest.
         if not self._is_client:
             self.stop_reading(call)
         self._used_s = now_s

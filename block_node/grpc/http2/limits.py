@@ -10,8 +10,8 @@ class Http2Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     - frame_bytes_max: the largest frame that a peer may send. Small frames cost more for each byte, and of a larger
       one h2 copies the unfinished part again at each read.
-    - stream_window_bytes: the window of a new call, which is that of HTTP/2 (RFC 9113 §6.5.2): a peer that has not seen
-      our settings counts with it. A call that is admitted to a larger one gets it by `GrpcCall.widen`.
+    - stream_window_bytes: the window of a new call. It is the default of HTTP/2 (RFC 9113 §6.5.2), which a peer assumes
+      until it has seen our settings. An admitted call can get a larger window by `GrpcCall.widen`.
     - connection_window_bytes: the window of all calls together. It is given back when bytes arrive, so it bounds no
       memory.
     - streams_max: the most open calls of a connection. header_bytes_max: the headers of a request, also decompressed.

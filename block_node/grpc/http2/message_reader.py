@@ -1,9 +1,9 @@
-"""MessageReader: turns the bytes of one direction of a call into gRPC messages, as its taker asks for them.
+"""MessageReader: turns the bytes of one direction of a call into gRPC messages, when their handler asks for them.
 
     message = flag (1 byte: 0, or 1 if compressed) | length (4 bytes, big-endian) | data
 
 It does not know windows. Bytes that no message has absorbed stay in the reader, and their sender gets no window for
-them: so a call whose taker waits holds one window at most.
+them: so a call whose handler waits holds one window at most.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class MessageBudget:
 
 
 class MessageReader:
-    """The bytes of one direction of a call. encoding: that of its compressed messages.
+    """The bytes of one direction of a call. encoding: the encoding of its compressed messages.
 
     bytes_max: the largest message, also decompressed. begun: the number of messages whose prefix was taken.
     may_wait: asked whether the call may wait for the budget. when_room: called when the budget may have room again.
