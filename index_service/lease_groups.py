@@ -70,7 +70,7 @@ class LeaseGroups:
         served_since_s: Callable[[str], float] | None = None,
     ) -> None:
         """served_since_s: returns for a stream name the time (of `monotonic_s`) at which this node began to serve the
-        consumers of the stream. None: it begins now, and no other node ever serves them."""
+        consumers of the stream. None: this node serves all consumers, from now on."""
         self.limits = limits
         self.on_move: Callable[[GroupKey], None] = lambda key: None
         self._storage = storage

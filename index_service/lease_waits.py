@@ -37,7 +37,7 @@ class LeaseWaits:
         self._call_later = call_later
         self._waiting: dict[GroupKey, dict[str, tuple[Message, WaitingLeaseRequest, float]]] = {}
         self._moved: set[GroupKey] = set()
-        # The time of each member's next timer. A timer cannot be cancelled, so a later request waits for it as well.
+        # The time of each member's next timer. A timer cannot be cancelled; if it comes too early, it is set again.
         self._timer_at_s: dict[tuple[GroupKey, str], float] = {}
 
     def wait(self, message: Message, request: WaitingLeaseRequest, response: LeaseResponse) -> bool:

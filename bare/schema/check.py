@@ -59,8 +59,8 @@ class _Checker:
         """Checks that every type has a finite value."""
         finite: set[str] = set(self._known) - set(self._own)
         ordered = in_order(self._own)
-        # A type is finite if no name in it is `_blocking`. A new finite type can make others finite, so the search is
-        # repeated until it finds no new finite type.
+        # A type is finite if `_blocking` finds no name in it. A new finite type can make others finite, so the search
+        # is repeated until it finds no new finite type.
         grown = True
         while grown:
             grown = False

@@ -145,7 +145,7 @@ class Cell:
         # If the parent's messages have the origin of somebody else, the child's messages have the same origin.
         if self.parent is not None and self.worker.origin is HERE and self.parent.worker.origin is not HERE:
             self.worker.origin = self.parent.worker.origin
-        # Each worker object gets a new context. The context of a crashed worker has ended and calls no function.
+        # Each worker object gets a new context. That of a crashed worker has ended, so its timers call nothing.
         self.context = CellContext(self._dispatcher, self)
         self.worker.context = self.context
         self.life = Life.RUNNING

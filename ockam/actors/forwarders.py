@@ -41,7 +41,7 @@ from ockam.transport.wire_legacy import ROUTE_HOPS_MAX
 
 ADDRESSES = ("forwarding_service", "forwarding")
 STATIC_ADDRESSES = ("static_forwarding_service",)
-"""The addresses where the payload of an Ockam peer names the wanted address. At ADDRESSES, it has no meaning."""
+"""The addresses where the payload of an Ockam peer names the wanted address. Elsewhere, it is only sent back."""
 PREFIX, STATIC_PREFIX = "FWD_", "forward_to_"
 NAME = re.compile(r"[^/\s\x00-\x1f\x7f]{1,64}")
 """The names of forwarding addresses. They stand in rules, in logs and in the names of streams."""

@@ -14,7 +14,7 @@ from ockam.actors.node import Node
 from ockam.actors.turns import Share, TurnQueue, Turns
 
 ARRIVAL_BYTES_MAX = 4096
-"""A connection is read here only while its reads are smaller than this. Larger reads are steps of their own (`Turns`)."""
+"""A connection is read here only while its reads are smaller than this. A larger read is a step by itself (`Turns`)."""
 ARRIVALS_MAX = 64
 """The most reads of one turn of the event loop. With the work of their messages they take some 6 ms."""
 HAS_EPOLL = hasattr(select, "epoll")

@@ -33,7 +33,7 @@ class Rule(msgspec.Struct, frozen=True):
     may, may_not: the rights that the rule allows, or forbids.
     on: the beginnings of names; "" is the beginning of every name.
     keeper: if it is set, the rule applies to every identity except this one, also to the node's own workers, and `who`
-    is not used. So only the block node can change its streams. None in all rules of a file.
+    is not used. With it, only the block node can change its streams. None in all rules of a file.
     reason: the text that explains a refusal by the rule; if it is empty, the explanation names the rule."""
 
     name: str

@@ -225,7 +225,7 @@ class SecureChannels:
         return None
 
     def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage:
-        """Returns the usage for which the channel's messages count: that of a named trusted identity, else `below`."""
+        """Returns the usage of the channel's messages: the identity's if the trust list names it, else `below`."""
         taken = self._usages.get(channel)
         named = channel.identity is not None and self.trust.is_named(channel.identity)
         return taken[1] if taken is not None and named else below
