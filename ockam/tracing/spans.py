@@ -56,7 +56,7 @@ class Tracing:
         return self._processor.admit(spans)
 
     def parent_of(self, traceparent: str) -> Any | None:
-        """Returns the parent for `record` that continues a trace; None if the text is wrong or the trace not sampled."""
+        """Returns the parent for `record` that continues a trace; None if the text is wrong or the trace unsampled."""
         context = PROPAGATOR.extract({"traceparent": traceparent})
         span = trace.get_current_span(context).get_span_context()
         return context if span.is_valid and span.trace_flags.sampled else None
