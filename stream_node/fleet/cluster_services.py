@@ -139,7 +139,7 @@ class NodeCluster:
         self._view: ClusterView | None = None
         # A worker with a database of its own needs no table: the number of workers says who serves what.
         if place is not None and config.database is None:
-            # Workers with a database each share the shards for good.
+            # The shards of such workers never move.
             name, self._token, self._view = place.name, place.token, fixed_view(place.members)
         else:
             assert config.cluster is not None, "a member of a cluster has a name"

@@ -114,7 +114,7 @@ class Supervisor:
         self._use = tempfile.TemporaryFile()  # noqa: SIM115  (it is open as long as the workers may be started)
         self._use.truncate(shared_bytes(self._count))
         self._processes: dict[int, trio.Process] = {}
-        # The workers that have listened, also those of which a new process is being started.
+        # The workers that have listened once, even if a new process of the worker is being started now.
         self._listening: set[int] = set()
         # The workers whose present process listens, so that it can take signals.
         self._serving: set[int] = set()

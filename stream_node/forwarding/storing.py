@@ -291,7 +291,7 @@ class StoringForwarder(Forwarder):
     def _take(self, index: int) -> None:
         """Notes that the client has everything before this index."""
         self._position = max(self._position, index)
-        # A page of which only a part was confirmed may never end, since the client can register anew.
+        # Count each part of a page: the rest may never be confirmed, because the client can register again.
         while self._page_sizes and (first := next(iter(self._page_sizes))) < index:
             self._waiting_bytes -= self._page_sizes.pop(first)
 

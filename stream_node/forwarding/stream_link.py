@@ -107,7 +107,7 @@ class StreamLink:
         return True
 
     def take_pending(self) -> list[Message]:
-        """Returns the messages whose pushes were not settled, which get no answer any more."""
+        """Forgets and returns the messages whose pushes were not settled. `settled` is not called for them any more."""
         pending, self._pending, self.pending_bytes = self._pending, {}, 0
         return [message for message, _ in pending.values()]
 

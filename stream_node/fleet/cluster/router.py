@@ -319,7 +319,7 @@ class Router:
         hop = envelope_hop(msgspec.structs.replace(envelope, moves=envelope.moves + 1))
         route = (MEMBER, hop, *message.onward_route[2:])
         further = Message(route, message.return_route, message.payload, origin)
-        # No answer is due to a message for a session, which has ended with the move of its shard.
+        # A session ends when its shard moves, so a message for a session gets no answer.
         is_of_session = envelope.shard == self._others_at and find_shard(message.onward_route[2]) is None
         if not is_of_session and not is_silent(message.payload):
             if len(self.passed_on) >= PASSED_ON_MAX:
@@ -336,7 +336,7 @@ class Router:
         return any(link.mark_back(number) for link in list(self._ways.values()))
 
     def _route(self, shard: int, wrapped: Message, *, is_own: bool = True) -> Mailbox | None:
-        # Behind waiting messages every later one waits too, else it would overtake them.
+        # While messages of the shard wait, every later one waits behind them. Otherwise it would overtake them.
         held = self._held.get(shard)
         if held is None:
             link = self._ready_link(shard)

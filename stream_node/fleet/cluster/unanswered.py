@@ -21,13 +21,13 @@ from stream_service.push_codec import BATCH_TAG, BATCH_TAG_BYTES, decode_push
 from stream_service.trace import TRACE
 
 ROUTES_MIN = 1_024
-"""From this number of routes on, those of ended connections are dropped whenever the number has doubled."""
+"""From this number of routes on, the routes of ended connections are dropped each time the number has doubled."""
 
 
 class _OpenRequests:
     """The open requests of one return route.
-    count: messages without an answer. opens_session: whether a session was opened, which ends with the member. lost:
-    the answers if the member is lost, oldest first; None if the client must lose its connection then."""
+    count: messages without an answer. opens_session: whether one opened a session; it ends with the member. lost: the
+    answers if the member is lost, oldest first; None if the client must lose its connection then."""
 
     __slots__ = ("count", "lost", "opens_session")
 

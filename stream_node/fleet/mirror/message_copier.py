@@ -3,8 +3,8 @@
 
 A page of the source is stored together with the history of the source in one transaction, so a mirror that is killed at
 any moment goes on where its last transaction ended. While a page is being stored, the next one is asked for. After each
-connect, the mirror compares its last message with that of the source: this shows a source that has lost messages and
-got others since, whatever its history says.
+connect, the mirror compares its last message with that of the source. The comparison finds a source that has lost
+messages and got others since, even if its history does not show it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RETRY_S = 0.5
 PARTED_RETRY_S = 5.0
 """The pause of a mirror that has parted from its source. The source may be replaced meanwhile."""
 CIRCLE_S = 3.0
-"""The interval in which a mirror asks a source that is itself a mirror whether it follows this node."""
+"""If the source is itself a mirror, the mirror asks it at this interval whether it follows this node."""
 TRUNCATE_LOOK_S = 0.05
 FAILURES: tuple[tuple[type[Exception], MirrorCondition, float], ...] = (
     (SourceLost, MirrorCondition.UNREACHABLE, RETRY_S),
@@ -116,8 +116,7 @@ class MessageCopier:
         self._circle = MirrorCondition.CIRCLE if is_circle else MirrorCondition.FOLLOWING
 
     async def _next_page(self, remote: RemoteNode, page: MirrorAnswer | None) -> MirrorAnswer:
-        """Stores a page and fetches the one behind it at the same time. Returns the latter. page: None for the
-        first."""
+        """Fetches and returns the next page, and stores `page` at the same time. page: None for the first call."""
         # The request assumes that the page at hand will be stored.
         start = self._stream.next_index + (0 if page is None else len(page.records))
         entry_id = await self._entry_id(page)

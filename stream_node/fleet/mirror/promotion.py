@@ -125,7 +125,7 @@ class Promotion:
         Raises MirrorError, StorageError. fences: whether the former source becomes a mirror. is_planned: whether the
         partitions must still be under promotion."""
         directory = self._mirrors[0].stream.directory
-        # No member may save with a lease that the source has given: this node may give the same partition anew.
+        # No consumer may save with a lease of the source: this node may lease the same partition to another consumer.
         work = partial(raise_fences, stream_name=self._name, now_us=directory.now_us())
         await do(directory.storage.submit_write, work)
         self._groups.forget(lambda name: name == self._name)

@@ -50,7 +50,7 @@ class Begun(msgspec.Struct):
 
 class Promotions:
     """The promotions of the streams of one node.
-    A planned promotion lasts as long as the copying of what is missing. So an operator begins it by a request with an
+    A planned promotion lasts until the missing messages are copied. So an operator begins it by a request with an
     id, and asks again with the same id until it has ended. Its result is reported to this id alone: a later request has
     another id, and begins another promotion."""
 

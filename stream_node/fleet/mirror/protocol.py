@@ -103,8 +103,8 @@ class MirrorState(msgspec.Struct, frozen=True):
     lag_us: for how long the mirror has had less than all messages of its source, in microseconds.
     heard_us: the mirror knows of everything that its source had confirmed by this time, in microseconds since 1970; 0
     if it has never heard of the source.
-    aside_name, aside_messages: the stream to which messages were moved that the source does not have, and their
-    number; empty and 0 if there were none.
+    aside_name: the stream that got the messages which the source does not have; empty if there were none.
+    aside_messages: their number.
     """
 
     stream_name: str
@@ -126,8 +126,8 @@ class MirrorState(msgspec.Struct, frozen=True):
 class MirrorResponse(msgspec.Struct, frozen=True):
     """The answer to a MirrorRequest.
 
-    done: whether what was asked for is done. A promotion takes as long as the copying of what is missing: until then,
-    the client asks again.
+    done: whether the request is carried out. A promotion takes as long as the copying of the missing messages: until
+    then, the client asks again.
     mirrors: the mirrors of the stream, or all, after the request; after PROMOTE and REMOVE as they were before it.
     """
 
