@@ -49,7 +49,7 @@ def create_certificate(
     Raises CertificateError."""
     authority, authority_key = _read_authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
-    # A node also calls other nodes, so its certificate is that of a client, too.
+    # A node also calls other nodes, so its certificate must also be valid for a client.
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + ([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])
     builder = (
         _builder(authority.subject, _name(name), key.public_key(), days)

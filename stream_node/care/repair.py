@@ -213,7 +213,7 @@ def _survey(database: Path, log: CheckedWal) -> Iterator[Salvage]:
 
 
 def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, int, int, int]]:
-    """Returns the rows of all streams. Raises RepairFailed if one is damaged: its indexes could be those of messages
+    """Returns the rows of all streams. Raises RepairFailed if a row is damaged: its indexes could belong to messages
     that never existed."""
     sealed = has_seal(connection, "streams")
     if sealed is None:

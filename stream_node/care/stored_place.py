@@ -37,7 +37,7 @@ _INSERT = compiled(insert(places), "number", "workers", SEAL)
 
 
 class StoredPlace(NamedTuple):
-    """The worker that a database belongs to. The database of a node without workers is that of worker 0 of 1."""
+    """The worker that a database belongs to. That of a node without workers belongs to worker 0 of 1."""
 
     number: int
     workers: int

@@ -53,8 +53,8 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
     level: "bad" if the node loses or refuses work, "warning" if it may soon. target: the address of the page to look
     at; empty without one. subject: the name and the stream of a consumer; the stream of a silent publisher or a mirror;
     the name of a source or a member; else empty. Troubles of one kind have different subjects. lasts_s: for how long
-    the trouble has lasted; 0 if nobody knows. write: makes the texts from `about`, so that of many troubles only the
-    listed ones get texts.
+    the trouble has lasted; 0 if nobody knows. write: makes the texts from `about`, and is called for
+    listed troubles only.
     """
 
     kind: TroubleKind

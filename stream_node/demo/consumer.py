@@ -66,7 +66,7 @@ async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -
 
 class ConsumerProcesses:
     """The consumer processes of the demo, from the start to the end of a block. Each has a file for its messages.
-    door: the node to which the consumers connect. store: the node that has the stream, which they reach through the
+    door: the node to which the consumers connect. store: the node that has the stream; they reach it through the
     door. partitions: the partitions of each consumer, by its name."""
 
     def __init__(

@@ -67,7 +67,7 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
 
 
 def find_problem(directory: Path) -> str | None:
-    """Returns the mistake in the note, which a start then passes over; None if the note is right, or missing."""
+    """Returns the mistake in the note; None if the note is right, or missing. A start passes over a wrong note."""
     try:
         parse_json(without_seal((directory / FILE_NAME).read_bytes()), Note)
     except FileNotFoundError:

@@ -79,8 +79,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     later, except with `database`. See [scale.md](scale.md#workers)."""
     migrate: bool = True
     """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup of an
-    SQLite database in the data directory; that of a PostgreSQL database is yours to make. If this setting is false, the
-    node refuses to start with a database of an earlier version."""
+    SQLite database in the data directory; back up a PostgreSQL database yourself. If this setting is false, the node
+    refuses to start with a database of an earlier version."""
     free_disk_bytes_min: Amount = 64 * 1024 * 1024
     """The node refuses pushes that would leave less free disk space than this, so that deleting still works. With 0,
     the node may fill the disk. With `database`, the node does not see the disk, and refuses nothing for it."""

@@ -51,7 +51,7 @@ def change_settings(parts: NodeParts, running: Config, wanted: Config, source: s
     config = msgspec.structs.replace(running, **now)
     if now:
         _apply(parts, config)
-    # The lower one of both levels is in force for this line, so that neither change of the level hides it.
+    # The lower level of the two is in force for this line, so that a change of the level does not hide it.
     set_level(min(running.log_level, config.log_level, key=LOG_LEVELS.index))
     logger.info(
         "settings_loaded",

@@ -1,5 +1,5 @@
-"""The service `node_connections`: lists the open connections of a node with their bytes, and closes some. Workers with
-a database each answer together; members of a cluster, each for itself."""
+"""The service `node_connections`: lists the open connections of a node with their bytes, and closes some. Workers that
+each have a database answer together. A member of a cluster answers for itself."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class NodeConnectionsService(AnsweringWorker):
                 closed([CloseResponse(request.request_id, self._close(message, request))])
             return
         asked = CONNECTIONS.decode_request(message.payload)
-        # Workers with a database each are all asked; else this node answers for itself, from a recent list.
+        # If each worker has a database, all are asked. Otherwise this node answers for itself, from a recent list.
         listed = partial(self._listed, message, asked)
         if not ask_all(self, self._remote_streams, PART_ADDRESS, message, CONNECTIONS, listed):
             if trio.current_time() >= self._listed_at_s + LISTED_EVERY_S:

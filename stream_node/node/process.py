@@ -147,8 +147,8 @@ class NodeProcess:
 def hold_port(address: str) -> socket.socket | None:
     """Takes the port of a `host:port` at which nobody listens, so that no outgoing connection begins there.
     A node can listen there all the same. Returns a socket that is to be closed; None if that does not work here."""
-    # A port that the system chose is one of those that it also chooses for outgoing connections. A connection that got
-    # it while the node is down would keep the node from listening again.
+    # The system can also choose a port that it has given to the node for an outgoing connection. If it did so while the
+    # node is down, the node could not listen again.
     if sys.platform != "linux" or not address:
         return None
     host, port = split_host_port(address)
@@ -185,7 +185,7 @@ def cpu_seconds(pid: int) -> float:
 @contextmanager
 def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
     """Makes these signals end the block as Ctrl-C does, so that the block stops its nodes and removes their data.
-    A signal becomes SIGINT, at which trio cancels its tasks, which then clean up. After a signal, the end of the block
+    A signal becomes SIGINT: trio then cancels its tasks, and the tasks clean up. After a signal, the end of the block
     raises SystemExit with the exit code 128 plus the number of the signal."""
     told: list[int] = []
 
