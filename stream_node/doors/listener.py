@@ -1,6 +1,6 @@
 """DoorListener: accepts the connections of one door, makes their TLS handshakes, and ends them when the node stops.
 
-It does not read them: each is served by the connection that the door makes of it.
+It does not read their bytes: for each, the door makes a `DoorConnection`, which serves it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ At = TypeVar("At")
 class DoorGuest(Generic[C, At]):
     """A connection, from its beginning to its end. connection: None during its TLS handshake.
 
-    address: the `host:port` of the peer. server_host: the IP address at which it has called the node. at: what the door
-    knows of the address at which it was accepted. usage: counts the connection for its peer, or is None.
+    address: the `host:port` of the peer. server_host: the IP address at which it has called the node. at: data of the
+    door about the listening address: for gRPC, its routes. usage: counts the connection for its peer, or is None.
     """
 
     def __init__(self, stream: trio.SocketStream, at: At, closed: Counter[str]) -> None:
@@ -107,7 +107,7 @@ class DoorListener(Generic[C, At]):
         raise NotImplementedError
 
     def _make(self, guest: DoorGuest[C, At], tls: TlsLayer | None, admission: Admission) -> C | None:
-        """Makes the connection of a guest after its handshake; None for one that must be closed."""
+        """Returns the connection of a guest after its handshake; None if the guest must be closed."""
         raise NotImplementedError
 
     def _admits(self, guest: DoorGuest[C, At], admission: Admission, *, gave_way: bool) -> bool:
@@ -147,7 +147,8 @@ class DoorListener(Generic[C, At]):
             self._nursery.start_soon(self._run, guest, admission)
 
     def _enter(self, guest: DoorGuest[C, At]) -> Admission | None:
-        """Gives a place to a connection, if need be that of another one (`Places`). Returns None without a place."""
+        """Gives a place to a connection, and closes another one for it if need be (`Places`). Returns None if there is
+        no place."""
         party = party_key(guest.identity, guest.address)
         admission, gone = self._places.enter(guest, party, self._connections_max)
         if gone is not None:
@@ -181,7 +182,7 @@ class DoorListener(Generic[C, At]):
             guest.stream.socket.close()
 
     async def _open_connection(self, guest: DoorGuest[C, At], admission: Admission) -> C | None:
-        """Makes the handshake. Returns the connection; None for one that must be closed."""
+        """Makes the handshake. Returns the connection of the guest; None if the guest must be closed."""
         tls: TlsLayer | None = None
         if self._tls is not None:
             tls = await self._handshake(guest)
@@ -232,7 +233,7 @@ class DoorListener(Generic[C, At]):
             connection.drain()
 
     async def aclose(self, deadline_s: float) -> None:
-        """Waits until all connections have ended; ends the others at `deadline_s`, a time on trio's clock."""
+        """Waits until all connections have ended. Ends those that are left at `deadline_s`, a time on trio's clock."""
         with trio.move_on_at(deadline_s):
             while self._open:
                 self._ended = trio.Event()

@@ -267,7 +267,7 @@ TOLD_MAX = 20
 
 
 class Warnings:
-    """The `on_event` function of a consumer. It prints a warning for each event that a user should know (`_text_of`)."""
+    """The `on_event` function of a consumer. It prints a warning for each event that needs one (`_text_of`)."""
 
     def __init__(self) -> None:
         self._count = 0

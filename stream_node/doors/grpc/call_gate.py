@@ -49,7 +49,8 @@ class CallGate:
         self._about: list[AboutCalls] = []
 
     def routes(self, services: Collection[str]) -> Routes:
-        """Returns the routes of an address that serves these services about blocks, see `SERVICES`."""
+        """Returns the routes of an address that serves these services about blocks (`block_node.grpc.limits.SERVICES`),
+        and health and reflection."""
         methods = block_methods(self._limits, services)
         about = AboutCalls(self._is_serving, methods)
         self._about.append(about)
@@ -60,8 +61,8 @@ class CallGate:
         }
 
     def end_calls(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Ends the calls of the chosen identities, and their connections stay: the rules decide about each new call.
-        Returns their number. reason: as for `GrpcListener.close_identities`."""
+        """Ends the calls of the chosen identities, and returns their number. The connections stay open, because the
+        rules decide about each new call. reason: as for `GrpcListener.close_identities`."""
         meant = [call for call, identity in self._callers.items() if is_meant(identity)]
         for call in meant:
             if reason == ENDED:
@@ -71,7 +72,7 @@ class CallGate:
         return len(meant)
 
     def end_about(self) -> None:
-        """Ends the calls that stay open and are about no blocks, because the node stops."""
+        """Ends the open calls for health and reflection, because the node stops."""
         for each in self._about:
             each.end()
 

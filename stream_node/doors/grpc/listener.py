@@ -102,7 +102,7 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
 
     @property
     def _limits(self) -> Http2Limits:
-        """The limits of a connection that begins now, since `send_timeout_s` changes while the node runs."""
+        """The limits of a connection that begins now. The setting `send_timeout_s` can change while the node runs."""
         return http2_limits(self.parts.config)
 
     def _make(

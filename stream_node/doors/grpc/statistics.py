@@ -10,7 +10,7 @@ class GrpcDoorStatistics(msgspec.Struct, frozen=True):
     since the start.
 
     closed: the connections that have ended or were refused, by reason. calls: ended calls, by their status.
-    unfinished_bytes: what has come of large messages that have not arrived completely.
+    unfinished_bytes: the received bytes of large messages that are not complete yet.
     """
 
     open: int

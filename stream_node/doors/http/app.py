@@ -1,5 +1,5 @@
 """HttpApp: answers HTTP requests. It finds the endpoint, checks the right, and reports every error.
-Its checks, in this order: the name of the host, the origin, the size of the body, the identity, the right."""
+Its checks, in this order: the headers, the host name, the origin, the size of the body, the identity, the right."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""The security headers of every answer which does not set them itself."""
+"""The headers of every answer, apart from those that the answer sets itself."""
 _ADDED = [(name.encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
 MEMORY = "stream_node_memory"
-"""The key in the scope of a request that has its `RequestMemory`."""
+"""The key of the `RequestMemory` in the scope of a request."""
 AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
 """The problems that are in the audit log although no rule has decided: they may be an attack."""
 
@@ -52,7 +52,7 @@ logger = structlog.get_logger(__name__)
 
 
 class HttpCall(NamedTuple):
-    """One request to an endpoint. caller: if the endpoint `is_open`, the identity of the connection.
+    """One request to an endpoint. caller: the sender; if the endpoint `is_open`, with the identity of the connection.
     memory: counts the bytes that the node holds for the request."""
 
     request: Request
@@ -81,7 +81,7 @@ class HttpCall(NamedTuple):
             raise Problem(403, "access-denied", DENIED + decision.reason, members=members)
 
     def check_early(self, demand: Demand) -> None:
-        """Raises Problem as `check` does, before a body is read, so that no other sender can fill memory with it.
+        """Raises Problem as `check` does. Called before a body is read: only a sender with the right can fill memory.
         A permission is not in the audit log, because the node decides again when the request is carried out."""
         if not self.may(demand):
             self.check(demand)
@@ -109,7 +109,7 @@ class HttpCall(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """An endpoint: it answers one method of one path, which is written for starlette: `/v1/streams/{name}`.
+    """An endpoint: it answers one method of one path. path: with its parameters, such as `/v1/streams/{name}`.
 
     handle: returns the answer. It can raise Problem, and every error of our client. demand: the right that the caller
     needs. None: none, because `handle` uses streams only by `HttpCall.client`, whose rights the node checks.
@@ -126,12 +126,12 @@ class Endpoint(NamedTuple):
 
 
 class HttpApp:
-    """An application of ASGI. answered: counts the answers by status. bodies: counts the bytes of held bodies."""
+    """An ASGI application. answered: counts the answers by status. bodies: counts the bytes of held bodies."""
 
     def __init__(
         self, parts: NodeParts, clients: InsideClients, endpoints: Sequence[Endpoint], nursery: trio.Nursery
     ) -> None:
-        """nursery: watches the requests that take long."""
+        """nursery: runs the tasks that watch long requests."""
         self._parts = parts
         self._clients = clients
         self._known = KnownPartitions()

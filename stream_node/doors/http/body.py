@@ -38,7 +38,7 @@ MEMBERS_MAX = 1_000
 
 class BodyMemory:
     """Counts the bytes of the bodies that the node holds: in all (a part of `PeerMemory`), and for each party.
-    Invariant: `size_bytes` is the sum over the parties, and no party is listed that holds nothing."""
+    Invariant: `size_bytes` is the sum over the parties, and every listed party holds bytes."""
 
     def __init__(self) -> None:
         self.size_bytes = 0
@@ -82,7 +82,7 @@ class RequestBody:
         on_complete: Callable[[], None],
     ) -> None:
         """bytes_max: the largest body, also after decoding. part_s: the longest time until the next part. party: the
-        sender, as `ockam.quotas.usage.party_key` names it. on_complete: called when the whole body has come."""
+        sender, as `ockam.quotas.usage.party_key` names it. on_complete: called when `is_complete` becomes true."""
         self._receive = receive
         self._on_complete = on_complete
         # Whether the sender waits until its body is wanted.
@@ -143,7 +143,7 @@ class RequestBody:
         self._memory.note(body_bytes=self._memory.body_bytes + size_bytes)
 
     def _decoded(self, part: bytes, *, is_last: bool) -> bytes:
-        """Returns the decoded bytes of a part, counted in small pieces: a part can hide a thousand times as many."""
+        """Returns the decoded bytes of a part: up to a thousand times as many, so they are counted in small pieces."""
         assert self._decoder is not None, "called with gzip only"
         pieces = []
         for piece in self._decoder.feed(part):
@@ -160,7 +160,7 @@ class RequestBody:
         self._first = await self.receive()
 
     async def watch(self, scope: trio.CancelScope) -> None:
-        """Cancels the scope when the peer has gone. Before the whole body has come, that cannot be seen."""
+        """Cancels the scope when the peer has gone. This can be seen only after the whole body has come."""
         await self._completed.wait()
         while not self._gone.is_set():
             self._note(await self._receive())

@@ -35,10 +35,10 @@ from stream_node.node.parts import NodeParts
 
 READ_BYTES_MAX = 64 * 1024
 EVENTS_AT_ONCE_MAX = 2
-"""After this many events of one read, which are a short body and its end, other tasks run before each further one: one
-read can bring ten thousand chunks of a body."""
+"""After this many events of one read, other tasks run before each further event. A short body and its end are two
+events, but one read can bring ten thousand chunks of a body."""
 ABSOLUTE_FORM = re.compile(rb"https?://([^/?#]+)([^#]*)", re.IGNORECASE)
-"""A target of a request as clients send it to proxies: host and port, and what is behind them."""
+"""Matches a request target as clients send it to proxies. Its groups: host and port; path and query."""
 
 logger = structlog.get_logger(__name__)
 
@@ -120,8 +120,8 @@ class HttpConnection:
         note_received: Callable[[], None],
         note_waits: Callable[[], None],
     ) -> None:
-        """is_for_health: whether it ends after one answer, which is about the health of a full node. note_received,
-        note_waits: called when a whole request was received, and when its answer was sent."""
+        """is_for_health: whether the connection may only ask for the health of a full node; it ends after one answer.
+        note_received, note_waits: called when a whole request was received, and when its answer was sent."""
         self._app = app
         self.stream = stream
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=parts.config.http_header_bytes_max)
@@ -198,7 +198,7 @@ class HttpConnection:
                 # The next request is here, and must wait for the answer to the present one.
                 if waiting:
                     await trio.sleep_forever()
-                # The peer has asked for an upgrade, which h11 lets pause a connection. Its end is still waited for.
+                # h11 has paused because the peer asks for an upgrade. The end of the connection is still waited for.
             if isinstance(event, h11.Event):
                 return event
             try:
@@ -311,7 +311,7 @@ class HttpConnection:
             self.stream.close()
 
     def statistics(self) -> ConnectionStatistics:
-        """Requests count as received messages, and answers as sent ones."""
+        """Returns the traffic so far. Requests count as received messages, and answers as sent ones."""
         each = self.stream.traffic
         moved = each.received, each.received_bytes, each.sent, each.sent_bytes
         return ConnectionStatistics(self.peer.address, "http", *moved, self._holdings.unread_bytes)

@@ -1,4 +1,4 @@
-"""Decides about a request before its caller is known: by its name for the node, and by its web site.
+"""Checks a request before its caller is known: the name by which it calls the node, and the web site that sent it.
 A web page in a browser on this machine can send requests to a node that listens at the loopback address. The check of
 the host name stops pages whose own name now points at this address (DNS rebinding). The check of the origin stops all
 others."""
@@ -34,8 +34,8 @@ def check_headers(request: HTTPConnection, config: Config) -> None:
 
 
 def check_host(request: HTTPConnection, config: Config) -> None:
-    """Raises Problem if the request has no valid Host, or names a host that is not this node. Names are checked with
-    `http_hosts`, and at a loopback address."""
+    """Raises Problem if the request has no valid Host, or names a host that is not this node. Names are checked only if
+    `http_hosts` is set, or if the node was called at a loopback address."""
     sent = request.headers.getlist("host")
     host = host_of(sent[0]) if len(sent) == 1 else None
     if host is None:

@@ -17,15 +17,15 @@ from ockam.quotas.memory import Holdings
 from stream_node.doors.http.problems import RETRY, Problem
 
 PEER_STATE = "stream_node_peer"
-"""The key in the state of a request that has the `Peer` of its connection."""
+"""The key of the connection's `Peer` in the state of a request."""
 PLACE_STATE = "stream_node_place"
 TOKEN_CHARACTERS_MAX = 512
-"""The largest token that is judged. A real one has about 50 characters."""
+"""The size of the largest token that is judged. A real token has about 50 characters."""
 
 
 class Peer(NamedTuple):
     """The other side of an HTTP connection. identity: as its certificate proves it.
-    address: the `host:port`, with brackets around an IPv6 host. server_host: the IP address of the called node."""
+    address: the `host:port`, with brackets around an IPv6 host. server_host: the node's IP address that it called."""
 
     address: str
     identity: Identity

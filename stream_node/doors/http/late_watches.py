@@ -12,8 +12,8 @@ WATCH_AFTER_S = 0.1
 
 
 class LateWatches:
-    """Watches, for each request that takes long, whether its peer has gone. A watch from the beginning of a request
-    would be a task, and so take a good part of the time of a short one.
+    """Watches, for each request that takes long, whether its peer has gone. Short requests are not watched: the task of
+    a watch would take a good part of their time.
 
     Invariant: `_short` has the requests that have begun in the last interval or so; a task looks at them while there
     are any."""

@@ -18,8 +18,8 @@ READINGS_SHARE = 4
 
 
 class Readings:
-    """Lets requests read their pages in turn, so that many small readings together never close a connection.
-    A reading waits only for the node itself and never for a peer, so the turns are short.
+    """Lets requests read their pages in turn. Otherwise many readings together could exceed the memory for all peers,
+    and the node would close connections. A reading never waits for a peer, so the turns are short.
     Invariant: `size_bytes` is at most the share, or there is one reading."""
 
     def __init__(self, memory: PeerMemory) -> None:
@@ -47,8 +47,8 @@ class RequestMemory:
     Invariant: each of `_counted` and the holdings of the connection count the sum of these three."""
 
     def __init__(self, usages: Usages, holdings: Holdings, key: str, readings: Readings, page_bytes: int) -> None:
-        """holdings, key: those of the connection, and its identity as `ockam.quotas.usage.party_key` names it.
-        page_bytes: the size of the data of a page, unless its first message alone is larger."""
+        """holdings: those of the connection. key: its identity, as `ockam.quotas.usage.party_key` names it.
+        page_bytes: the largest size of a page's data, unless the first message alone is larger."""
         self._readings = readings
         self.page_bytes = page_bytes
         self._usages = usages

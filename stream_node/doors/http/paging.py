@@ -41,7 +41,7 @@ async def pull_cut(stream: Stream, start: StartLike, limit: int, data_bytes_max:
 async def pull_counted(
     memory: RequestMemory, stream: Stream, start: StartLike, limit: int, wait_s: float = 0.0
 ) -> Page:
-    """Returns a page as `Stream.pull_page` does. It is counted until `memory` makes something else."""
+    """Returns a page as `Stream.pull_page` does. Its bytes stay counted until `memory` makes something else."""
     memory.note(made_bytes=0)
     # Nearly every page has the usual size, and is read at once if the worker of the partition is here.
     if isinstance(stream, InsideStream):
@@ -66,7 +66,7 @@ async def pull_counted(
 async def pull_cut_counted(
     memory: RequestMemory, stream: Stream, start: StartLike, limit: int, data_bytes_max: int, wait_s: float = 0.0
 ) -> CutPage:
-    """Returns a page as `pull_cut` does. It is counted until `memory` makes something else."""
+    """Returns a page as `pull_cut` does. Its bytes stay counted until `memory` makes something else."""
     memory.note(made_bytes=0)
     if wait_s and not (await pull_cut(stream, start, min(limit, 1), 0, wait_s)).messages:
         limit = 0
@@ -91,7 +91,7 @@ def _memory_bytes(message: RichMessage) -> int:
 
 
 def gathered(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Returns pieces of an answer, small ones joined to parts of at least PART_BYTES."""
+    """Yields pieces of an answer, joined to parts of at least PART_BYTES. Only the last part may be smaller."""
     part = bytearray()
     for piece in pieces:
         part += piece

@@ -1,4 +1,4 @@
-"""Places: decides which HTTP connections may be open. It opens and closes nothing.
+"""Places: decides which connections of a door (HTTP or gRPC) may be open. It opens and closes nothing.
 
 A connection is half while its request has not come whole: during its TLS handshake, before its headers are complete,
 between two requests, and while a part of a body is missing. Half connections give way to new ones, the oldest first, so
@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 PARTY_SHARE = 4
-"""One host or one certificate can have at most the fraction 1/PARTY_SHARE of all HTTP connections."""
+"""One host or one certificate can have at most the fraction 1/PARTY_SHARE of all connections of a door."""
 HEALTH_PLACES = 16
 """The number of connections above all limits that can only ask for the health of the node."""
 CANDIDATES_MAX = 32
@@ -45,9 +45,9 @@ G = TypeVar("G", bound=Guest)
 
 
 class Places(Generic[G]):
-    """The open connections, by party: each is one host, or one certificate.
+    """The open connections, by party. A party is one host, or one certificate.
     Invariant: a guest has one place, under its party or in `_health`; at most HEALTH_PLACES are in `_health`. `_half`
-    has the half guests, the one that has been so for longest first."""
+    has the half guests, the guest that has been half for longest first."""
 
     def __init__(self) -> None:
         self._parties: dict[G, str] = {}

@@ -64,8 +64,8 @@ class ProblemDetails(msgspec.Struct, frozen=True):
 
 
 class HttpOperation(NamedTuple):
-    """One endpoint, as the document describes it. answer, body: the types of the answer and of the body, if they are
-    JSON. other_answers, other_bodies: further media types. statuses: the statuses of success. description: more about
+    """One endpoint, as `/v1/openapi.json` describes it. answer, body: the types of the answer and of the body, if JSON.
+    other_answers, other_bodies: further media types. statuses: the statuses of success. description: more about
     its requests."""
 
     endpoint: Endpoint

@@ -44,7 +44,7 @@ async def follow(
     async with call.client() as client:
         is_remembered = name in call.known.of(call.parts.services.partition_changes)
         stream, info = await get_partition(call, client, name, partition, key, Right.READ)
-        # What the node remembers can have an older creation time: a new mirror takes that of its source.
+        # A remembered creation time can be outdated: a new mirror takes the creation time of its source.
         if is_remembered:
             info = await find_partition(client, name, info.partition) or info
         if last is not None and last.created_us not in (None, info.created_us):
@@ -70,7 +70,7 @@ class _Follow(StreamingResponse):
 
 
 async def _events(call: HttpCall, followed: StreamInfo, found: PageMessages, form: Form) -> AsyncGenerator[bytes]:
-    """followed: the partition, as it was when the request came. found: its first page."""
+    """Yields the events. followed: the partition, as it was when the request came. found: the first page to send."""
     # An event without data only sets the id: a peer that connects again before the first message goes on at this id.
     at = found.messages[0].index if found.messages else found.resume_index
     yield b"retry: 1000\nid: %d-%d\n\n" % (at, followed.created_us)
@@ -123,7 +123,7 @@ async def _check_same(call: HttpCall, client: StreamClient, followed: StreamInfo
 
 
 def _events_of(found: PageMessages, created_us: int, form: Form) -> Iterator[bytes]:
-    """Returns the events of a page, in pieces. created_us: when the partition was created."""
+    """Yields the events of a page, in pieces. created_us: when the partition was created."""
     for message in found.messages:
         yield b"id: %d-%d\ndata: " % (message.index + 1, created_us)
         yield from pieces_of(message, form)

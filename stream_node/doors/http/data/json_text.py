@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 SLICE_BYTES = 48 * 1024
-"""Data is decoded and encoded in slices of this size: a multiple of 3, so that the base64 of each slice has no end."""
+"""Data is decoded and encoded in slices of this size: a multiple of 3, so that no slice needs padding in base64."""
 _DECODER = msgspec.json.Decoder(msgspec.Raw)
 
 

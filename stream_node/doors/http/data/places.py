@@ -28,8 +28,8 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
 
 
 async def known_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
-    """Returns what `find_partitions` returns, but perhaps older bounds: a list is remembered until any partition is
-    added or removed. For a caller without the right, the node itself is asked."""
+    """Returns the partitions as `find_partitions` does, perhaps with outdated indexes: a list is remembered until any
+    partition is added or removed. A caller without the right, or of a node that shares its streams, gets a new list."""
     if call.parts.remote_streams is not None or not call.may(Demand(right, name)):
         return await find_partitions(client, name)
     known = call.known.of(call.parts.services.partition_changes)
@@ -51,7 +51,8 @@ async def find_partition(client: StreamClient, name: str, number: int) -> Stream
 
 
 async def get_partitions(call: HttpCall, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
-    """Returns all partitions of a stream. Raises Problem if there is none, or for lack of the right to know it."""
+    """Returns all partitions of a stream. Raises StreamNotFound if there is none, and Problem if the caller lacks the
+    right."""
     found = await known_partitions(call, client, name, right)
     if not found:
         # The node lists only streams on which the caller has a right, so a missing right is reported first.
@@ -85,7 +86,8 @@ async def get_partition(
 
 
 def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | None) -> int:
-    """Returns the number of the partition that a request means: the given one, that of the key, or the only one."""
+    """Returns the number of the partition that a request means: the given one, that of the key, or the only one.
+    Raises Problem if the request chooses none of several."""
     if number is not None:
         return number
     if key is not None:

@@ -22,8 +22,7 @@ from stream_node.node.inside_streams import InsideStream, Stored
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 
 HEADER_PREFIX = b"stream-header-"
-"""The beginning of the names of the headers of a request that are headers of its messages, in small letters, as every
-name arrives."""
+"""Headers of a request with this prefix become headers of its messages. All names arrive in small letters."""
 
 
 class PushQuery(msgspec.Struct, frozen=True):

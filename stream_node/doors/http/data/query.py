@@ -19,7 +19,7 @@ from stream_service.names import refusal_of_name
 Q = TypeVar("Q", bound=msgspec.Struct)
 
 INDEX_MAX = 2**63 - 1
-"""The highest index that is read. The node has its own limits."""
+"""The highest index that a request may have."""
 Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=PARTITION_MAX)]
 BASE64 = "^([A-Za-z0-9+/_-]{4})*([A-Za-z0-9+/_-]{2}==|[A-Za-z0-9+/_-]{3}=)?$"

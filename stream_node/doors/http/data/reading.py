@@ -94,8 +94,8 @@ class PageMessages(NamedTuple):
 
 
 def parse_from(text: str) -> StartLike:
-    """Returns where reading begins: at an index, at `earliest`, after the `latest` message, or at a time.
-    Raises Problem for any other text."""
+    """Returns where reading begins: at a word (`latest` means after the last message), an index, an age or a time.
+    Raises Problem for a text that does not match FROM."""
     names = {"earliest": "first", "latest": "new"}
     text = _SPACE_FOR_PLUS.sub(r"\1+\2", text)
     try:
@@ -169,7 +169,7 @@ EACH_MAX = 100
 
 
 def joined(messages: Sequence[RichMessage | Damaged], form: Form, between: bytes) -> Iterator[bytes]:
-    """Returns messages as JSON with some bytes between them, in pieces."""
+    """Yields messages as JSON, in pieces. between: the bytes between two messages."""
     if isinstance(messages, PackedMessages) and messages.is_plain and form == "auto":
         usual = _joined_usual(messages, between)
         if usual is not None:
@@ -182,8 +182,8 @@ def joined(messages: Sequence[RichMessage | Damaged], form: Form, between: bytes
 
 
 def _joined_usual(messages: PackedMessages, between: bytes) -> Iterator[bytes] | None:
-    """Returns a page of small values of JSON as `joined` does, but by few calls for all of them; None for any other
-    page."""
+    """Returns the pieces that `joined` yields, made by few calls for all messages. Returns None for a page that is not
+    of small values of JSON alone."""
     times_us, data = messages.columns()
     whole = b"".join(data)
     if not data or len(max(data, key=len)) > PART_BYTES or not are_json(data, whole):
@@ -202,7 +202,7 @@ USUAL = b'{"index":%d,"encoding":"json","time":"%b","data":%b}'
 
 
 def pieces_of(message: RichMessage | Damaged, form: Form) -> Iterator[bytes]:
-    """Returns a message as JSON, in pieces, so that a large message never has a second form in memory."""
+    """Yields a message as JSON, in pieces, so that a large message never has a second form in memory."""
     if isinstance(message, Damaged):
         yield msgspec.json.encode(DataMessage(message.index, "error", error=message.reason))
     elif len(message.data) <= PART_BYTES:

@@ -162,8 +162,8 @@ async def delete(call: HttpCall) -> Response:
 
 
 async def _each(streams: list[Stream], change: Callable[[Stream], Awaitable[B]], is_changed: bool = False) -> list[B]:
-    """Changes one partition after another. Raises Problem, which is in doubt if an earlier change was made.
-    is_changed: whether the request had changed something before."""
+    """Changes one partition after another, and returns the results. Raises Problem at the first failure; it is in doubt
+    if anything was changed before. is_changed: whether the request had changed something before this call."""
     changed: list[B] = []
     try:
         for stream in streams:
