@@ -65,7 +65,7 @@ BARS_MAX = 400
 
 
 class Bar(NamedTuple):
-    """A part of a picture of blocks, which is 1,000 units wide. first, last: its blocks. state: the worst of them."""
+    """A part of a picture of blocks, which is 1,000 units wide. first, last: its blocks. state: their worst state."""
 
     first: int
     last: int
@@ -78,9 +78,9 @@ def draw_ranges(
     ranges: Sequence[tuple[int, int]], deleted: Sequence[tuple[int, int]], first: int, last: int
 ) -> list[Bar]:
     """Returns the bars of the blocks from `first` to `last`.
-    A bar stands for at most a 400th of all blocks, and neighbours of one state are one bar. Its state is "missing" if
-    one of its blocks is missing, so that even one missing block is visible. ranges, deleted: ascending inclusive ranges
-    of the blocks that can be read, and of those that were ever stored."""
+    The blocks are divided into at most BARS_MAX parts; neighbouring parts of one state are one bar. A part is "missing"
+    if one of its blocks is missing, so that even one missing block is visible. ranges, deleted: ascending inclusive
+    ranges of the blocks that can be read, and of the blocks that were ever stored."""
     count = last - first + 1
     step = max(1, -(-count // BARS_MAX))
     there_in, known_in = _counts(ranges, first, last, step), _counts(deleted, first, last, step)

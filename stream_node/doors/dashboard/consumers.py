@@ -135,7 +135,7 @@ async def change_position(page: DashboardPage) -> Response:
 
 
 async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> list[tuple[StreamInfo, int]]:
-    """Returns each partition whose position a form sets, with its new index. Raises Problem for one beyond the end.
+    """Returns each partition whose position a form sets, and the new index. Raises Problem if one is beyond the end.
     The field `indexes` has the indexes that a preview has shown. Without it, `to` has the new location."""
     fixed = _fixed(fields["indexes"]) if "indexes" in fields else {}
     only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")

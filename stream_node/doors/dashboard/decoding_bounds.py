@@ -10,7 +10,8 @@ from typing import Any
 
 CBOR_DEPTH_MAX = 64
 CBOR_TAGS = frozenset({0, 1, 2, 3, 24, 32, 33, 34, 37, 55_799})
-"""The tags that are decoded, as of times, large integers and texts. Tags for references and arithmetic are refused."""
+"""The tags that are decoded, such as for times, large integers and texts. Tags for references and arithmetic are
+refused."""
 AVRO_DEPTH_MAX = 50
 AVRO_WORK_MAX = 2_000
 """The most values that one record may have outside of its arrays and maps."""
@@ -22,7 +23,7 @@ _PRIMITIVES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double
 
 def check_cbor(data: bytes) -> None:
     """Raises ValueError if CBOR data has tags that are not decoded, is nested too deeply, or ends too early."""
-    # For each open value, the number of values that it still has; a tag is a value with one value in it.
+    # For each open value, the number of its inner values that are still to come. A tag has one inner value.
     open_values = [1]
     at = 0
     while open_values:

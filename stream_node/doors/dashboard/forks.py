@@ -46,7 +46,8 @@ class Box(NamedTuple):
 
 
 class HeadChange(NamedTuple):
-    """A reorg: the block that became the heaviest one, and the number of blocks that left the heaviest chain."""
+    """A reorg: the block that became the heaviest one, and the number of blocks that left the heaviest chain.
+    before: the block that was the heaviest one until then."""
 
     block: ForkBlock
     left: int
@@ -123,7 +124,7 @@ def find_reorgs(blocks: Iterable[ForkBlock]) -> list[HeadChange]:
             if head is not None and block.batch.parent != head.batch.hash:
                 chain = {each.batch.hash for each in _chain(block, known)}
                 left = [each for each in _chain(head, known) if each.batch.hash not in chain]
-                # Without the beginning of its chain, a block does not show where its chain leaves that of the head.
+                # If earlier blocks of the new chain are unknown, nobody can say where the two chains part.
                 meets = any(each.batch.hash in chain for each in _chain(head, known))
                 if left and meets:
                     turns.append(HeadChange(block, len(left), head))

@@ -196,7 +196,7 @@ _lag = _lags.subquery("lags")
 
 
 def _largest(*of: ColumnElement[bool]) -> Statement:
-    """Compiles a statement that reads, by stream, the largest lag of the consumers with names from `low` to `high`."""
+    """Compiles a statement: by stream, the largest lag of the consumers with names from `low` to before `high`."""
     to = to_read.c.client_id
     lags = _lags.where(to >= bindparam("low"), to < bindparam("high"), *of).subquery("lags")
     return compiled(select(lags.c.stream_name, func.max(lags.c.lag)).group_by(lags.c.stream_name))

@@ -28,7 +28,7 @@ FORM_BYTES_MAX = 1024 * 1024
 COUNT_MAX = 2**63 - 1
 """The largest index or number in a query: the largest integer of the database."""
 OPERATOR = Right.OPERATE | Right.ADMIN
-"""A user with such a right on a name sees the state of the thing so named; on `EVERY_NAME`, of the whole node."""
+"""A user with one of these rights on a name sees the state of what has the name; on `EVERY_NAME`, of the whole node."""
 CLUSTER_RESOURCE = "cluster"
 NAVIGATION = (
     ("overview", "Overview", ""),
@@ -98,7 +98,8 @@ class DashboardPage:
             raise Problem(403, "access-denied", DENIED + decision.reason, members={"right": rights_text(rights)})
 
     def edges(self, rights: Right) -> list[str]:
-        """Returns the names on which the user has one of the rights, see `ockam.identity.rules.rules.Grants.edges`."""
+        """Returns the bounds of the names on which the user has one of the rights: alternately the first name with it,
+        and the first name without it (`ockam.identity.rules.rules.Grants.edges`)."""
         authorizer = self.call.parts.authorizer
         return [""] if authorizer is None else authorizer.rules.grants(self.visit.caller.identity).edges(rights)
 

@@ -1,6 +1,6 @@
 """Trends: the lag of consumers and the rates of streams in the last quarter of an hour, as charts show them.
-The memory is bounded: a sample has at most NAMES_MAX streams, those to which most was written, and as many consumers,
-those that are farthest behind."""
+The memory is bounded: a sample names at most the NAMES_MAX streams to which most was written, and the NAMES_MAX
+consumers that are farthest behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Look(NamedTuple):
-    """written: the number of messages ever written, by stream. lags: by consumer and stream."""
+    """One sample. written: the number of messages ever written, by stream. lags: by consumer and stream."""
 
     time_s: float
     written: dict[str, int]

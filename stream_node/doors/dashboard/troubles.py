@@ -15,8 +15,8 @@ from stream_node.node.identity.endings import Ending
 from stream_node.node.parts import NodeParts
 
 ENDS_S, ENDS_BAD_S = 14 * 86_400.0, 86_400.0
-"""A certificate or a token is a warning this long before its end, and bad this long before its end; or in the last
-fifth, and in the last twentieth, of its lifetime if that is shorter."""
+"""How long before its end a certificate or a token is a warning, and how long it is bad. If a fifth of its lifetime is
+shorter than ENDS_S, the fifth counts; if a twentieth is shorter than ENDS_BAD_S, the twentieth counts."""
 SLOW_COMMIT_MS = 1_000.0
 """A disk is slow if the commits take this long. An ordinary commit takes less than ten milliseconds."""
 RETENTION_LAG_S = 60.0
@@ -26,7 +26,7 @@ That is the time after which the other members take the shards of a dead member.
 
 
 def of_database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
-    """unread: why the database could not be read just now; None if it could."""
+    """Yields the trouble of the database, if any. unread: why it could not be read just now; None if it could."""
     condition, runner = parts.condition, parts.runner
     failure = parts.services.trials.failure
     # At most one of these is reported: the first that applies explains those below it.
@@ -130,7 +130,7 @@ def of_endings(endings: list[Ending], now_s: float) -> Iterator[Trouble]:
 
 
 def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
-    """silent_blocks: one entry if no blocks come any more."""
+    """Yields the troubles of the block node. silent_blocks: one entry if no blocks come any more."""
     found = parts.services.statistics().blocks
     if found is None:
         return

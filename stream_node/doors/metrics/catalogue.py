@@ -28,7 +28,7 @@ def _traffic(name: str) -> Callable[[Snapshot], Values]:
 
 
 def _endings(kind: str) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads when the certificates, or the first tokens, end."""
+    """Returns a function that reads when certificates or tokens end, by their names: at most `names_max`."""
 
     def values(snapshot: Snapshot) -> dict[str, float]:
         found = [each for each in snapshot.endings if each.kind == kind]

@@ -1,4 +1,4 @@
-"""Makes the text for Prometheus of a snapshot. prometheus-client makes every line of it."""
+"""Makes the text of a snapshot for Prometheus. The library prometheus-client makes every line of the text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def render(snapshot: Snapshot, accept: str = "", accept_encoding: str = "") -> t
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(snapshot))
     ProcessCollector(registry=registry)
-    # prometheus-client knows no exclusion, and repeats every version.
+    # prometheus-client does not know q=0, and claims any version that the request asks for.
     encode, content_type = choose_encoder(_wanted(accept))
     text, headers = encode(registry), {"content-type": content_type, "vary": "accept, accept-encoding"}
     if gzip_accepted(_wanted(accept_encoding)):
