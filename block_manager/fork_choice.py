@@ -33,7 +33,7 @@ class ForkChoice:
     """ForkChoice: the heaviest branch of the blocks that were added. Only one thread may use it.
 
     head: the newest block of the heaviest branch; None before the first block.
-    dropped_count: the orphans that were dropped: there were too many, their number is not above their parent's, or
+    dropped_count: how many orphans were dropped: there were too many, their number is not above their parent's, or
         another block has their id.
 
     Invariant: `_tips` has the blocks in the manager that have no child that was added here, each with one reference.
@@ -51,12 +51,12 @@ class ForkChoice:
     ) -> None:
         """weight: returns the weight of the branch that ends at a block. Of equal branches, the first one stays.
         store_name: a store of the manager; None: all blocks stay in memory. The head begins as the newest block of the
-            store. It takes over its reference from `add_store`, or gets one if it has none. Blocks that `keep_blocks`
-            blocks follow are persisted.
+            store, with its reference from `add_store`, or with a new reference if it has none. Blocks that
+            `keep_blocks` blocks follow are persisted.
         keep_blocks: how many blocks of the branch, at its end, may change without a write. Forks that end before them
             are released. A fork that begins before them can still win; the store follows when that fork is long enough.
-        orphans_max: how many blocks without a parent are kept. Beyond, the one with the highest number is dropped; it
-            must be added again.
+        orphans_max: how many blocks without a parent are kept. Beyond this number, the block with the highest number is
+            dropped, and must be added again.
         """
         self.dropped_count = 0
         self._manager = manager

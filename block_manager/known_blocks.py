@@ -1,7 +1,7 @@
 """All blocks of a block manager, in memory and in its stores, under one lock; and the objects that hold references.
 
 A call keeps the lock while it reads from a store, never while a store writes. A reader finds every block that moves:
-on its way into a store it stays in the tree until the store has confirmed it, on its way out it is in a `Transfer`.
+on its way into a store, it stays in the tree until the store has confirmed it; on its way out, it is in a `Transfer`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class KnownBlocks:
         return [found[block_id] for block_id in wanted]
 
     def check_known_locked(self, block_id: str) -> None:
-        """Raises UnknownBlock. A block with an external reference exists for certain, so no store is read for it."""
+        """Raises UnknownBlock if the block does not exist. A block with an external reference exists for certain, so no
+        store is read for it."""
         entry = self.tree.find_references(block_id)
         if entry is None or not entry.external:
             self.get_many_locked((block_id,))
