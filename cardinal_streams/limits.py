@@ -30,8 +30,8 @@ class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
     `incomplete_max`: the largest number of incomplete blocks.
     `incomplete_bytes_max`: the most memory for the keys and values of all incomplete blocks, in bytes.
     `idle_messages_max`: an incomplete block is given up when more messages than this came since its last message.
-    `finished_max`: the number of remembered hashes of finished blocks, whose late duplicates are recognised, and of
-    given-up blocks. If this number was given up, further blocks stay in memory."""
+    `finished_max`: the number of finished blocks whose hashes are remembered, to recognise late duplicates; also the
+    number of given-up blocks that are remembered. When this number is given up, further blocks stay in memory."""
 
     incomplete_max: int = 4_096
     incomplete_bytes_max: int = 256 * 1024 * 1024

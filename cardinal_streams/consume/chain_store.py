@@ -5,8 +5,8 @@ memory. The manager holds the newest block of each update, so it drops no block 
 branch in the store never gets shorter: after a `Revert`, its end is left over until other blocks replace it, and only
 the saved state (`SavedChain.tip`) says where the chain ends.
 
-The id of a block is its hash in hexadecimal, with a `~` at its end if the manager still has the same block after
-another parent, such as the end that is left over."""
+The id of a block is its hash in hexadecimal. It ends with a `~` if the manager still has the same block after another
+parent, for example in the end that is left over."""
 
 from __future__ import annotations
 
@@ -104,8 +104,9 @@ _encode = bare.Encoder(BlockBody).encode
 
 
 class _Delivered(msgspec.Struct, eq=False):
-    """An update that the application got. `tip`: the id of the newest block after it, None if there is none; set when
-    the manager has its blocks. `undone`: if it goes back, the block before it that is held until the save."""
+    """An update that the application got. `tip`: the id of the chain's newest block after this update, or None; valid
+    once the manager has the update's blocks. `undone`: if the update goes back, the id of the newest block before the
+    update, which stays held until the save."""
 
     event: Event | None
     tip: str | None = None
@@ -117,8 +118,8 @@ class KeptChain:
 
     `tip`: the hash of the newest delivered block; None while the chain has no block here.
 
-    Invariant: the manager holds `_held`, the newest block on the delivered chain that it has. The updates in `_pending`
-    have the blocks that follow it. `_done` is the last finished update."""
+    Invariant: the manager holds `_held`, the newest block of the delivered chain that is in the manager. The updates in
+    `_pending` have the blocks that follow `_held`. `_done` is the last finished update."""
 
     def __init__(self, transactions: Transactions, application: Application, tracked: Tracked) -> None:
         """Reads the store. Raises BlockStoreError, CheckpointError for a damaged state, and ChainStoreMismatch."""
@@ -150,8 +151,8 @@ class KeptChain:
 
     async def save(self, checkpoint: Checkpoint) -> None:
         """Commits the finished blocks, the checkpoint and the writes of the application. After an error nothing is
-        committed, and a later call does it again. Raises BlockStoreError, CheckpointTaken, and whatever a function
-        raised that the application gave to `done`."""
+        committed, and a later call tries again. Raises BlockStoreError, CheckpointTaken, and the errors of the
+        functions that the application gave to `done`."""
         # Taken before anything is awaited: other tasks can finish more updates, which the checkpoint does not cover.
         done, writes, released = self._done, self._writes, self._released
         self._writes, self._released, self._unsaved_bytes = [], [], 0

@@ -2,9 +2,9 @@
 
 An application with its own database should save the checkpoint there, in the transaction that applies the update: then
 every update is processed exactly once. On the node, the text is the last message of a stream that belongs to the client
-id (`checkpoint_stream`). How far each partition was read is also saved in the index service, so that `stream-node index
-list` shows the consumer's lag, and an operator can set an offset back: the partition is then read again from it. If the
-consumer runs meanwhile, its next save raises `PositionReset`."""
+id (`checkpoint_stream`). The index service also gets the offset up to which each partition was read. So the command
+`stream-node index list` shows the consumer's lag, and an operator can set an offset back to read the partition again
+from there. If the consumer runs meanwhile, its next save raises `PositionReset`."""
 
 from __future__ import annotations
 

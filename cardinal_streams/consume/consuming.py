@@ -131,8 +131,8 @@ class Arrival:
 
 
 class Updates(Consumption[ChainConsumer, Update]):
-    """An iteration over the updates of the heaviest chain. While a reorg is going on, the normal feed rests. If its
-    channel is silent, `ReorgStalled` is reported, and the reorg is given up after `reorg_timeout_s` seconds."""
+    """An iteration over the updates of the heaviest chain. While a reorg is going on, the normal feed rests. If the
+    reorg's channel is silent, `ReorgStalled` is reported, and the reorg is given up after `reorg_timeout_s` seconds."""
 
     transport: Transport
     chain: KeptChain | None = None

@@ -134,7 +134,7 @@ class Consumption(Generic[M, T]):
 
     def lags(self) -> dict[str, int]:
         """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet. The
-        receivers know the ends of the topics; while the normal feed rests because of a reorg, the transport does."""
+        receivers know the ends of the topics. During a reorg, while the normal feed rests, the transport knows them."""
         ends = dict(self._ends)
         for receiver in self._feeds.receivers():
             for source, end in receiver.ends.items():
