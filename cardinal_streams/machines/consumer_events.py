@@ -35,8 +35,8 @@ class CloseReorgChannel(msgspec.Struct, frozen=True):
 
 
 class ReadAgain(msgspec.Struct, frozen=True):
-    """The I/O code must read the normal feed (the application's topics), or the reorg channel of `ancestor`, again,
-    because it has needed blocks that were dropped to save memory, or removed by a reorg that ended lighter.
+    """The I/O code must read the normal feed (the application's topics), or the reorg channel of `ancestor`, again. The
+    feed has needed blocks that were dropped to save memory, or removed by a reorg that ended lighter.
 
     `position`: by source, the offset at which reading begins; a source that is missing begins at its earliest message.
     """
@@ -125,7 +125,7 @@ class OpenReorg(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The state with which another `ChainConsumer` continues after the last update that the application finished.
 
-    The dicts of offsets have one for each source ("topic:partition").
+    Each dict of offsets has one offset for each source ("topic:partition").
 
     `start`: the last block that the application finished.
     `position`: where reading the normal feed continues.

@@ -53,8 +53,8 @@ NEW = Checkpoint(start=None)
 class ChainConsumer:
     """The consumer machine: it takes messages and returns updates of the chain; see the module's docstring.
 
-    `checkpoint`: the state with which the consumer continues. The default begins with the block that has the lowest
-    number, of the blocks that are complete at the end of the log or of the first `held_max` blocks.
+    `checkpoint`: the state with which the consumer continues. By default the chain begins with the lowest block: of all
+    blocks that are complete at the end of the log, or of the first `held_max` complete blocks.
     `wanted`: the only hash that is accepted for a block number. `tracked`: the block keys to collect.
 
     Invariant: complete blocks wait in `_held` only while a reorg is active, or before the chain begins."""
@@ -240,8 +240,8 @@ class ChainConsumer:
             needed_blocks.add(batch.hash)
             for source, offset in batch.offsets.items():
                 needed[source] = min(offset, needed.get(source, offset))
-        # 2. Reading continues after what was read, or at the first needed message. A source that brought nothing since
-        # keeps its old offset.
+        # 2. Reading continues after the last read message, or at the first needed message. A source that brought no
+        # message since keeps its old offset.
         before = self._before.position | self._before.history
         seen = self._normal.high_water()
         unseen = {source: offset for source, offset in before.items() if source not in seen}

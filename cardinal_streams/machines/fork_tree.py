@@ -61,7 +61,7 @@ class ChainTree:
         self._link(node)
 
     def remove(self, node: TreeNode) -> None:
-        """Removes a node. Its children stay in the tree until the block arrives again or they are removed too."""
+        """Removes a node. Its children stay in the tree, in case the block arrives again."""
         del self._nodes[node.hash]
         if node.parent is not None:
             siblings = self._children[node.parent]

@@ -162,7 +162,7 @@ class Reassembler:
         return Missing(MissingState.NOTHING if hash_ in self._finished else MissingState.UNKNOWN)
 
     def may_read_again(self, *, at_end: bool) -> bool:
-        """Whether to read put-off and recalled blocks again now. `at_end`: reading on completes no block."""
+        """Whether to read put-off and recalled blocks again now. `at_end`: whether the log was read to its end."""
         room = self._room_at
         # Recalled blocks wait for a while, so that one reading serves several of them.
         if self._recall_at < math.inf and (at_end or self._messages >= self._recall_at):
@@ -336,7 +336,7 @@ class Reassembler:
         if given_up is not None:
             self.put_off.add(victim.hash, given_up.offsets)
             self._given_up.discard(victim.hash)
-        # They are read again when half of the present memory is free: else the same blocks would be put off again.
+        # Put-off blocks are read again when half of this memory is free. Else the same blocks would be put off again.
         self._room_at = (len(self._blocks) / 2, self._bytes / 2)
 
     def _recall(self, block: PendingBlock, source: str, offset: int) -> None:

@@ -8,12 +8,12 @@ chain must take. The table shows the next state after each message:
     ACTIVE       ignored    put on the chain                WEIGHING        WEIGHING
     WEIGHING     ignored    weighed                         ignored         ignored
 
-A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. Then it is LISTENING. Its
-first section, from the Reorg (or from the first block, if the Reorg came on the normal feed only) to a ReorgComplete or
-ReorgAbandoned, or until the application gives the reorg up, is believed at once: the chain goes back to the ancestor,
-and takes blocks from this channel only. At the end the heaviest chain wins.
+A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. Then it is LISTENING. A
+section of the channel begins with the Reorg, or with the first block if the Reorg came on the normal feed only. It ends
+with a ReorgComplete or ReorgAbandoned, or when the application gives the reorg up. The first section is believed at
+once: the chain goes back to the ancestor, and takes blocks from this channel only. At the end the heaviest chain wins.
 
-Everything after that is WEIGHING, because it can be a repetition: redundant producers write to the same channel, and a
+Then the channel is WEIGHING, because the rest can be a repetition: redundant producers write to one channel, and a
 message can come twice. A block that the chain can place is placed like any other block, and is kept. When kept blocks
 lead from the ancestor to a block that is heavier than the chain, the chain goes back and takes them in one step, so
 that the normal feed never rests for a repetition. After a restart, the channel of the reorg for which the application

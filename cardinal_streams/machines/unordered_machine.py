@@ -99,8 +99,8 @@ class UnorderedConsumer:
 
     def at_end(self) -> list[ConsumerEvent | Completed]:
         """Returns the events after everything was read that the feeds have: if blocks were put off to save memory, a
-        `ReadAgain`. A reading that has completed no block is repeated only after as many messages came meanwhile: most
-        of these blocks may lack messages that are deleted."""
+        `ReadAgain`. A reading that completes no block is repeated only after as many further messages as it took: most
+        of the put-off blocks may lack messages that are deleted."""
         out: list[ConsumerEvent | Completed] = []
         machine, statistics = self._machine, self._machine.statistics()
         if not machine.put_off.position:

@@ -43,7 +43,8 @@ class WaitingBlocks:
         return max(self._nodes.values(), key=lambda node: (node.number or 0, node.hash))
 
     def up_to(self, number: int) -> list[TreeNode]:
-        """Returns the waiting blocks with at most this number, each once, unless the caller passes it to `put_off`."""
+        """Returns the waiting blocks with at most this number, and removes their entries from the heap. So the caller
+        must remove each block or pass it to `put_off`."""
         found: dict[bytes, TreeNode] = {}
         while self._numbers and self._numbers[0][0] <= number:
             # An entry can be that of a block that was removed.
