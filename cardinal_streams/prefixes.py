@@ -1,4 +1,4 @@
-"""Prefix patterns: regular expressions that choose keys, as in the reference producers. "a/" is its own pattern.
+"""Prefix patterns: regular expressions that choose keys, as in the reference producers. "a/" is a pattern, too.
 
 Producers and consumers match a pattern at the beginning of a key, or of an entry's name; the matched text is the prefix
 under which a producer counts the message. (The reference consumer searches anywhere in the name.)"""

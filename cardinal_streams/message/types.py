@@ -15,8 +15,8 @@ class Record(NamedTuple):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """A message that lists the contents of a block. No name is in two of the four fields for the specification's
-    `updates`.
+    """A message that lists the contents of a block. Its last four fields are the `updates` of the specification; no
+    name is in two of them.
 
     `values`, `deletes`: the values by key, and the deleted keys.
     `counts`: by prefix, the number of BatchMsg and BatchDeleteMsg messages.

@@ -1,10 +1,11 @@
 """The producer's side of the Reorg protocol: the messages of one reorg channel, an ordered topic for one reorg.
 
-Specification, "Reorg Handling": a Reorg message with the common ancestor, also sent to the default topic to announce
-the channel; the blocks after the ancestor, one of which must be heavier than the heaviest removed block, each with all
-its messages, whatever their prefixes; and a ReorgComplete with the hash and the number of the common ancestor ("as
-described above with the Reorg message"). A producer that gives a reorg up sends a ReorgAbandoned, a message of this
-package: its consumers return to the heaviest chain, and others wait for the ReorgComplete of another attempt."""
+Specification, "Reorg Handling". First comes a Reorg message with the common ancestor; the default topic gets it too, to
+announce the channel. Then come the blocks after the ancestor, each with all its messages, whatever their prefixes. One
+of them must be heavier than the heaviest removed block. Last comes a ReorgComplete with the hash and the number of the
+common ancestor ("as described above with the Reorg message"). A producer that gives a reorg up sends a ReorgAbandoned,
+a message of this package: consumers of this package return to the heaviest chain, and other consumers wait for the
+ReorgComplete of another attempt."""
 
 from __future__ import annotations
 

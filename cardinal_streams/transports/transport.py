@@ -75,7 +75,7 @@ class Transport(Sender, Protocol):
 
     async def created(self, topics: Collection[str]) -> dict[str, int]:
         """Returns, by source (`topic:partition`), when each partition of these topics was created, in microseconds
-        since 1970; other times after a topic was deleted and made again. Empty if the transport does not know it."""
+        since 1970. A topic that was deleted and made again has other times. Empty if the transport knows no times."""
 
     def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
