@@ -12,8 +12,8 @@ from stream_storage.history import ensure_history
 
 
 def append_expected(session: Session, change: AnyChange, request: AppendRequest, now_us: int) -> AppendStatus:
-    """Appends messages if the stream ends at the expected index, has the history that the request names (if any),
-    and is no mirror that follows. Otherwise stores nothing."""
+    """Appends the messages if the stream ends at the expected index, has the history entry of the request as its newest
+    one (if the request names any), and is not a mirror. Otherwise stores nothing. Returns the status of the answer."""
     status = _decide(session, change.stream_id, request)
     if status is not AppendStatus.OK:
         return status

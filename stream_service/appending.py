@@ -1,7 +1,7 @@
 """The messages of `node/stream_append/1`, which appends messages only if the stream ends at an expected index.
 
-So a program whose messages depend on what is in the stream decides and appends without a lock: if another program was
-faster, nothing is stored, and it reads the new messages and tries again. docs/wire.md describes the protocol.
+So a program needs no lock if its new messages depend on the messages in the stream. If another program has appended
+first, nothing is stored. Then the program reads the new messages and tries again. docs/wire.md describes the protocol.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class AppendRequest(msgspec.Struct, frozen=True):
     """A request to append messages. The node stores all of them together, or none.
 
     expected: the index of the first message. It must be the next index of the stream.
-    entry_id: the newest entry in the history of the stream, as an earlier answer told it. If the stream has a newer
-    entry, because a mirror became its primary or a backup was restored, nothing is stored. None: any entry will do.
+    entry_id: the id of the newest entry in the history of the stream, from an earlier answer. If the newest entry is
+    another one now, because a mirror became the primary or a backup was restored, nothing is stored. None: any entry.
     """
 
     request_id: bare.UInt
@@ -46,7 +46,7 @@ class AppendStatus(enum.IntEnum):
 
     OK = 0  # all messages are on disk
     CONFLICT = 1  # the stream does not end at the expected index
-    FENCED = 2  # the stream has a newer history than the request says
+    FENCED = 2  # the newest history entry of the stream is not the one of the request
     REFUSED = 3  # the stream is a mirror, which takes no messages
 
 

@@ -19,7 +19,7 @@ class BulkRead(msgspec.Struct, frozen=True):
     request_id: bare.UInt
     start: bare.UInt
     end: bare.UInt
-    size_bytes: bare.UInt  # about the largest size of the page, which may end before `end`
+    size_bytes: bare.UInt  # about the largest size of the page; a page that reaches it ends before `end`
     data: bool  # whether the page has the column of data
     beside: bool  # whether the page has the columns of keys and headers
     checksum: bool  # whether the page has the column of checksums
@@ -55,7 +55,8 @@ _head_decoder = bare.Decoder(BulkHead)
 
 
 def page_payload(page: BulkPage, arrow: bytes | bytearray) -> bytes:
-    """Returns the payload of a page. `page.arrow` is empty and `arrow` given apart: megabytes are copied only once."""
+    """Returns the payload of a page. The Arrow stream is passed as `arrow`, so that its megabytes are copied only once;
+    `page.arrow` must be empty."""
     assert not page.arrow, "the Arrow stream is given as `arrow`, not in the page"
     head = _page_encoder.encode(page)[:-1] + _uint_encoder.encode(len(arrow))
     return b"".join((BULK.tag, _uint_encoder.encode(len(head) + len(arrow)), head, arrow))

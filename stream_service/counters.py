@@ -18,9 +18,9 @@ from stream_storage.histogram import SECONDS, Histogram
 COPIES = 2
 """Each message is written to disk twice: to the write-ahead log, and to the database."""
 MESSAGE_BYTES = 128
-"""What each copy of a message takes beside its data, in bytes: its row, its index entry, unused space in pages."""
+"""The size of each copy of a message beside its data, in bytes: its row, its index entry, unused space in pages."""
 APPEND_BYTES = 24 * 1024
-"""What each append takes beside its messages, in bytes: it changes pages, which are written again as a whole."""
+"""The bytes that each append writes beside its messages: it changes pages, and each page is written as a whole."""
 
 NO_ROOM = "the disk is nearly full: free_disk_bytes_min and the ballast would not stay free; make room and push again"
 
@@ -30,18 +30,19 @@ logger = structlog.get_logger(__name__)
 class StreamCounters:
     """The counters of all streams of a node since its start. They survive crashes of the workers.
 
-    refused: the requests that were answered with `error` because they are not valid or not allowed.
-    pushes_failed, pulls_failed, creates_failed: the requests that failed with a storage error.
+    refused: the requests that were refused because they are not valid or not allowed.
+    pushes_failed, pulls_failed, creates_failed: the requests that failed with a storage error, or because the disk is
+        nearly full.
     pages, pulled, pulled_bytes: the number of answered pulls and bulk reads, and the messages and the bytes of these
         answers.
-    stored_s, unstored_s: when a push was last stored, and last not stored, in seconds of `time.monotonic`.
+    stored_s, unstored_s: when a push was last stored, and when a push last failed, in seconds of `time.monotonic`.
     """
 
     def __init__(self) -> None:
         self.messages_passed_over = 0  # left out of plain pulls, because no frame of the connection has room for them
         self.refused = self.pushes_failed = self.pulls_failed = self.creates_failed = 0
         self.pushes = self.push_bytes = self.pages = self.pulled = self.pulled_bytes = 0
-        # the time from the arrival of an append's first push to the confirms of the append, once for each push
+        # of each push: the time from the arrival of the first push of its append to the confirms of the append
         self.confirm_seconds = Histogram(SECONDS)
         # by stream id, since when messages beyond a retention are being deleted (`time.monotonic`)
         self.retaining: dict[int, float] = {}
@@ -51,7 +52,7 @@ class StreamCounters:
         self.closed: set[str] = set()  # the streams of which a worker has stopped since `take_growth`
         self.stored_s = self.unstored_s = -math.inf
         self.unstored_bytes = 0  # the size of the append that has failed last; 0 after a push has succeeded
-        # what may be written before the free disk space is measured again; infinite at first
+        # how many bytes may be written before the free disk space is measured again; infinite at first
         self.room_bytes = math.inf
         self._lines = LogRate()
 
@@ -87,7 +88,7 @@ class StreamCounters:
         self.unstored_s, self.unstored_bytes = time.monotonic(), data_bytes
 
     def retention_lag_s(self) -> float:
-        """Returns for how long some stream has had messages beyond its retention that are still being deleted."""
+        """Returns for how long the oldest unfinished deletion by retention has run, in seconds; 0 without one."""
         return time.monotonic() - min(self.retaining.values()) if self.retaining else 0.0
 
     def refuse(self, worker: Worker, message: Message, reason: str, answer: bytes | None = None) -> None:

@@ -141,7 +141,7 @@ class RichStatus(enum.IntEnum):
 
 
 INDEX_KNOWN = 1
-"""The field `expected` of a RichConfirm for a duplicate whose index is known."""
+"""The value of `expected` in a RichConfirm for a duplicate whose index is known."""
 
 
 # type RichConfirm struct { request_id: uint  status: RichStatus  index: uint  expected: uint }
@@ -244,9 +244,9 @@ class RichPage(msgspec.Struct, frozen=True):
 
 # type MarkedPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint  created_us: u64 }
 class MarkedPull(RichPull, frozen=True):
-    """A RichPull of one incarnation of a stream.
+    """A RichPull of one incarnation of a stream: a stream that is deleted and created again has a new incarnation.
 
-    created_us: when that stream was created, in microseconds since 1970; 0: any. A stream with another time answers
+    created_us: when the incarnation was created, in microseconds since 1970; 0: any. A stream with another time answers
     at once, with an empty page.
     """
 
@@ -266,7 +266,7 @@ class PackedPull(MarkedPull, frozen=True):
     """A MarkedPull that is answered by a PackedPage. At the end of the stream, the page can come in several parts: each
     part has the messages that were stored since the part before.
 
-    All parts together have at most `limit` messages, and the bytes of one page. `wait_ms` counts for each part.
+    All parts together have at most `limit` messages and the bytes of one page. `wait_ms` holds for each part anew.
     """
 
 

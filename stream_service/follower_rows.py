@@ -1,6 +1,7 @@
 """Reads and writes the table of followers: where the mirrors of the streams of this node are.
 
 A primary that starts asks its mirrors whether one of them has taken its place (`stream_node.fleet.mirror.followers`).
+Functions that write are called inside a transaction. Functions that read a row raise DatabaseCorrupt if it is damaged.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _rows = SealedRows(followers, "a row of the mirrors of stream {} is not what was
 
 
 def list_followers(session: Session) -> dict[int, list[FollowerRow]]:
-    """Returns the mirrors by the ids of their streams. Raises DatabaseCorrupt if a row is damaged, as all below."""
+    """Returns the mirrors by the ids of their streams."""
     found: dict[int, list[FollowerRow]] = {}
     for row in map(_read, _rows.all(session)):
         found.setdefault(row.stream_id, []).append(row)
@@ -51,10 +52,8 @@ def list_followers(session: Session) -> dict[int, list[FollowerRow]]:
 
 
 def note_follower(session: Session, row: FollowerRow) -> list[FollowerRow]:
-    """Writes a mirror down, and forgets those that were not heard of for FORGET_S, or are too many. Returns the rest.
-
-    Call it, as all functions that write, inside a transaction.
-    """
+    """Stores a mirror, and deletes the mirrors that were not heard of for FORGET_S, and the oldest above FOLLOWERS_MAX.
+    Returns the remaining mirrors of the stream."""
     known = map(_read, _rows.of(session, row.stream_id))
     since_us = row.heard_us - FORGET_S * 1_000_000
     others = [

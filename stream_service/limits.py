@@ -8,8 +8,8 @@ PUBLISHER_ID_BYTES_MAX = 64
 """The largest size of a publisher id, in bytes. It is stored with every message. A random id has 16 bytes."""
 
 DELIVERY_BYTES = 1_000
-"""A push must leave this many bytes of the largest frame of its own framing free, so that a consumer with that framing
-can get the message along a return route of some 800 bytes. With the legacy framing, a push has at most 64,000 bytes."""
+"""The bytes that a push must leave free in the largest frame of its framing. So a consumer with the same framing can get
+the message along a return route of some 800 bytes. With the legacy framing, a push has at most 64,000 bytes."""
 
 SEQUENCE_MAX = 2**63 - 1
 """The highest sequence number of a message: the largest integer of SQLite and PostgreSQL."""
@@ -32,8 +32,8 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     # the longest that a rich pull may wait for a message; the real clients give up after 10 s
     pull_wait_s_max: float = 5.0
     list_streams_max: int = 1_000  # in one answer to `node/stream_list/1`
-    truncate_step_messages: int = 1_000  # of a stream that are deleted in one step, which takes some milliseconds
-    # of all streams that are deleted at the same time, so that pushes never wait long
+    truncate_step_messages: int = 1_000  # of one stream that one step deletes; a step takes some milliseconds
+    # of all streams that may be in deletion at the same time: pushes wait for them
     truncating_messages: int = 8_000
     truncate_step_bytes: int = 4 * 1024 * 1024  # about how much data one transaction deletes
     tails_bytes_max: int = 32 * 1024 * 1024  # memory for the newest messages of all streams, which need no disk read

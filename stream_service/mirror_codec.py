@@ -54,7 +54,7 @@ class MirrorAnswer(NamedTuple):
 
 
 class DamagedCopy(ProtocolError):
-    """Error: a message of a page is not the one that the source has stored, because its crc is wrong."""
+    """Error: the crc of a message in a page is wrong, so it is not the message that the source has stored."""
 
 
 def message_crc(time_us: int, key: bytes | None, beside: bytes | None, data: bytes) -> int:

@@ -106,9 +106,9 @@ def skip_forward(session: Session, change: AnyChange, index: int) -> None:
 
 
 def cut_tail(session: Session, change: AnyChange, index: int, source_history: History, aside_messages: int) -> bool:
-    """Cuts the last messages of a stream, at most one step of them, down to `index`. Returns whether all are cut.
+    """Deletes the last messages of a stream, down to `index`, but at most STEP_MESSAGES. Returns whether all are gone.
 
-    With the last step, the history loses the entries that the source does not have.
+    Then the history also loses the entries that the source does not have.
     aside_messages: the number of messages that the caller has stored elsewhere.
     """
     record = session.log.get_stream(change.stream_id)
@@ -141,8 +141,8 @@ class Copied(NamedTuple):
 def copy_aside(session: Session, stream_id: int, index: int, name: str, partition: int, created_us: int) -> Copied:
     """Copies one step of the last messages of a stream, from `index` on, to another stream at the same indexes.
 
-    If the other stream does not begin there, nothing is copied: an earlier move from another index has made it, and the
-    messages in between would be missing.
+    If the other stream begins at another index, nothing is copied: an earlier move has made that stream, and the
+    messages between the two moves would be missing.
     """
     log = session.log
     stream = log.get_stream(stream_id)

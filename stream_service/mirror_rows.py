@@ -21,8 +21,8 @@ class NoMirror(StorageError):
 
 
 class FenceUnfinished(StorageError):
-    """Error: a primary does not become a mirror, because its former source is still to be fenced. Nobody else would
-    fence the source, which would take pushes when it returns."""
+    """Error: a primary cannot become a mirror before it has fenced its former source, that is, made it a mirror. Nobody
+    else would fence the former source, and it would take pushes when it returns."""
 
 
 class MirrorRow(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class MirrorRow(msgspec.Struct, frozen=True):
         return f"{name!r} is a mirror of {self.source_name!r} at {self.source}, and takes no messages; push them there"
 
     def fence_text(self) -> str:
-        """Returns why an operator cannot make a primary with an unfinished fence a mirror."""
+        """Returns why this primary cannot become a mirror: it has not fenced its former source yet."""
         return (
             f"has its former source {self.source_name!r} at {self.source} to fence, so it becomes no mirror before "
             "that is done; `mirror remove` gives the fence up"
@@ -95,9 +95,9 @@ def write_mirror(session: Session, row: MirrorRow) -> None:
 
 
 def change_following(session: Session, stream_id: int, **changes: object) -> MirrorRow:
-    """Changes and returns the row of a stream that follows, as it is now. Raises NoMirror.
+    """Changes the row of a mirror and returns the changed row. Raises NoMirror if the stream is no mirror any more.
 
-    Since the caller has last seen the row, an operator may have begun a promotion, or ended it.
+    The row is read here: an operator may have begun or ended a promotion since the caller has last seen the row.
     """
     row = find_mirror(session, stream_id)
     if row is None or not row.follows:

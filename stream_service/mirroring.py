@@ -1,4 +1,4 @@
-"""The messages of `node/stream_mirror/1` and `node/stream_role/1`, by which a node keeps a copy of a stream of another.
+"""The messages of `node/stream_mirror/1` and `node/stream_role/1`, by which a node mirrors a stream of another node.
 
 A mirror has the messages of its source at the same indexes, with the same times, keys, headers and sequence numbers. It
 asks its source for them by `node/stream_mirror/1`, and takes no pushes. `node/stream_role/1` makes a stream a mirror or
@@ -123,7 +123,7 @@ RoleChange: TypeAlias = Annotated[BeMirror | BePrimary, bare.Union({0: BeMirror,
 
 # type RoleRequest struct { request_id: uint  change: optional<RoleChange>  force: bool }
 class RoleRequest(msgspec.Struct, frozen=True):
-    """A request to change or to tell the role of a stream.
+    """A request to change the role of a stream, or only to ask for it.
 
     change: the new role; None: the role stays as it is.
     force: with BeMirror, whether messages that the source does not have are moved to another stream, so that this one
@@ -163,7 +163,7 @@ ROLE = Protocol("node/stream_role/1", RoleRequest, RoleResponse)
 
 
 def read_role(payload: bytes) -> RoleRequest:
-    """Decodes a request about a role. Raises ProtocolError, also if no node can have the address of a new source."""
+    """Decodes a request about a role. Raises ProtocolError, also if the name or address of a new source is invalid."""
     request = ROLE.decode_request(payload)
     if isinstance(request.change, BeMirror):
         refusal = refusal_of_name(request.change.stream_name) or refusal_of_source(request.change.source)

@@ -77,8 +77,8 @@ class PullPage:
 class ReadPages(Operation):
     """Reads the pages of several pulls of one stream in one operation.
 
-    It stops after the page with which the data of all pages has reached `bytes_max`. The other pages must be
-    requested again.
+    It stops when the pages read so far have `bytes_max` bytes of data, or when a page needs room in memory. The caller
+    must request the other pages again.
     """
 
     __slots__ = ("bytes_max", "needs_room", "pages", "read", "stream_id")
@@ -161,7 +161,7 @@ def _checked(page: PullPage, found: list[Record]) -> list[Record]:
 def describe_streams(
     session: Session, prefix: str, after: tuple[str, int] | None, limit: int
 ) -> tuple[list[StreamInfo], bool]:
-    """Returns the descriptions of a page of streams, sorted by name and partition, and whether further ones follow.
+    """Returns the descriptions of a page of streams, by name and partition, and whether further streams follow.
 
     prefix: the beginning of their names. after: name and partition of the last stream of the previous page.
     """
@@ -197,7 +197,7 @@ def truncate_step(
 class StoreCopy(Operation):
     """Stores messages that are copied from another stream.
 
-    begins: whether to move the beginning of a stream that was never written to, to the first copied message.
+    begins: whether the stream was never written to, and begins at the first copied message instead of at 0.
     last_time_us: the time of the message before the copy, then of the last copied one, in microseconds since 1970.
     """
 

@@ -41,7 +41,7 @@ COUNTED_PIECES_MAX = 1024
 NO_KEY_NO_HEADERS = b"\0\0"
 TIME_BYTES = 8
 BLOCK_MAX = ((1 << 64) - 1) >> 7
-"""The block, which is the index divided by 128, of the greatest index."""
+"""The block of the greatest index. The block of an index is the index divided by 128."""
 INDEX_END = 1 << 64
 TIME = Struct("<Q")
 SIZE = Struct("<I")
@@ -65,8 +65,8 @@ def encode_rich_page(
     records: list[Record],
     created_us: int | None = None,
 ) -> bytes | None:
-    """Returns the payload of a rich page, marked if the creation time of the stream is given; None for a page that is
-    not usual."""
+    """Returns the payload of a RichPage, or of a MarkedPage if `created_us` is given; None if a message has a key or
+    headers."""
     for record in records:
         if record[3] is not None or record[4] is not None:
             return None
@@ -95,7 +95,7 @@ def decode_rich_page(payload: bytes) -> RichPage:
 
 
 def _payload(tag: bytes, pieces: list[bytes]) -> bytes:
-    # Megabytes can be in few pieces: their sizes are summed. It is faster to join many small pieces twice.
+    # Few pieces can have megabytes, so they are joined once. To join many small pieces twice is faster than to sum them.
     if len(pieces) <= COUNTED_PIECES_MAX:
         return b"".join((tag, encode_uint(sum(map(len, pieces))), *pieces))
     body = b"".join(pieces)
@@ -182,7 +182,7 @@ def _decode_usual(payload: bytes, tag: bytes, numbers: int, timed: bool) -> tupl
 
 
 class PackedMessages:
-    """The messages of a page, which are made all at once when one of them is first asked for.
+    """The messages of a packed page. The first access to one of them makes them all.
 
     So a client can request the next page first. The columns are checked before, so making messages cannot fail."""
 
@@ -215,7 +215,7 @@ class PackedMessages:
         return sum(self._columns[3])
 
     def columns(self) -> tuple[Iterable[int], list[bytes]]:
-        """Returns the times of the messages and their data, before the messages are made. The times may have no end."""
+        """Returns the times and the data of messages that are not made yet. One time for all is repeated endlessly."""
         payload, begin, times_us, sizes, _ = self._columns
         data = [payload[first:end] for first, end in pairwise(accumulate(sizes, initial=begin))]
         return repeat(times_us[0]) if len(times_us) == 1 else times_us, data

@@ -1,7 +1,7 @@
 """Reads and writes the table of promotions: at which addresses this node was reached while it promoted a stream.
 
 The source of a promoted stream becomes a mirror of this node, at its address of that time. If the node starts again at
-another address in the middle of the promotion, it recognizes by this table that the source follows it and nobody else.
+another address in the middle of the promotion, this table shows that the source follows this node and no other node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ promotions = Table(
     seal_column(),
     sqlite_with_rowid=False,
 )
-"""`addresses` has the `host:port` of each address of the node, the latest first, with a space between two."""
+"""`addresses` has the `host:port` of each address of the node, the latest first, separated by spaces."""
 
 _rows = SealedRows(promotions, "the addresses of the promotion of stream {} are not as written")
 

@@ -1,4 +1,4 @@
-"""The storage operations for what a stream remembers of its publishers (`publisher_rows`)."""
+"""The storage operations on the rows of a stream's publishers. `publisher_rows` explains the rows and their mark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stream_storage.contract import Append, Session
 
 
 class KnownSequences(NamedTuple):
-    """What a stream remembers of its publishers: their rows, and the numbers of the messages behind the mark."""
+    """The stored rows of a stream's publishers, and the sequence numbers of the messages behind the mark."""
 
     rows: dict[bytes, PublisherRow]  # by publisher id, and the row of the mark, oldest message first
     begin: int  # from where messages were searched: the mark, or LOADED_MAX before the end
@@ -50,8 +50,8 @@ def note_publishers(
     """Writes the rows of publishers whose last messages are before `end`, and sets the mark there. Returns True if the
     stream has no mark and needs none: none of its publishers has numbered its messages.
 
-    rows: the rows that have changed since the mark, where the stream's worker knows them. None: they are read from the
-    messages, if the stream has a mark, or `makes_mark` is set and all its messages can be searched.
+    rows: the rows that have changed since the mark. None: they are read from the messages behind the mark, if these are
+    at most LOADED_MAX. For a stream without a mark, they are read only if `makes_mark` is set.
     """
     mark = find_publisher(session, stream_id, MARK)
     if rows is None and mark is None and not makes_mark:

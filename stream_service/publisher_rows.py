@@ -1,7 +1,7 @@
 """The table of publishers: what a stream knows of publishers whose messages it may not have any more.
 
-It keeps the last number of a publisher when its messages are deleted, or so many others came after them that a start
-does not look at them. Under rules, it also keeps the identity that used a publisher id first.
+It keeps the last sequence number of a publisher whose messages are deleted, or are so old that a start does not read
+them. If the node has access rules, it also keeps the identity that used a publisher id first.
 
 One row of each stream is a mark: the rows are exact for all messages before its index. Without a mark they are exact
 for the messages before the first stored one. Functions that write are called inside a transaction.
@@ -24,7 +24,7 @@ from stream_storage.seal import is_sealed, seal_column, seal_of
 from stream_storage.statement import compiled, upsert
 
 PUBLISHERS_MAX = 10_000
-"""The number of publishers that a stream remembers. Those with the oldest messages go first."""
+"""The number of publishers that a stream remembers. Publishers with the oldest messages are forgotten first."""
 FORGET_S = 30 * 24 * 3600
 """The time after which a publisher is forgotten, in seconds since its row was last written."""
 LOADED_MAX = 100_000
@@ -88,9 +88,9 @@ _DELETE_FROM = compiled(
 
 
 def list_publishers(session: Session, stream_id: int) -> dict[bytes, PublisherRow]:
-    """Returns all rows of a stream by publisher id, with the row of the mark, the row of the oldest message first.
+    """Returns all rows of a stream by publisher id, including the mark, sorted by index.
 
-    Damaged rows are left out, and then the mark, too: the numbers are read again from the stored messages.
+    Damaged rows are left out. Then the mark is left out, too, so that the numbers are read again from the messages.
     """
     rows = [_checked(row) for row in session.execute(_LIST, (stream_id,)).fetchall()]
     found = dict(sorted((each for each in rows if each is not None), key=lambda each: each[1].index))
@@ -140,9 +140,10 @@ def exact_before(record: StreamRecord, mark: PublisherRow | None) -> int:
 
 
 def forget_old(session: Session, stream_id: int, end: int, forget_us: int) -> None:
-    """Deletes the rows that are not to be remembered any longer, of publishers whose last messages are before `end`.
+    """Deletes the rows above PUBLISHERS_MAX, and those written before `forget_us`.
 
-    So no message that a start looks at belongs to a publisher without a row.
+    Rows of publishers with a message at `end` or above stay: a start reads these messages, and their publishers need
+    rows.
     """
     ages = session.execute(_AGES, (stream_id,)).fetchall()
     rows = sorted((index, noted_us, bytes(each)) for each, index, noted_us in ages if index < end and each != MARK)
@@ -152,7 +153,7 @@ def forget_old(session: Session, stream_id: int, end: int, forget_us: int) -> No
 
 
 def cut_publishers(session: Session, stream_id: int, index: int) -> None:
-    """Deletes the rows of publishers whose last messages were cut, at this index or above."""
+    """Deletes the rows of publishers whose last messages were at this index or above: these messages were cut."""
     session.execute(_DELETE_FROM, (stream_id, index))
 
 
@@ -161,7 +162,7 @@ def forget_publishers(session: Session, stream_id: int) -> None:
 
 
 def _checked(row: Iterable[object]) -> tuple[bytes, PublisherRow] | None:
-    """Returns a stored row; None if the row is damaged: that must not end the pushes of a stream."""
+    """Returns a stored row. Returns None for a damaged row: it must not stop the pushes of a stream."""
     values = [bytes(each) if isinstance(each, memoryview) else each for each in row]
     if not is_sealed(publishers.name, _COLUMNS, values):
         return None

@@ -2,7 +2,7 @@
 
 A mirror that has parted from its source, or sets messages aside, is a mirror all the same: it stays FOLLOWING. Its
 condition is seen by the task that copies (`stream_node.fleet.mirror.protocol.MirrorCondition`), and is not stored.
-It does not read or write the table of mirrors (`stream_service.mirror_rows`).
+This module does not read or write the table of mirrors (`stream_service.mirror_rows`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class StreamRole(enum.IntEnum):
     PRIMARY = 0  # it takes pushes
     FOLLOWING = 1  # it is a mirror, and follows its source
     FENCING = 2  # it was a mirror and is a primary now; the node makes its former source a mirror
-    PROMOTING = 4  # a mirror that is being promoted, also after a start: its source may be a mirror already
+    PROMOTING = 4  # a mirror that is being promoted, even across restarts of the node; its source may be a mirror
     RESTORING = 5  # a mirror whose promotion has failed; its source becomes a primary again
 
 
@@ -66,7 +66,7 @@ SOURCE_ROLES = {
     StreamRole.PROMOTING: 3,
     StreamRole.RESTORING: 3,
 }
-"""What each role is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
+"""The number of `stream_service.mirroring.SourceRole` with which a stream of each role answers its mirrors."""
 
 
 def find_next(role: StreamRole, event: RoleEvent) -> StreamRole | None:

@@ -1,7 +1,7 @@
 """Reads and writes the attributes of streams in the database, and reads the headers and times of messages.
 
 Attributes and headers are BARE in a column, so new values need no change of the database schema. The functions raise
-StorageError, or sqlite3.Error, which the storage threads convert. Those that write are called inside a transaction.
+StorageError. Functions that write are called inside a transaction.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _sealed_columns(session: Session, stream_id: int) -> list[Any] | None:
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
-    """Reads what belongs to the row of a stream."""
+    """Returns a stream with its last time, retention and mirror row, which are stored beside its row."""
     return _stored(session, record, find_mirror(session, record.stream_id))
 
 

@@ -1,7 +1,7 @@
-"""TRACE: the message by which a publisher says to which trace its next push belongs. Nobody answers it.
+"""TRACE: the message by which a publisher says to which trace its next push belongs. It has no answer.
 
 A publisher sends it directly before the push, to the same stream. So pushes keep their bytes. A node that does not
-trace drops the message, and a node that does not know it answers `error`, which the publisher ignores.
+trace drops the message. A node that does not know the message sends an `error`, which the publisher ignores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class TraceNotice(msgspec.Struct, frozen=True):
     """The trace of the push with this request id."""
 
     request_id: bare.UInt
-    publisher: str  # the last address of the push's return route; the addresses before it are those of this message
+    publisher: str  # the last address of the push's return route, which is otherwise the return route of this message
     traceparent: str  # as in the HTTP header of this name (W3C Trace Context)
 
 
