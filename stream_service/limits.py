@@ -8,8 +8,8 @@ PUBLISHER_ID_BYTES_MAX = 64
 """The largest size of a publisher id, in bytes. It is stored with every message. A random id has 16 bytes."""
 
 DELIVERY_BYTES = 1_000
-"""The bytes that a push must leave free in the largest frame of its framing. So a consumer with the same framing can get
-the message along a return route of some 800 bytes. With the legacy framing, a push has at most 64,000 bytes."""
+"""The bytes that a push must leave free in the largest frame of its framing. So a consumer with the same framing can
+get the message along a return route of some 800 bytes. With the legacy framing, a push has at most 64,000 bytes."""
 
 SEQUENCE_MAX = 2**63 - 1
 """The highest sequence number of a message: the largest integer of SQLite and PostgreSQL."""

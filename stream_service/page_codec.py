@@ -95,7 +95,7 @@ def decode_rich_page(payload: bytes) -> RichPage:
 
 
 def _payload(tag: bytes, pieces: list[bytes]) -> bytes:
-    # Few pieces can have megabytes, so they are joined once. To join many small pieces twice is faster than to sum them.
+    # Few pieces can have megabytes, so they are joined once. Many small pieces are joined twice: summing takes longer.
     if len(pieces) <= COUNTED_PIECES_MAX:
         return b"".join((tag, encode_uint(sum(map(len, pieces))), *pieces))
     body = b"".join(pieces)

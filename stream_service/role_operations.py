@@ -40,8 +40,8 @@ def store_role(
     heard: tuple[int, int] | None = None,
     gives_up_fence: bool = False,
 ) -> MirrorRow | None:
-    """Makes a stream a mirror, or makes a mirror a primary; if `to` is None, only ensures that the stream has a history.
-    Returns the row of the fence that was given up, or None.
+    """Makes a stream a mirror, or makes a mirror a primary. If `to` is None, only ensures that the stream has a
+    history. Returns the row of the fence that was given up, or None.
 
     is_planned: whether this ends a planned promotion. If another request has ended it before, raises NoMirror.
     heard: what a new primary knows of its source: `source_next_index` and `heard_us`.

@@ -129,7 +129,7 @@ class StreamManagement:
         return logger.bind(stream=name, partition=partition)
 
     def _until(self, ended: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Counts an operation as under way, and returns its `on_done`, which ends that and calls `ended`."""
+        """Counts an operation as under way. Returns its `on_done`, which takes it off the count and calls `ended`."""
         self._under_way += 1
 
         def done(operation: Any) -> None:
@@ -342,7 +342,7 @@ class StreamManagement:
             self._finish(deleted, None)
             return
         self._cutting = True
-        # A step deletes more than was pushed to the stream since the step before, so that it keeps up with publishers.
+        # A step deletes more messages than were pushed since the previous step, so that it keeps up with publishers.
         pushed, self._next_before = self._bounds.next_index - self._next_before, self._bounds.next_index
         messages_max = max(self._limits.truncate_step_messages, min(2 * pushed, self._limits.truncating_messages))
         stepped = self._worker.context.guard(lambda step: self._stepped(step, deleted))
@@ -358,7 +358,7 @@ class StreamManagement:
             )
             operation = DoLittle(work, done)
             try:
-                # Another worker may serve the stream since the step has begun to wait for its turn.
+                # While the step waited for its turn, another worker may have taken over the stream.
                 if self._has_ended:
                     raise StorageBusy(MOVED)
                 self._storage.submit_write(operation)

@@ -1,6 +1,6 @@
 """BulkReads: serves the bulk reads of one stream, one page at a time.
 
-Another process reads the pages (`stream_storage.sqlite.bulk.arrow_thread`), which delays neither pushes nor pulls.
+Another process reads the pages (`stream_storage.sqlite.bulk.arrow_thread`), so they delay neither pushes nor pulls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READS_WAITING_MAX = 1_000
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 """The largest size of a page in bytes, whatever is asked for. Several copies of it are in memory for a moment."""
 PAGE_OVERHEAD_BYTES = 8 * 1024
-"""What a page takes beside its columns, in bytes: envelope, bounds and Arrow schema. About 2 KiB."""
+"""The most bytes of a page beside its columns: envelope, bounds and Arrow schema. About 2 KiB are needed."""
 
 BACKLOG_RETRY_S = 0.02
 """The delay before looking again whether a slow peer has taken its pages, in seconds."""
@@ -31,7 +31,8 @@ logger = structlog.get_logger(__name__)
 
 
 class BulkReads:
-    """Answers each peer in the order of its requests. Invariant: at most one read is under way."""
+    """The bulk reads of one stream. Each peer is answered in the order of its requests. Invariant: at most one read is
+    under way."""
 
     def __init__(self, worker: Worker, bounds: StreamBounds, services: StreamServices) -> None:
         self._worker = worker

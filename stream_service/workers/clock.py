@@ -64,7 +64,7 @@ class Clock:
         return self._machine.time_us(steady_us)
 
     def times(self) -> Times:
-        """Returns the present time and the time before which publishers are forgotten: 0 (none) while in doubt."""
+        """Returns the present time, and the time before which publishers are forgotten (0 while in doubt)."""
         now_us = self.time_us()
         return Times(now_us, 0 if self._machine.in_doubt else now_us - FORGET_S * 1_000_000)
 

@@ -1,17 +1,17 @@
 """ClockMachine: computes the time from a wall clock that may jump and a steady clock that never jumps.
 
 The wall clock jumps if, between two readings, it moves more than TOLERANCE_US farther or less far than the steady
-clock. After a jump it is not trusted: the time continues with the steady clock, or stands while that falls, and no
-message is deleted for its age. The wall clock is trusted again
+clock. After a jump it is not trusted: the time continues with the steady clock (and stands still if the steady clock
+goes back), and no message is deleted for its age. The wall clock is trusted again
 
 - when it has jumped back, so that it agrees with the computed time;
 - when `trust_after_us` have passed since the jump.
 
 When the node starts, the wall clock is trusted, with two exceptions:
 
-- It has jumped since the node last ran, as the stored offset shows if the computer was not restarted since then.
-- No offset is stored, and it is more than TOLERANCE_US before the newest stored message. Then it is also trusted as
-  soon as it has reached the time of that message.
+- It has jumped since the node last ran. The stored offset shows this if the computer was not restarted since then.
+- No offset is stored, and it is more than TOLERANCE_US before the newest stored message. Then the computed time begins
+  at the time of that message, and the wall clock is also trusted as soon as it is ahead of the computed time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Turn(enum.Enum):
     """A change that a reading of the clocks has shown."""
 
     JUMPED = enum.auto()  # the wall clock has jumped
-    BACK = enum.auto()  # the wall clock is back at its old time, or has reached the newest stored message
+    BACK = enum.auto()  # the wall clock agrees with the computed time again, or is ahead after a start behind it
     ACCEPTED = enum.auto()  # the new time of the wall clock is trusted
 
 
@@ -75,7 +75,7 @@ class ClockMachine:
             self._candidate_us = None if self._candidate_us is None else self._candidate_us + fallen_us
         offset_us = wall_us - steady_us
         ahead_us = offset_us - self.offset_us
-        # The wall clock agrees with the trusted time, or it has caught up with the newest stored message: trust it.
+        # The wall clock agrees with the trusted time, or it began behind the newest message and is ahead now: trust it.
         if abs(ahead_us) <= TOLERANCE_US or (self._starts_behind and ahead_us > 0):
             was_in_doubt, self._starts_behind = self.in_doubt, False
             self.offset_us, self._candidate_us = offset_us, None

@@ -94,12 +94,12 @@ class StreamDirectory:
         self.mirror_seen: Callable[[tuple[str, int], Origin, AskingMirror], None] = lambda *seen: None
         # called with the mirror row, or None, of a stream that changed its role or was deleted; None: no mirrors
         self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
-        # passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes
+        # passes the pushes to a mirror on to its source, and returns all other messages; None: mirrors refuse pushes
         self.pass_on: Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None = None
         self.holds: dict[tuple[str, int], str] = {}  # the streams that store nothing at present, each with the reason
         # deletes the positions of all consumers in a partition, in the transaction that deletes it
         self.forget_positions: Callable[[Session, str, int], None] = lambda session, name, partition: None
-        # Without rules of the operator everything else is allowed. With such rules, the node's gate has decided before.
+        # These rules only protect the streams of `keepers`. The node's gate has applied rules of the operator before.
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])
         self._keepers = tuple(keepers)
         self._new_id = new_id
@@ -187,8 +187,8 @@ class StreamDirectory:
             self.open_stream(StoredStream(record, 0, None))
 
     def open_stream(self, stream: StoredStream) -> None:
-        """Serves a stored stream, unless it is served. Its worker starts when somebody needs it. Raises AddressInUse if
-        another stream has its address."""
+        """Serves a stored stream, unless it is served already. Its worker starts when somebody needs the stream. Raises
+        AddressInUse if another stream has its address."""
         name, partition = stream.record.name, stream.record.partition
         address = stream_address(name, partition)
         # Two names may have the same hash. Their messages must not mix, so the second stream is refused.
@@ -207,7 +207,7 @@ class StreamDirectory:
             self._addresses[address] = stream
 
     def reopen_stream(self, stream: StoredStream) -> None:
-        """Starts the worker of a stream that was written without it, in place of one that runs. Raises AddressInUse."""
+        """Serves a stream anew, without its present worker, because something else wrote to it. Raises AddressInUse."""
         address = stream_address(stream.record.name, stream.record.partition)
         worker = self.node.find_worker(address)
         if isinstance(worker, StreamWorker) and worker.identity == (stream.record.name, stream.record.partition):
@@ -265,7 +265,7 @@ class StreamDirectory:
             self.storage.submit_read(Do(find, found))
 
     def _put_to_sleep(self, address: Address, stream: StoredStream) -> None:
-        # The dashboard forgets a stream whose worker was closed, and this one goes on.
+        # The dashboard forgets each stream in `closed`, but this stream goes on without a worker.
         was_closed = stream.record.name in self.counters.closed
         self.node.put_to_sleep(address, self)
         self._addresses[address] = stream

@@ -22,7 +22,8 @@ WAITING_MAX = 1_000
 
 
 class MirrorPulls:
-    """Invariant: requests are in `_waiting` only while the history of the stream is being read."""
+    """The requests of mirrors to one stream. Invariant: requests are in `_waiting` only while the history of the stream
+    is being read."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """PublisherMemory: what one stream remembers of its publishers, in memory and in the table of publishers.
 
-The table is brought up to date every NOTED_EVERY messages, so that a start has to look at few messages and forgets no
-publisher. The worker of the stream decides when numbers are read, since nothing may be stored meanwhile.
+The table is brought up to date every NOTED_EVERY messages, so that a start reads few messages and forgets no publisher.
+The worker of the stream decides when numbers are read: it may store nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = structlog.get_logger(__name__)
 
 
 class PublisherMemory:
-    """The numbers of one stream's publishers. machine: knows them; None until a push with a number comes."""
+    """The sequence numbers of one stream's publishers. machine: decides by them; None until a push has a number."""
 
     __slots__ = ("_bounds", "_is_plain", "_noted_index", "_services", "machine")
 

@@ -286,7 +286,7 @@ class PullMachine(Generic[P]):
         return woken
 
     def _forget_ended(self) -> None:
-        # Long polls that have ended must not fill the heap and the memory. A list in order is a heap.
+        # Long polls that have ended must not fill the memory, so the heap is made anew: a sorted list is a heap.
         if len(self._deadlines) > 2 * len(self.long_polls):
             self._deadlines = sorted((pull.deadline_s, at, pull) for at, pull in enumerate(self.long_polls))
 
@@ -300,7 +300,7 @@ class PullMachine(Generic[P]):
         late = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number, pull = heapq.heappop(self._deadlines)
-            # A part was sent since, so the next one may be waited for longer.
+            # A part was sent meanwhile, which has extended the deadline of the pull.
             if pull in self.long_polls and pull.deadline_s > now_s:
                 heapq.heappush(self._deadlines, (pull.deadline_s, number, pull))
             elif self.unpark(pull):

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from stream_service.workers.tail_machine import Tail
 
 ANSWER_OVERHEAD_BYTES = 128
-"""What an answer takes beside its messages, in bytes: protocol name, request id, bounds, count, frame. About 80."""
+"""The bytes of an answer beside its messages: protocol name, request id, bounds, count, frame. About 80 are needed."""
 MESSAGE_OVERHEAD_BYTES = 30
-"""What a message takes beside its data, key and headers, in bytes: index, time and sizes. At most 24."""
+"""The bytes of a message beside its data, key and headers: index, time and sizes. At most 24 are needed."""
 HOP_OVERHEAD_BYTES = 16
-"""What an address of a route takes beside its text, in bytes, in either framing. About 6."""
+"""The bytes of an address of a route beside its text, in either framing. About 6 are needed."""
 
 NO_MORE = b"\0"
 """The last byte of the last part of a page."""
@@ -89,7 +89,7 @@ class Pull:
 
 
 class SharedPart(NamedTuple):
-    """A part of a page for all pulls that wait at the same index: the new messages up to the end of the stream.
+    """A part of a page, for all waiting pulls with one index and request id: the new messages up to the stream's end.
 
     payload: says that another part follows. size_bytes: of the data.
     """
@@ -105,8 +105,8 @@ class PullPages:
     A page fits the largest frame of the consumer's connection, and shrinks with the bytes that already wait to be sent
     there: a consumer that asks faster than it reads gets shorter pages, and cannot fill the node's memory.
 
-    A page has at least one message, unless the first message does not fit into any frame. Then a plain pull skips the
-    message, because its consumer could never continue after it. A rich pull gets an error.
+    If the first message does not fit into a frame of the consumer's connection, a plain pull skips the message, because
+    its consumer could never continue after it. A rich pull gets an error. Any other first message is in the page.
     """
 
     def __init__(self, address: Address, bounds: StreamBounds, tail: Tail, services: StreamServices) -> None:
@@ -158,7 +158,7 @@ class PullPages:
         return SharedPart(encode_packed_page(*head, found, more=True), len(found), data_bytes(found))
 
     def answer_part(self, pull: Pull, part: SharedPart) -> Message | None:
-        """Answers a pull with a shared part; None if that is more than its consumer can take."""
+        """Returns the answer to a pull with a shared part; None if the part is larger than the pull allows."""
         page, payload = pull.page, part.payload
         assert page.size_bytes is not None, "a page in parts has a size"
         if part.messages > page.limit or part.size_bytes > page.size_bytes or len(payload) > pull.payload_bytes_max:
@@ -176,8 +176,8 @@ class PullPages:
         return Message(pull.message.return_route, self._own_route, payload)
 
     def _take_part(self, pull: Pull, messages: int, size_bytes: int, resume_index: int) -> bool:
-        """Takes a part off the rest of a pull's page. Returns whether another part follows: only a consumer at the end
-        of the stream, within its limits, is sent messages for which it has not asked."""
+        """Takes a part off the rest of a pull's page. Returns whether another part can follow: only if the page is at
+        the end of the stream and has room left, and the consumer is within its limits."""
         page, now_s = pull.page, trio.current_time()
         page.limit -= messages
         page.size_bytes = (page.size_bytes or 0) - size_bytes
@@ -301,7 +301,7 @@ def payload_bytes_max(message: Message) -> int:
 
 def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
     """Removes messages from the end of a page until the answer fits. The first message always stays."""
-    # Few messages have a key or headers, so their sizes are added one by one, and those of the data together.
+    # A fast upper bound first: it counts the data of messages with a key or headers twice, but there are few of them.
     beside = [record for record in page if record[3] is not None or record[4] is not None] if rich else ()
     size_bytes = data_bytes(page) + MESSAGE_OVERHEAD_BYTES * len(page) + sum(map(size_of, beside))
     if size_bytes <= bytes_max:

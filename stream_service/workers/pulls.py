@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from stream_service.workers.stream_services import StreamServices
 
 ROOM_WAIT_S = 5.0
-"""After this time, a large answer counts like any other: consumers that do not take their answers are closed for it."""
+"""How long a large answer waits for room in memory, in seconds. Then connections that do not take their answers are
+closed to make room."""
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """With more unsent bytes than this, a consumer is slow: it gets no further answers until it has taken some."""
 PULL_MEMORY_BYTES = 1_500
@@ -111,7 +112,7 @@ class PullQueue:
         self._machine.add(Pull(message, request, page, wait_s))
 
     def wake(self) -> None:
-        """Ends the long polls, except those that go on, because of new messages. `answer` then answers both kinds."""
+        """Notes that there are new messages, and ends the long polls that do not go on. `answer` answers both kinds."""
         self._has_news = True
         for pull in self._machine.wake():
             _unpark(pull)
@@ -166,8 +167,8 @@ class PullQueue:
                 self._read(pulls)
 
     def _send_parts(self) -> None:
-        """Sends new messages to the long polls that go on. They wait at the end of the stream, so one part, which is
-        encoded once, is for all of them. A pull with room for less is answered in its turn like any other."""
+        """Sends new messages to the long polls that go on. A part is encoded once for all of them that have the same
+        index and request id. A pull with room for less is answered in its turn like any other."""
         room_bytes = self._services.limits.pull_bytes_max
         parts: dict[tuple[int, int], SharedPart | None] = {}
         answers: list[Message] = []

@@ -236,7 +236,7 @@ def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
 
 
 def check_payload(message: Message, limits: StreamLimits) -> None:
-    """Raises ProtocolError for a push that is too large for every consumer, or for those with its framing."""
+    """Raises ProtocolError if a push is too large for a stream, or for consumers with the framing of its sender."""
     size_bytes, frame_bytes_max = len(message.payload), message.origin.frame_bytes_max - DELIVERY_BYTES
     if size_bytes > limits.message_bytes_max:
         raise ProtocolError(f"a message of {size_bytes} bytes; a stream keeps at most {limits.message_bytes_max}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
 
 ANNOUNCED_MAX = 10_000
-"""The number of announced traces that wait for their push, as many as a mailbox delivers at a time."""
+"""The largest number of announced traces that wait for their pushes: as many as a mailbox delivers at a time."""
 SPANS_OF_PUSH = 4
 
 

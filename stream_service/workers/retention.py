@@ -18,8 +18,7 @@ SLICE_STREAMS = 1_000
 PAUSE_S = 0.02
 """The pause between two steps, in seconds."""
 RECLAIM_PAGES = 256
-"""The number of free pages that one transaction returns to the file system, two megabytes: it takes some
-milliseconds."""
+"""The number of free pages (of 8 KiB) that one transaction gives back to the file system, in some milliseconds."""
 FREE_PAGES_KEPT = 128
 """The number of free database pages that stay in the file for the next messages."""
 

@@ -1,7 +1,7 @@
 """RoleRequests: serves the requests that change the role of one stream, and those that append at an expected index.
 
-Each request is one change of the stream, which begins when the pushes before it are stored, and during which no push is
-stored. So the stream that became a mirror has confirmed no push beyond the end that its answer tells.
+Each request is one change of the stream. It begins when the earlier pushes are stored, and while it runs, no push is
+stored. So a stream that becomes a mirror has confirmed no push beyond the end that its answer reports.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class RoleRequests:
             if wanted is not None and self._services.role_changed is not None:
                 self._services.role_changed(self._identity, operation.mirror)
 
-        # Without `force`, a planned promotion waits until this stream has fenced its former source. With `force`,
-        # another primary takes pushes already, so this stream must not. Its former source asks here when it returns.
+        # Without `force`, this stream must fence its former source first, and a planned promotion waits for that. With
+        # `force`, another primary takes pushes already, so this stream gives up its fence and takes none. Its former
+        # source asks this node when it returns.
         force = request.force
         return self._worker.change(partial(store_role, to=wanted, force=force, gives_up_fence=force), changed)
 

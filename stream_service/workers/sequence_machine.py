@@ -13,8 +13,8 @@ loss. The pushes of one append are a run. The decisions of a run are tentative u
 A stream remembers only some publishers. If a publisher is forgotten, its next push counts as its first. But if the
 index of that push's message is still remembered, the push is a DUPLICATE.
 
-Under rules, a publisher id belongs to the identity that used it first (`claim`). Otherwise another publisher could push
-under it, and the pushes of its owner would be taken for duplicates.
+If the node has access rules, a publisher id belongs to the identity that used it first (`claim`). Otherwise another
+publisher could push under that id, and the pushes of its owner would be taken for duplicates.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class PublisherSequences:
         tentative, known = self._tentative.get(publisher_id), self._publishers.get(publisher_id)
         last = next(reversed(tentative)) if tentative else None if known is None else known.sequence
         if last is None and publisher_id not in self._claims:
-            # The publisher itself may be forgotten while this message is still remembered. Under rules, the message
-            # can be that of another identity.
+            # The publisher itself may be forgotten while this message is still remembered. But if its id was claimed in
+            # this run, the remembered message can be that of another identity.
             index = self._recent.get((publisher_id, sequence))
             if index is not None:
                 return Duplicate(index=index)

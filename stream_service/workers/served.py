@@ -42,7 +42,7 @@ class Read(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A message that only a stream serves to which clients may write.
+    """A message that a stream serves only if clients may write to the stream.
 
     serve: returns False if the message must wait until earlier messages are served. Raises ProtocolError if the message
     is not valid.
@@ -84,7 +84,7 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
         PACKED_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, PACKED_PULL.decode_request)),
         BULK: read(Right.READ, lambda stream, message: stream.bulk.receive(message)),
         MIRROR: read(Right.READ, lambda stream, message: stream.mirror_pulls.receive(message)),
-        # These tell whether the stream exists, and its bounds: one right on the stream is enough, whichever it is.
+        # These only show whether the stream exists, and its bounds: any right on the stream is enough.
         CREATE: read(STREAM_RIGHTS, Readable.answer_create),
         CREATE_PARTITIONED: read(
             STREAM_RIGHTS, lambda stream, message: stream.answer_partitioned(message, CREATE_PARTITIONED)
@@ -93,6 +93,7 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
             STREAM_RIGHTS, lambda stream, message: stream.answer_partitioned(message, CREATE_PARTITIONS)
         ),
         INFO: read(STREAM_RIGHTS, lambda stream, message: stream.admin.describe(message)),
+        # These change the stream. They are `Read` rows, because every stream serves them.
         RETENTION: read(Right.ADMIN, lambda stream, message: stream.admin.retain(message)),
         TRUNCATE: read(Right.DELETE, lambda stream, message: stream.admin.truncate(message)),
         DELETE: read(Right.DELETE, lambda stream, message: stream.admin.delete(message)),
@@ -107,7 +108,7 @@ def _by_tag() -> dict[bytes, Read | Write]:
 
 def find_served(payload: bytes) -> Read | Write | None:
     """Returns the row of a message; None if streams do not serve its protocol."""
-    # A tag is the size of a name and the name. All these names are so short that one byte has their size.
+    # A tag is the size of a name, then the name. All names are so short that their size is one byte.
     return _by_tag().get(payload[: payload[0] + 1]) if payload else None
 
 

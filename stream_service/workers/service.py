@@ -34,7 +34,8 @@ SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 """The addresses of the stream service: the address in the specification, and two that real clients use."""
 
 PART_ADDRESS = local("stream_service_part")
-"""Where another node of a cluster sends lists, and creates for one partition, whose number is the next hop."""
+"""The address to which other nodes of a cluster send list requests, and creates of one partition. The next hop in the
+route of such a create is the number of the partition."""
 PART_DIGITS_MAX = 9
 
 PARTITIONS_PER_TURN = 4_096
@@ -51,7 +52,7 @@ class ServiceWorker(Worker):
         self._held: Sequence[Message] = ()
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Serves requests that name about PARTITIONS_PER_TURN partitions, and the others in later turns."""
+        """Serves requests until they name PARTITIONS_PER_TURN partitions together, and the others in later turns."""
         spent = 0
         for position, message in enumerate(run):
             if spent >= PARTITIONS_PER_TURN:
@@ -105,8 +106,8 @@ class ServiceWorker(Worker):
         refusal = refusal_of_name(name)
         if refusal is not None:
             raise ProtocolError(refusal)
-        # Two lookups, because anybody may send creates. `_check_may_create` refuses if a partition between the two is
-        # missing. The node that serves a stream decides about it.
+        # Only the first and the last partition are looked up, because anybody may send creates. `_check_may_create`
+        # refuses if one between them is missing. The node that serves a partition decides about that partition.
         part = _part_of(message)
         looked_at = (0, partitions - 1) if part is None else (part, part)
         exists = all(self._may_exist(stream_address(name, partition)) for partition in looked_at)

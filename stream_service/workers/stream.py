@@ -108,7 +108,7 @@ class StreamWorker(ReadableStream):
         return [*pulls, *gathered.messages, *self._machine.close()]
 
     def find_rest(self, received: int, now_s: float) -> StoredStream | None:
-        """Returns what the next worker of this stream needs to begin with, if this one can end: it has got no message
+        """Returns the stream for its next worker if this worker can end, else None. It can end if it has got no message
         for REST_AFTER_S, and nothing is under way. received: the number of messages so far. now_s: a steady time."""
         if received != self._received:
             self._received, self._unused_since_s = received, now_s
@@ -116,7 +116,7 @@ class StreamWorker(ReadableStream):
         if (
             now_s - self._unused_since_s < REST_AFTER_S
             or self._machine.state is not SERVING
-            # Until it has stored to whom the ids of publishers belong, only the worker knows that.
+            # Perhaps only this worker knows to whom the ids of publishers belong: it stores this later.
             or self._publishers.machine is not None
             or self._bounds.mirror is not None
             or self._end_search.is_under_way
@@ -464,7 +464,7 @@ class StreamWorker(ReadableStream):
             return False
         self._send_answers_behind()
         self._machine.begin_change()
-        # A part of the node may have called this, and not a message, so the mailbox is still open.
+        # If a part of the node has called this method outside `receive`, the mailbox is still open.
         self.context.pause()
         if self._pulls is not None:
             self._pulls.hold()

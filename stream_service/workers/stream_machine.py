@@ -125,8 +125,8 @@ TRANSITIONS: dict[StreamActivity, dict[StreamEvent, StreamActivity]] = {
 class AppendStart(NamedTuple):
     """The index of the first message of an append, and the time of all its messages, in microseconds since 1970.
 
-    falls_from_us: the higher time of the message before, because a wrong clock was set back; None for nearly all
-    appends.
+    falls_from_us: the time of the message before, if that is higher because a wrong clock was set back; None for nearly
+    all appends.
     """
 
     first_index: int

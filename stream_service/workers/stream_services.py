@@ -1,4 +1,4 @@
-"""StreamServices: what the workers of streams use of the shared parts of their node."""
+"""StreamServices: the shared parts of a node, as the workers of streams see them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class StreamServices(Protocol):
-    """What all streams of a node share. `workers.directory.StreamDirectory` implements it, and explains the rest.
+    """The parts of a node that all its streams share. `workers.directory.StreamDirectory` implements it, and explains
+    the other attributes.
 
     now_us: returns the trusted time of `clock`, in microseconds since 1970.
     tracing: makes the spans of pushes; None: the node does not trace.

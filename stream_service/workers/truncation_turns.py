@@ -1,4 +1,4 @@
-"""TruncationTurns: how many messages of all streams are deleted at the same time."""
+"""TruncationTurns: limits how many messages of all streams are deleted at the same time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TruncationTurns:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def begin(self, messages: int, step: Callable[[], None]) -> None:
-        """Calls `step` when it may begin: at once, or in a call of `end`. It must not raise. Each begun step must be
-        ended.
+        """Calls `step` when it may begin: at once, or in a call of `end`. `step` must not raise. Call `end` after each
+        step that has begun.
 
         messages: the most that the step deletes."""
         self._waiting.append((messages, step))
