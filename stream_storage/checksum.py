@@ -39,7 +39,7 @@ def checksums_plain(base: int, first_index: int, data: Iterable[bytes]) -> list[
 
 def checksums_plain_timed(stream_id: int, first_index: int, times_us: list[int], data: Iterable[bytes]) -> list[int]:
     """Returns the checksums of messages with consecutive indexes, each with its own time, without keys and headers."""
-    # Few messages have a time of their own, so the base of each time is computed once.
+    # Many messages share their time, so the base of each time is computed once.
     bases = {time_us: seed_base(stream_id, time_us) for time_us in set(times_us)}
     return list(map(crc32, data, map(add, map(bases.__getitem__, times_us), count(first_index))))
 

@@ -7,8 +7,8 @@
 
 The CRC-32 is computed over Python's `ascii` of a tuple of the table's name and the values. A, B and C are FIRST_FACTOR,
 NEXT_FACTOR and SIZE_FACTOR, D and E are CREATED_FACTOR and GENERATION_FACTOR. The seal is linear in the numbers that
-appends, deletions and saves change, so their UPDATE changes the seal, too, without reading the row: after damage, it
-stays wrong. Seals do not protect against an attacker."""
+appends, deletions and saves change. So an UPDATE of these numbers adds to the old seal, without reading the row, and
+the seal of a damaged row stays wrong. Seals do not protect against an attacker."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class StreamRows:
 
     def _check_page(self, stream_id: int, index: int, records: list[Record], at_end: bool) -> None:
         """Raises UnknownStreamId, or DatabaseCorrupt if a page lacks messages or has some outside the stream's
-        bounds."""
+        bounds. at_end: whether the read has found that no stored message follows the page."""
         stream = self.get_stream(stream_id)
         # `expected` is the first index that should be stored and was not read.
         expected = max(index, stream.first_index)

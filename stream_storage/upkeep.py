@@ -10,8 +10,8 @@ from stream_storage.histogram import Histogram
 
 
 class UpkeepStatistics(NamedTuple):
-    """The numbers of checkpoints of the write-ahead log and of failed ones; the duration and log pages of the last
-    one."""
+    """The numbers of all and of failed checkpoints of the write-ahead log; the duration of the last checkpoint, and the
+    pages of the log then."""
 
     checkpoints: int
     checkpoint_failures: int
@@ -36,7 +36,7 @@ class Upkeep(Protocol):
         ...
 
     def make_room(self) -> StorageError | None:
-        """Frees what can be freed, after a commit found no room, so that it can be tried again."""
+        """Frees room in the database, after a commit found none, so that the commit can be tried again."""
         ...
 
     def give_up_ballast(self) -> bool:

@@ -25,9 +25,9 @@ from stream_storage.upkeep import NoUpkeep
 logger = structlog.get_logger(__name__)
 
 WAIT_S = 30.0
-"""For how long an operation waits for a server that takes writes."""
+"""For how long an operation waits for a server that takes writes, in seconds."""
 CALL_S = 10.0
-"""The time that one call of the server may take."""
+"""The time that one call to the server may take, in seconds."""
 
 
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -36,7 +36,7 @@ _RELATIONS = b"SELECT relname::text FROM pg_class WHERE pg_table_is_visible(oid)
 
 
 class PostgresDatabase:
-    """A database on a PostgreSQL server: a `stream_storage.engine.Engine`. durability: what it was at the opening."""
+    """A database on a PostgreSQL server: a `stream_storage.engine.Engine`. durability: the settings at the opening."""
 
     is_local = False
     path = None

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 
 CHECKS = 8
-"""How often within the time of a call the thread checks the calls."""
+"""The number of times that the thread checks all calls within the time that one call may take."""
 
 
 class Deadlines:

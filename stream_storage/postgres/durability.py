@@ -57,14 +57,14 @@ class Durability(NamedTuple):
         return off + [f"table {name} is UNLOGGED" for name in self.unlogged.split(",") if name]
 
     def kept(self, *, unsafe: bool) -> Durability:
-        """Returns the settings of a connection that writes. It sets `synchronous_commit` to `on`, unless the server has
-        a stronger value, or a weaker one that `unsafe` accepts."""
+        """Returns the settings of a connection that writes. The connection sets `synchronous_commit` to `on`, unless
+        the server has a stronger value, or `unsafe` accepts a weaker one."""
         if unsafe or self.synchronous_commit in STRONG:
             return self
         return self._replace(synchronous_commit="on")
 
     def is_weaker(self, than: Durability) -> bool:
-        """Returns whether a confirm promises less than with other settings."""
+        """Returns whether a confirm promises less than with the settings `than`."""
         return (self.waits_for_standby, -len(self.unsafe)) < (than.waits_for_standby, -len(than.unsafe))
 
 

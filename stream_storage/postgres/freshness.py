@@ -1,7 +1,7 @@
 """Keeps a read-only session away from servers that lack confirmed writes.
 
-A standby lacks them, since it copies with a delay, and so does a former primary that was started again alone: it takes
-reads and says that it takes writes, but no node writes to it any more. The row of the writer
+Two kinds of servers lack them. A standby copies with a delay. A former primary that was started again alone takes reads
+and says that it takes writes, but no node writes to it any more. The row of the writer
 (`stream_storage.postgres.ownership`) shows both: it has the epoch of the writer and the number of its last transaction.
 """
 
@@ -46,8 +46,8 @@ class Freshness:
         found."""
         writer = self._writer
         if is_on_standby and writer.connected:
-            # There is a server that takes writes again, and every standby is behind it. It may refuse this session, so
-            # that the next connection leads to the standby again.
+            # A server takes writes again, and every standby is behind that server. The pause is needed: if that server
+            # refuses this session, the next connection leads to the standby again.
             pause()
             raise DatabaseLost("a server takes writes again")
         # Read before the transaction begins: what is confirmed later need not be seen.

@@ -54,7 +54,7 @@ PREPARED: Final = (
 """Prepares the statements of appends whose failure a later command may report. Their parameters:
 
 append_one: stream id, index, size, time, checksum, key, headers and data of one message.
-advance, advance_one: those of ADVANCE, as arrays and for one stream. The server plans arrays anew each time."""
+advance: the arrays of ADVANCE. advance_one: the same for one stream; the server would plan arrays anew each time."""
 
 TRUNCATE: Final = (
     "WITH gone AS (DELETE FROM messages WHERE stream_id = $1 AND idx < $2 RETURNING octet_length(data) AS size_bytes) "
@@ -187,7 +187,8 @@ class PostgresLog(StreamRows):
             asked = min(limit - len(records), WINDOW_MAX, stream.next_index - at)
             values = (stream_id, at, asked, min(room_bytes, INDEX_MAX), INDEX_MAX if records else first_max)
             rows = self._session.run(PAGE, values).fetchall()
-            # A statement always returns its first message. In a page that has messages already, that one must fit, too.
+            # The statement returns its first message whatever its size. Only the first message of a page may exceed the
+            # room.
             if records and rows and len(rows[0][1]) > room_bytes:
                 break
             if not rows and self._is_too_large(stream_id, at, first_bytes_max):

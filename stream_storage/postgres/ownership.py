@@ -16,7 +16,7 @@ with the same promise as every commit. A plain read would not do: a primary that
 transaction that no standby has.
 
 The node tries each epoch once: an attempt that was given up can still wait at the server for the row, and changes
-nothing if it comes after a later one. An older row on another server cannot lead to the same epoch there, so readers
+nothing if a later attempt came first. An older row on another server cannot lead to the same epoch there, so readers
 can tell the two servers apart (`stream_storage.postgres.freshness`). A member of a cluster fences another one by an
 update of its row:
 
@@ -49,7 +49,7 @@ from stream_storage.postgres.server import Connection, lacks_standby, pause
 LOCK = 0x53744E64
 """The number of the advisory lock that the connection of the writing node holds."""
 LOCK_WAIT_S = 3.0
-"""For how long a starting node waits for the lock: the server may not have noticed that the node before is gone."""
+"""For how long a starting node waits for the lock, in seconds: the server may not know that the last node is gone."""
 
 _HELD = (
     "pg_locks JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "

@@ -60,8 +60,8 @@ def own_tables(further: Sequence[Table] = ()) -> str:
 
 
 def create_statements(further: Sequence[Table] = ()) -> dict[str, str]:
-    """Returns the statements that create the tables and indexes, by name. A table comes before its indexes. They are
-    for what is missing: on an existing index, even CREATE INDEX IF NOT EXISTS waits for the writers of its table."""
+    """Returns the statements that create the tables and indexes, by name. A table comes before its indexes. Run only
+    those of missing names: even CREATE INDEX IF NOT EXISTS on an existing index waits for the writers of its table."""
     others = [table for table in (*metadata.sorted_tables, *further) if table not in (streams, messages)]
     made = {table.name: compiled(CreateTable(table)) for table in others}
     made |= {

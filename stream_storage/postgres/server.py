@@ -1,4 +1,4 @@
-"""Connects a node to its PostgreSQL server. `stream_storage.postgres.durability` has the meaning of a confirm there."""
+"""Connects a node to its PostgreSQL server. `stream_storage.postgres.durability` decides what a confirm means there."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ _NOTICES_END = (
     b"SET tcp_user_timeout = '10s'",
     b"SET client_connection_check_interval = '2s'",
 )
-"""Makes the server end the connection of a node whose machine or network is gone without a word: it holds the lock of
-the writing node for two hours by default. The last setting ends a statement that waits for a lock when the node has
-closed its connection; else each attempt to write would leave a connection behind while a commit waits for a standby."""
+"""Makes the server end the connection of a node whose machine or network is gone without a word. By default, such a
+connection holds the lock of the writing node for two hours. The last setting ends a statement that waits for a lock
+when the node has closed its connection. Without it, each attempt to write would leave a connection behind while a
+commit waits for a standby."""
 COMMIT_WAITS_S = 2.0
 """A commit that waits for longer is reported as one that lacks its standby."""
 
@@ -108,8 +109,8 @@ class PostgresPrimary:
         )
 
     def connect(self, *, to_write: bool = True) -> Connection:
-        """Connects to the server that takes writes, or with `to_write` False, if none does, to a standby, unless the
-        settings forbid it. Tries each host once. Raises StorageError."""
+        """Connects to the server that takes writes. If there is none, `to_write` is False and standbys may serve reads,
+        connects to a standby. Tries each host once. Raises StorageError."""
         try:
             return self._connect(self._conninfo)
         except DatabaseLost:

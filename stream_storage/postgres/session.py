@@ -40,7 +40,7 @@ doubt."""
 QUEUED_S = 0.1
 """If operations begin within this time after others have waited in vain, they were in the queue meanwhile."""
 EXAMINE_S = 10.0
-"""How often a session that writes examines the durability of its server."""
+"""The time between two examinations of the server's durability by a session that writes, in seconds."""
 CANCELLED_WAIT = "01000"
 """The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
 
@@ -267,8 +267,8 @@ class PostgresSession:
         return error
 
     def _examine(self) -> None:
-        """Raises DatabaseLost if commits no longer keep the promise of a confirm: the attempts to connect again wait
-        until commits keep it."""
+        """Raises DatabaseLost if commits no longer keep the promise of a confirm. Then the session connects again, and
+        waits for a server that keeps the promise."""
         if self._durability is None or time.monotonic() - self._examined_s < EXAMINE_S:
             return
         try:
@@ -349,8 +349,8 @@ class PostgresSession:
             logger.warning("database_connection_lost", database=self._server.name, reason=str(error))
 
     def _connect_again(self) -> bool:
-        """Connects again, if the connection is lost. Waits for a server that takes writes, at most
-        `PostgresPrimary.wait_s` after the loss; tries once if that was in vain before. Returns whether it connected."""
+        """Connects again, if the connection is lost. Waits for a server until `PostgresPrimary.wait_s` after the loss;
+        tries only once if an earlier wait was in vain. Returns whether it connected."""
         wait_s = self._server.wait_s if self._unreached is None else 0.0
         lost_since_s = time.monotonic() if self._lost_since_s is None else self._lost_since_s
         while self._connection.closed and self._end is None:
@@ -364,8 +364,8 @@ class PostgresSession:
                     self._end = error
                     self._end.fatal = True
                     break
-                # A server that is not safe must not be used, but it may be mended, or another one take its place. One
-                # without room may get some.
+                # A server that is not safe must not be used, but it may be mended, or another one may take its place. A
+                # server without room may get some.
                 pause()
                 if time.monotonic() - lost_since_s > wait_s:
                     logger.error("database_not_reached", database=self._server.name, reason=str(error))

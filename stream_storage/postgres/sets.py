@@ -112,7 +112,7 @@ def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
 def _make_insert(statement: Statement, made: Compiled) -> SetInsert | None:
     element, found = statement.element, _INSERT.match(made.text)
     numbered = ", ".join(f"${number}" for number in range(1, len(made.positions) + 1))
-    # A value that is no parameter, or is one of two columns, would need a list of its own.
+    # A value that is no parameter, or a parameter that fills two columns, would need a list of its own.
     if not isinstance(element, Insert) or found is None or found["values"] != numbered:
         return None
     columns = found["columns"].split(", ")

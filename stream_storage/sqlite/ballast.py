@@ -1,7 +1,7 @@
 """A file that takes room on the disk, and is given up when deletes and saves need room.
 
-When another program fills the disk, SQLite cannot delete either; so the node keeps this file, as CockroachDB does. To
-give it up is to empty it: an empty file says that pushes must not use that room."""
+On a full disk, SQLite cannot even delete. So the node keeps this file, as CockroachDB does. To give the file up is to
+empty it: an empty file says that pushes must not use its room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stream_storage.sqlite.disk_diagnosis import take_room
 
 FILE_NAME: Final = "ballast"
 SIZE_BYTES: Final = 8 * 1024 * 1024
-"""The size of the ballast. A step of a deletion writes less than 4 MiB, and the node copies each into the database."""
+"""The size of the ballast. A step of a deletion writes less than 4 MiB to the log, and then again to the database."""
 
 logger = structlog.get_logger(__name__)
 
@@ -33,8 +33,8 @@ class Ballast:
         """Makes the ballast, unless it is there or the disk has less spare room than twice its size. Returns the bytes
         of spare room to keep for it: its size while it is given up, else 0. Raises OSError.
 
-        spare_bytes: the free room above what pushes leave free anyway.
-        begins: whether to make the first one, and not only one that was given up."""
+        spare_bytes: the free room beyond the room that pushes always leave free.
+        begins: whether to make a ballast that never was, and not only one that was given up."""
         size_bytes = self._size_bytes()
         if size_bytes == SIZE_BYTES:
             return 0

@@ -48,7 +48,7 @@ class Checkpointer:
     """Keeps the write-ahead log (WAL) of one writing session short, in the thread of that session. `after_commit` and
     `copy` return None, or a fatal error, after which the session must not write any more.
 
-    Invariant: `_copied_bytes` and `_copied_commits` are the numbers written when `after_commit` last copied."""
+    Invariant: `_copied_bytes` and `_copied_commits` are the data and commits up to the last copy by `after_commit`."""
 
     def __init__(self, session: SqliteSession, ballast: Ballast | None = None) -> None:
         self.checkpoints = 0
@@ -90,7 +90,8 @@ class Checkpointer:
         return failure
 
     def _share(self, commits: int) -> float:
-        """Returns the part of the data and commits after which a checkpoint is due; 1 means that it is due."""
+        """Returns how much was written since the last checkpoint, as a multiple of the data or commits that make one
+        due."""
         grown_bytes = self._session.log.appended_bytes - self._copied_bytes
         grown_commits = commits - self._copied_commits
         return max(
@@ -137,8 +138,8 @@ class Checkpointer:
         return UpkeepStatistics(self.checkpoints, self.checkpoint_failures, self.checkpoint_s_last, self.wal_pages)
 
     def close(self) -> None:
-        """Copies and empties the WAL before a clean stop. If that fails, the next opening does it. The stop waits
-        CHECKPOINT_WAIT_MS at most for a program that reads: each commit in the WAL is synced."""
+        """Copies and empties the WAL before a clean stop. If that fails, the next opening does it. Waits at most
+        CHECKPOINT_WAIT_MS for a program that reads: every commit in the WAL is synced, so it may stay there."""
         try:
             with self._session.busy_timeout(CHECKPOINT_WAIT_MS):
                 checkpoint = self._session.checkpoint("TRUNCATE")

@@ -1,5 +1,5 @@
 """Opens a database file outside a data directory, such as one that Litestream has restored, without a manifest or a
-lock. It checks that the file is complete and a node's database, and changes nothing."""
+lock. It checks that the file is complete and is the database of a node. It changes nothing."""
 
 from __future__ import annotations
 

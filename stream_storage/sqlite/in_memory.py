@@ -29,7 +29,7 @@ def open_in_memory() -> MemorySession:
 
 class MemorySession(SqliteSession):
     """The only session of a database in memory. When it closes, it empties the database and leaves it to the next
-    session, which so needs no new tables, and prepares no statement again."""
+    session. So the next session creates no tables and prepares no statement again."""
 
     def close(self) -> None:
         if self.closed:

@@ -3,8 +3,8 @@
 Reading row by row would be slow: for each row the driver releases the interpreter's lock (GIL), and while the trio
 thread is busy, one row took up to 7 ms. So a page is read with two statements that return one row each:
 
-1. the sizes and checksums of the next messages, from which follows how many of them fit into the page;
-2. the data of these messages, joined to one value, which is cut into messages here.
+1. the sizes and checksums of the next messages: they show how many of these messages fit into the page;
+2. the data of the messages that fit, joined to one value, which is cut into messages here.
 
 Very small pages, very large pages and pages with keys or headers are read row by row after the first statement. The
 data of very large messages are read apart from their rows.
@@ -37,7 +37,7 @@ WINDOW_MAX = 1024
 """The largest number of messages whose sizes one statement returns. The actual number is an estimate, from the size of
 the messages measured before, of how many fit into the page."""
 ASSUMED_BYTES = 1024
-"""The assumed size of a message for the first page of a connection. Later pages begin with that of the page before."""
+"""The assumed size of a message for the first page of a connection. Later pages assume the last message's size."""
 JOIN_ROWS_MIN = 8
 """A page with fewer messages is read row by row, which costs less than a joined value for so few rows."""
 JOIN_BYTES_MAX = 16 * 1024 * 1024

@@ -22,7 +22,7 @@ def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
     others = [name for name in names if name != SEAL]
     is_stream = table == "streams"
     if is_stream:
-        # The first seven values are the arguments of the seal. Each start checks the rows of all streams.
+        # The first seven values are the arguments of the seal, in order. This is fast: a start checks all streams.
         others = [*STREAM_COLUMNS.split(", "), *keys]
     quoted = ", ".join(f'"{name}"' for name in [*others, SEAL])
     for row in connection.execute(f'SELECT {quoted} FROM "{table}" NOT INDEXED'):

@@ -111,9 +111,9 @@ class SqliteSession:
         return path
 
     def extend_wal(self, size_bytes: int) -> None:
-        """Extends the write-ahead log, until the last connection closes, to `size_bytes`: later commits overwrite
-        existing parts, since syncing a growing file takes twice as long. Raises StorageError; the extended part can
-        then still take room."""
+        """Extends the write-ahead log to `size_bytes`, until the last connection closes. Later commits overwrite the
+        extended part: syncing a growing file would take twice as long. Raises StorageError; the extended part can then
+        still take room."""
         self.begin()
         try:
             self.try_write(size_bytes)
@@ -121,7 +121,7 @@ class SqliteSession:
             self.rollback()
 
     def try_write(self, size_bytes: int) -> bool:
-        # The log may have room that a later commit can overwrite, when the disk has none for the commits after it.
+        # The log may still have room for one commit when the disk has none for the commits after it.
         path = self._path()
         no_room = find_no_room(Path(path), max(size_bytes, TRIAL_ROOM_BYTES)) if path else None
         if no_room is not None:

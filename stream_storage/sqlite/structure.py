@@ -66,7 +66,7 @@ def _check_writable(session: SqliteSession) -> None:
 
 
 def check_tables(connection: sqlite3.Connection, seconds_max: float = TABLES_CHECKED_S_MAX) -> None:
-    """Checks the tables of streams, positions, leases and blocks, with their indexes, and ends with a warning after
+    """Checks the list of tables, and all tables whose rows have seals, with their indexes. Ends with a warning after
     `seconds_max`. Raises DatabaseCorrupt."""
     deadline_s = time.monotonic() + seconds_max
     # SQLite calls this function while a statement runs, and ends the statement if the result is true.

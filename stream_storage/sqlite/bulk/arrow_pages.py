@@ -21,7 +21,7 @@ another connection opens or closes the write-ahead log."""
 MAPPED_BYTES = 2 * 1024**3
 """The bytes of the file that are read through a memory mapping, in a fifth less time. SQLite allows no more."""
 ROWS_MAX = 16_384
-"""The largest number of rows in a page. The size of keys and headers (at most 20 KiB a row) is unknown before."""
+"""The largest number of rows in a page. Keys and headers (at most 20 KiB a row) have no known size before the read."""
 ASSUMED_ROW_BYTES = 1_024
 """The assumed size of a row of a stream from which no row has been read yet."""
 ROW_OVERHEAD_BYTES = 40
@@ -216,7 +216,7 @@ def _select(names: Sequence[str], stream_id: int, start: int, end: int, conditio
 
 
 def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch with the right type for every column, of which the driver may have guessed another one, and
+    """Returns the batch with the right type for every column, because the driver may have guessed a wrong one, and
     without empty columns `key` and `beside`. Raises PagesDamaged if a value has another type than its column."""
     columns: dict[str, pa.Array] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):

@@ -24,7 +24,7 @@ from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.freed_memory import keep_freed
 
 BUSY_ROWS = 64
-"""If the node has stored this many messages while a page was read, several thousand a second, the thread pauses."""
+"""If the node has stored this many messages while a page was read (several thousand a second), the thread pauses."""
 REST_PAGES = 2.0
 """The length of a pause, as a multiple of the time of the last page: bulk reads take a third of a busy node's time."""
 KEPT_BYTES = 64 * 1024 * 1024

@@ -1,7 +1,7 @@
 """The program of the child process for bulk reads, which reads pages of a stream as Arrow for the node.
 
-It is started as `python -m stream_storage.sqlite.bulk.child_main FILE DESCRIPTOR`, reads requests from standard input
-and writes one answer to each to standard output, until the input ends, also because the node was killed.
+It is started as `python -m stream_storage.sqlite.bulk.child_main FILE DESCRIPTOR`. It reads requests from standard
+input and writes an answer to each to standard output. It ends when the input ends, also because the node was killed.
 
     request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
     answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
