@@ -134,7 +134,7 @@ class RichStatus(enum.IntEnum):
     """The result of a RichPush."""
 
     OK = 0  # the message is stored
-    ERROR = 1  # the message is not stored, or that is unknown
+    ERROR = 1  # the message is not stored, or it is unknown whether it is stored
     DUPLICATE = 2  # it was stored earlier
     OUT_OF_ORDER = 3  # it is not stored, because an earlier sequence number is missing
     REFUSED = 4  # it is not stored, and sending it again is useless

@@ -1,4 +1,4 @@
-"""PUSH_BATCH: the protocol by which a publisher sends many pushes in one message, and a stream confirms many in one.
+"""PUSH_BATCH: the protocol by which a publisher sends many pushes in one message, and a stream confirms many at once.
 
 A batch means the same as its pushes sent one after the other, with one frame and one route. docs/wire.md describes when
 a client may send it.

@@ -42,7 +42,7 @@ SIZES_MAX = 10_000
 
 
 LOST_HEADER: Final = "node/lost/1"
-"""The header of an empty message that a repair stores in place of a lost one, so that no other gets its index."""
+"""The header of an empty message that a repair stores in place of a lost one, so that no new message gets its index."""
 LOST_EXTRAS: Final = encode_extras(Extras([Header(LOST_HEADER, b"")], None))
 
 

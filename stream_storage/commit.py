@@ -58,8 +58,8 @@ def _commit(session: Session) -> StorageError | None:
     error = _tried(session, session.commit)
     if error is None:
         return None
-    # A commit that raised can be stored all the same, such as one whose answer a broken connection has lost. Only the
-    # session can find out; reporting a failure without asking would make producers send twice.
+    # A commit that raised can be stored all the same: a broken connection may have lost only the answer. The session
+    # finds out; reporting a failure without asking would make producers send twice.
     stored = session.settle(error)
     if isinstance(stored, StorageError):
         return _in_doubt(error, stored)

@@ -189,9 +189,10 @@ class Log(Protocol):
         ...
 
     def cut_from(self, stream_id: int, index: int) -> int:
-        """Deletes the messages at `index`, which becomes the next index, and above, and returns their number. Only
-        here, indexes are assigned again. Used for a copy whose last messages are not those of its source; the caller
-        has stored these elsewhere. Callers cut many in several short calls, from the end. Raises UnknownStreamId."""
+        """Deletes the messages from `index` on, and returns their number. `index` becomes the next index: only here,
+        indexes are assigned again. Used for a copy whose last messages are not those of its source; the caller has
+        stored these elsewhere. Callers cut many messages in several short calls, from the end. Raises
+        UnknownStreamId."""
         ...
 
     def truncate_before(self, stream_id: int, index: int) -> int:
@@ -258,9 +259,8 @@ class Session(Protocol):
     def in_transaction(self) -> bool: ...
 
     def begin(self, *, deferred: bool = False) -> None:
-        """Begins a transaction. With `deferred`, the session may send statements later than it is told to execute them,
-        which saves trips to a server: the errors of an append then come at the next statement, or as PartFailed at the
-        commit."""
+        """Begins a transaction. With `deferred`, the session may send its statements to a server later, to save trips.
+        Then the errors of an append come at the next statement, or as PartFailed at the commit."""
         ...
 
     def commit(self) -> None:

@@ -266,7 +266,7 @@ class NoRoomToUpgrade(DiskFull):
 
 
 class MigrationFailed(StorageError):
-    """The error of a revision that has a mistake, or that the database does not fit. It changed nothing."""
+    """The error of a revision that has a mistake, or does not fit the database. It changed nothing."""
 
     def __init__(self, version: int, reason: str) -> None:
         super().__init__(

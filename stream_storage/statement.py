@@ -17,15 +17,15 @@ from sqlalchemy.types import BigInteger
 _positional, _named = sqlite.dialect(paramstyle="qmark"), sqlite.dialect(paramstyle="named")
 
 upsert = sqlite.insert
-"""An INSERT that can do something else if the row is there already. PostgreSQL's statement is the same, and its dialect
-is not loaded by a node without such a database."""
+"""An INSERT that can do something else if the row is there already. SQLite's statement serves PostgreSQL, too. So a
+node without PostgreSQL does not load that dialect."""
 
 Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
 """The values of a statement's parameters: in their order, or by their names."""
 
 
 class Rows(Protocol):
-    """The rows that a statement returns. They are read while the session does nothing else."""
+    """The rows that a statement returns. The caller reads them before the session does anything else."""
 
     @property
     def rowcount(self) -> int:

@@ -85,8 +85,8 @@ class WritingThread(threading.Thread):
             self._signal.release()
 
     def commit_here(self) -> list[Operation] | None:
-        """Commits the waiting operations in the trio thread, and returns them; None if the writing thread is at work or
-        must do them, because it can wait for another program that holds the database."""
+        """Commits the waiting operations in the trio thread, and returns them. Returns None if the writing thread is at
+        work, or if another program holds the database: only the writing thread may wait for that program."""
         if not self._at_work.acquire(blocking=False):
             return None
         try:

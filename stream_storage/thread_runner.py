@@ -156,8 +156,9 @@ class ThreadRunner:
         self._reads.put(operation)
 
     async def read(self, make: Callable[[Callable[[Any], None]], OperationT]) -> OperationT:
-        """Submits the read that `make` returns for an `on_done`, and returns it when it is done. Raises StorageError;
-        ReadLate after READ_S_MAX seconds, and at once while an earlier read is late: this one would wait behind it."""
+        """Submits the read that `make` returns for an `on_done`, and returns the read when it is done. Raises
+        StorageError; ReadLate after READ_S_MAX seconds, and at once while an earlier read is late, as a new read would
+        wait behind the late one."""
         if self._late:
             raise ReadLate(READ_S_MAX)
         ended = trio.Event()

@@ -122,7 +122,7 @@ class SqliteLog(StreamRows):
         # The next page mostly has messages of a similar size. Measuring rows that do not fit would be a waste.
         if records:
             self._assumed_bytes = len(records[-1][1])
-        # Only at its two ends can a page lack messages without notice: between, the indexes are consecutive.
+        # `read_page` has checked that the indexes are consecutive. Messages can still be missing at both ends.
         if at_end or not records or records[0][0] != index:
             self._check_page(stream_id, index, records, at_end)
         return records

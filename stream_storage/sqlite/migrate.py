@@ -103,7 +103,7 @@ def _run(connection: sqlite3.Connection, alchemy: Connection, revision: Script) 
             raise
         cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
         found = storage_error(cause)
-        # A full disk and the like have an advice of their own. What is left is a mistake in the revision.
+        # Errors such as a full disk have texts of their own. Any other error is a mistake in the revision.
         if isinstance(cause, sqlite3.Error | OSError) and (found.retriable or found.fatal):
             raise found from error
         raise MigrationFailed(version, f"{type(cause).__name__}: {cause}") from error

@@ -92,8 +92,8 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
 
 
 def _check_not_alone(database: Path, log: CheckedWal) -> None:
-    """Raises StorageError if the log has commits and the database file is missing or empty: SQLite would create one and
-    remove the log. No power cut causes this, since a node syncs a new database before it begins the log."""
+    """Raises StorageError if the log has commits and the database file is missing or empty: SQLite would create a new
+    database and remove the log. No power cut causes this: a node syncs a new database before it begins the log."""
     found = log.found
     if (found.good or found.commits) and not (database.exists() and database.stat().st_size):
         raise StorageError(
