@@ -2,8 +2,8 @@
 
 If both are given, the registry has the schemas with which the messages were written, and the option is the schema to
 convert them to. The conversion follows the rules for schema resolution in the Avro specification. The package
-`fastavro` decodes, but READERS replace its readers of logical types: those refuse the whole message for a time outside
-Python's range, and change values that the logical type does not allow.
+`fastavro` decodes, but READERS replace its readers of logical types. The readers of `fastavro` refuse the whole message
+for a time outside Python's range, and change values that the logical type does not allow.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
 
 
 def parsed(texts: list[str]) -> Any:
-    """Parses schemas, of which each may refer to those before it. Returns the last one, with the logical types of
+    """Parses schemas; each may refer to the schemas before it. Returns the last schema, with the logical types of
     READERS. Raises errors of many types."""
     import fastavro
 
@@ -106,7 +106,7 @@ def _with_own_names(part: Any) -> Any:
 
 
 def _field_with_own_names(field: Any) -> Any:
-    """Does this for a field of a record, and converts the default to its logical type if it is a whole number."""
+    """Replaces the logical types of a record's field by our own names. Converts a default that is a whole number."""
     if not isinstance(field, dict):
         return field
     kind, default = field.get("type"), field.get("default")

@@ -46,7 +46,7 @@ parts: the number of messages of the block.
 item_count: the number of items of the whole block.
 block_bytes: the size of the whole block in bytes.
 block_root: the most likely root hash at the time when the block was stored. The `previous_root` of the next block is
-    the right one.
+    the right root hash.
 hapi_version, produced, previous_root, items: from the decoded block; null if the block has several messages. The `data`
     of an item is the serialized item.
 problem: why the message cannot be decoded, or null.
@@ -97,7 +97,7 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
 
 
 def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
-    """Returns the right root hash of the previous block, from `block_before/1`, if the stored one is wrong."""
+    """Returns the right root hash of the previous block if that block is stored under a wrong hash; else None."""
     from block_node.persist.mark import ROOT_BEFORE_HEADER
 
     return next((bytes(header["value"]) for header in headers or () if header["key"] == ROOT_BEFORE_HEADER), None)

@@ -1,8 +1,8 @@
 """Converts the values of messages to the types of columns, as Spark's `from_json` does in its mode PERMISSIVE.
 
 If a member of an object does not fit its type, the member becomes null. If an element of an array or map does not fit,
-the whole array or map becomes null. Other members keep their values. A number above 127 in TINYINT, and too many
-seconds in TIMESTAMP, are null; `from_json` has wrong values after an integer overflow.
+the whole array or map becomes null. Other members keep their values. A number that overflows its type becomes null,
+such as 128 in TINYINT, or too many seconds in TIMESTAMP; `from_json` returns a wrong number.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _to_double(value: Any) -> float:
 def _to_float(value: Any) -> float:
     """Converts to a 32-bit float, with a single rounding. Raises Unfit."""
     double = _to_double(value)
-    # A whole number of more bits is an infinity, and Python refuses to write numbers of thousands of digits.
+    # A whole number of 200 bits or more is an infinity anyway, and Python refuses to write thousands of digits.
     is_exact = type(value) is FloatText or (type(value) is int and value.bit_length() < 200)
     text = str(value) if is_exact else repr(double)
     found: float = pa.scalar(text).cast(pa.float32()).as_py()

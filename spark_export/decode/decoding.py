@@ -107,7 +107,7 @@ class ObjectDecoder(MessageDecoder):
         for at, message in enumerate(messages):
             members: Mapping[Any, Any] = {}
             try:
-                # Null data, as Kafka's columns have it for a tombstone, has no members.
+                # In Kafka's columns, the data of a tombstone is null. Such a message has no members.
                 members = {} if message is None else load(message)
             except Malformed as error:
                 problems[at].append(str(error))

@@ -22,7 +22,7 @@ KINDS_OF = {
     **dict.fromkeys(("protobufDescriptor", "protobufMessage"), ("protobuf",)),
     **dict.fromkeys(REGISTRY_OPTIONS, ("avro", "protobuf")),
 }
-"""The kinds of messages for which an option has a meaning. Other options have one for all kinds with named columns."""
+"""The kinds of messages to which an option applies. All other options apply to every kind whose columns have names."""
 DECODE_OPTIONS = ("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *KINDS_OF)
 
 

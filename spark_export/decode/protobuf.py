@@ -62,8 +62,8 @@ def _type_finder(options: DecodeOptions) -> Callable[[bytes], tuple[Any, bytes]]
     def find(message: bytes) -> tuple[Any, bytes]:
         number, rest = split_header(message)
         if given is not None:
-            # The file of the descriptor replaces all files of the registry, which is not asked. The numbers are not
-            # kept, because publishers choose them.
+            # The file of the descriptor replaces all files of the registry, so the registry is not asked. The numbers
+            # are not kept, because publishers choose them.
             number = 0
         indexes, rest = split_indexes(rest)
         if (number, indexes) not in kinds:

@@ -31,7 +31,7 @@ RETRY_DELAY_S = 0.5
 ABSENT_CODES = (40401, 40402, 40403)
 """The codes of a registry's answer 404: no such subject, no such version, and no such schema."""
 ABSENT_S, ABSENT_MAX = 10.0, 1_000
-"""For how many seconds such an answer is remembered (the schema may be registered later), and how many answers are."""
+"""For how many seconds an answer 404 is kept (the schema may be registered later), and how many answers are kept."""
 HINTS = dict.fromkeys((401, 403), "; schemaRegistryAuth names the credentials")
 NO_REGISTRY = f" without a JSON object of a registry (at most {ANSWER_BYTES_MAX} bytes); is this a schema registry?"
 ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
@@ -62,9 +62,9 @@ class Registry:
         self._absent: dict[str, float] = {}
 
     def schemas(self, number: int) -> list[tuple[str, str]]:
-        """Returns the schema with this number, and before it all schemas to which it refers, each after its own
-        references: pairs of the name in the reference (empty for the schema itself) and the text. Raises Malformed,
-        RegistryFailed."""
+        """Returns pairs of a name and a text: all schemas to which a schema refers, then the schema with this number.
+        Each schema stands after its own references. Its name is that in the reference; empty for the last schema.
+        Raises Malformed, RegistryFailed."""
         ordered: dict[str, tuple[str, str]] = {}
         entered = set[str]()
 
@@ -155,8 +155,8 @@ def _json_object(read: Callable[[int], bytes]) -> dict[str, Any] | None:
 
 
 def credentials(place: str) -> str:
-    """Returns the value of the header `Authorization` from the variable or file at `place`, which has `USER:PASSWORD`
-    or `bearer TOKEN`. Raises OptionError."""
+    """Returns the value of the header `Authorization`. The variable or file at `place` has `USER:PASSWORD` or
+    `bearer TOKEN`. Raises OptionError."""
     kind, _, name = place.partition(":")
     try:
         text = (os.environ[name] if kind == "env" else Path(name).read_text(encoding="utf-8")).strip()

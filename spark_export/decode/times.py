@@ -41,9 +41,9 @@ def days_of(text: str) -> int | None:
 
 
 def time_reader(zone: str) -> Callable[[str], int | None]:
-    """Returns a function that parses a time into microseconds since 1970 (UTC), or None. Raises ValueError.
+    """Returns a function that parses a time into microseconds since 1970 (UTC); None for a text that is no time.
 
-    zone: the time zone for texts without a zone.
+    zone: the time zone for texts without a zone. Raises ValueError for an unknown zone.
     """
     usual = find_zone(zone)
 

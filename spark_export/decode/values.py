@@ -1,4 +1,4 @@
-"""The values of messages between their format and their column, and the text of a value in a STRING column.
+"""The values of decoded messages before they become columns, and the text of a value in a STRING column.
 
 A value is a str, int, float, bool, bytes, Decimal, list, dict or None, or one of the classes of this module. This
 module parses no message and no column type.
@@ -80,7 +80,7 @@ def scaled(number: int, exponent: int) -> Decimal:
 
 
 def moment_text(value: Moment) -> str | None:
-    """Returns a time in the form of ISO 8601; None for a time of day that no day has, and beyond 64 bits."""
+    """Returns a time in the form of ISO 8601; None for a time of day that no day has, and for one beyond 64 bits."""
     if isinstance(value, TimeOfDay):
         return clock_text(value) if 0 <= value < DAY_US else None
     if abs(value) > INT64_MAX:
