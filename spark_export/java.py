@@ -37,7 +37,7 @@ class JavaMissing(SourceError):
 
 
 def cache_dir() -> Path:
-    """Returns the folder for generated files, which can be deleted at any time."""
+    """Returns the folder for generated files. Each of these files can be deleted at any time."""
     return Path(os.environ.get("STREAM_NODE_CACHE_DIR") or platformdirs.user_cache_dir("stream-node")) / "spark"
 
 
@@ -68,7 +68,7 @@ def find_packed_java() -> Path | None:
 
 
 def ensure_wrapper(java: Path, directory: Path) -> Path:
-    """Writes a script `bin/java` that runs `java` for Spark. Returns its JAVA_HOME. Safe to call in parallel."""
+    """Writes a script `bin/java` that runs `java` for Spark. Returns the new JAVA_HOME. Safe to call in parallel."""
     text = WRAPPER.format(java=java)
     home = directory / "java"
     script = home / "bin" / "java"

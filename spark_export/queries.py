@@ -1,4 +1,4 @@
-"""Runs streaming queries whose micro-batches go to a function of this process, which commits them itself."""
+"""Runs streaming queries. A function of this process gets each micro-batch, and commits it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spark_export.work_folder import work_folder
 
 @contextmanager
 def open_query(rows: Any, take: Callable[[Any], None], **trigger: Any) -> Iterator[Any]:
-    """Starts a streaming query, and stops it at the end. Raises the error of `take`, or an error of Spark.
+    """Starts a streaming query, and stops it at the end of the `with` block. Raises the error of `take` or of Spark.
 
     rows: a streaming DataFrame. take: is called with each micro-batch, and commits it. trigger: the arguments
-    of Spark's method `trigger`. The checkpoint counts for this query only, and is removed with it.
+    of Spark's method `trigger`. The query has a checkpoint of its own, which is removed at the end.
     """
     failed: list[Exception] = []
 

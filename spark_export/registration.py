@@ -34,13 +34,13 @@ def register_format(spark: Any, source: type[Shipped]) -> None:
     try:
         spark.dataSource.register(shipped(source))
     except Exception as error:
-        # Spark 4.0 refuses the name of a format that it has found itself, since this project is installed.
+        # If this project is installed, Spark finds the format itself. Spark 4.0 then refuses to register its name.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
 
 
 def _use_this_python(spark: Any) -> None:
-    """Makes Spark on this machine run its workers with the Python of this process, unless the user has chosen one.
+    """Makes Spark on this machine run its workers with the Python of this process, if the user has chosen none.
 
     Otherwise Spark takes the first python3 of PATH, which can lack pyarrow or have another version.
     """

@@ -62,8 +62,8 @@ CONNECT_PORT = 15002
 CONNECT_TIMEOUT_S = 10.0
 
 WORKER_LATE = "failed to connect back"
-"""What Spark says if a Python process takes more than ten seconds to start, as on a busy machine. Spark then repeats a
-task, but not a query."""
+"""A part of Spark's error if a Python process takes more than ten seconds to start, as on a busy machine. Spark repeats
+a task that failed with this error, but not a query."""
 OURS = re.compile(r"spark_export\.[\w.]*?\w+: (.+)")
 
 
@@ -172,7 +172,7 @@ def is_embedded(master: str) -> bool:
 
 
 def is_submitted() -> bool:
-    """Returns whether `spark-submit` has started this program, and Java before it."""
+    """Returns whether `spark-submit` has started this program. It has started Java first."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -204,7 +204,7 @@ def _driver(aot_cache: Path | None) -> dict[str, str]:
     ]
     if aot_cache is not None and java.java_version(home) >= AOT_JAVA_MIN:
         aot_cache.parent.mkdir(parents=True, exist_ok=True)
-        # The JVM would print warnings about its class cache on the standard output of the command.
+        # Without `-Xlog:disable`, the JVM prints warnings about its class cache on the standard output.
         options += [f"-XX:{'AOTCache' if aot_cache.exists() else 'AOTCacheOutput'}={aot_cache}", "-Xlog:disable"]
     return {"spark.driver.extraJavaOptions": " ".join(options)}
 

@@ -53,7 +53,7 @@ class Shipped(DataSource):
     def __reduce__(self) -> Any:
         kind, options = type(self), dict(self.options)
         if getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
-            # This class is not found by its name, such as one made in a function. Spark's pickler sends it by value.
+            # No module has this class under its name: a function made it. Spark's pickler sends such a class by value.
             return copyreg.__newobj__, (kind,), vars(self)  # type: ignore[attr-defined]
         return restore, (own_archive(), kind.__module__, kind.__qualname__, options)
 
@@ -131,5 +131,5 @@ def _modules(package: str) -> Iterator[tuple[str, Path]]:
 register_pickle_by_value(sys.modules[__name__])
 
 if __name__ == "__main__":
-    # This module is `__main__` here, and its path goes to the standard output for a shell.
+    # A shell takes the path of the zip from the standard output.
     sys.stdout.write(make_archive() + "\n")
