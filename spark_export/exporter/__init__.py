@@ -1,1 +1,1 @@
-"""Exports of a node's messages to tables. `run.py` describes how a run works, and `planning.py` what it takes."""
+"""Exports a node's messages to tables. `run.py` describes how a run works; `planning.py` chooses its messages."""

@@ -4,8 +4,8 @@
 
 A run is a query `readStream` with the trigger `availableNow` (`spark_export/queries.py::open_query`). For each
 micro-batch, tasks write its rows as files (`spark_files`), and this process commits them and the new positions in one
-transaction of the table. The positions in the table decide where the next query begins, so a checkpoint counts for one
-query only, and a run can continue what the small engine has begun.
+transaction of the table. The positions in the table decide where the next query begins. So a checkpoint counts for one
+query only, and this exporter and the one without Spark (`run.py`) can continue each other's exports.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PYTHONS = re.compile(r"^\w*Error: .+", re.MULTILINE)
 class SparkChoice:
     """Where Spark runs; see `spark_export.session.open_session`.
 
-    session: a session to use in place of a new one; the exporter does not stop it.
+    session: an existing session to use; the exporter does not stop it. None: the exporter starts a session.
     """
 
     master: str = EMBEDDED
@@ -69,8 +69,8 @@ class SparkChoice:
 
 
 class SparkExporter(Exporter):
-    """Executes the exports of one table on Spark, one at a time. The first export with new messages starts the session,
-    which later ones use; a session that has ended is replaced."""
+    """Executes the exports of one table on Spark, one at a time. The first export with new messages starts a session.
+    Later exports use the same session; a session that has ended is replaced."""
 
     def __init__(self, settings: ExportSettings, choice: SparkChoice) -> None:
         super().__init__(settings)
@@ -185,7 +185,7 @@ class SparkExporter(Exporter):
                         pass
                 return
             # A Connect server would run `foreachBatch` itself, but only this process has the table. A Spark before 4.2
-            # would make one micro-batch of everything. So each step is a batch query there.
+            # would make one micro-batch of everything. So in both cases each step is a batch query.
             while left and not self._stopping.is_set():
                 part = take_step(left, rows_max, bytes_max)
                 take(session.read.format("stream_node").options(**self._options(part), **_ends(part)).load())
@@ -298,7 +298,7 @@ def _behind(each: IndexRange, known: tuple[Incarnation, Any] | None) -> IndexRan
 def blamed_streams(places: Iterable[tuple[str, int]], text: str) -> set[str]:
     """Returns the streams of which an error names a partition, as STREAM/PARTITION."""
     blamed = set()
-    # The name of one stream can be the end of another one's, so the longest names are looked for first.
+    # The name of one stream can be the end of another stream's name, so the longest names are looked for first.
     names = ((f"{stream}/{partition}", stream) for stream, partition in places)
     for name, stream in sorted(names, key=lambda named: -len(named[0])):
         if name in text:

@@ -74,7 +74,7 @@ def export_and_ask(folder: Path, node: str, stream: str) -> dict[str, Any]:
 
 
 def _run_until(command: list[str], folder: Path, rows: int, number: int) -> int:
-    """Runs the daemon until the table has `rows` rows, and ends it by the signal `number`. Returns the rows then."""
+    """Runs the daemon until the table has `rows` rows; ends it by the signal `number`. Returns the final row count."""
     deadline_s = time.monotonic() + TIMEOUT_S
     log = open_log(parse_place(folder))
     told = folder.with_name(f"{folder.name}-daemon.log")

@@ -11,7 +11,7 @@ from spark_export.tables.errors import ExportError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NO_ROOM_TEXTS = ("no space left on device", "disk quota exceeded", "database or disk is full")
-"""What the libraries of tables say of a full disk, in small letters. Their errors have no error number."""
+"""The words of the table libraries' errors for a full disk, in small letters. These errors have no error number."""
 REPORTED_MAX = 3
 """The largest number of streams that the message of StreamsLeftOut describes."""
 
@@ -71,7 +71,7 @@ def full_disk_told(place: object) -> Iterator[None]:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Returns whether an error, or one that led to it, is that of a full disk."""
+    """Returns whether an error, or an error that led to it, is that of a full disk."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError) and found.errno in NO_ROOM:

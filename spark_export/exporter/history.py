@@ -1,6 +1,6 @@
-"""The history of an export: its runs, verifications and forgotten keys, in a small SQLite file, for people to see.
+"""The history of an export: its runs, verifications and forgotten keys, in a small SQLite file that people can read.
 
-Nothing here decides what is exported. If the file is lost or cannot be written, only the history is lost.
+The history does not decide what is exported. If the file is lost or cannot be written, only the history is lost.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class ExportHistory:
         self.path = path
 
     async def begin(self, table_id: str, address: str, table_format: str, client_id: str) -> None:
-        """Notes which export this is. A repeated call changes what was noted."""
+        """Records the address, the format and the client id of an export. A repeated call updates the record."""
         said = {"address": address, "format": table_format, "client_id": client_id}
 
         async def work(connection: AsyncConnection) -> None:
@@ -184,7 +184,7 @@ class ExportHistory:
             names = ("run_id", *Incarnation._fields, "begin_index", "end_index", "lost")
             rows = [(added.lastrowid, *each.of, each.begin, each.end, each.lost) for each in step.ranges]
             await connection.execute(sa.insert(ranges), [dict(zip(names, row, strict=True)) for row in rows])
-            # A row for each partition of each run would grow without end, so readers get these sums.
+            # The table of ranges would grow without end, so old ranges are deleted, and these sums stay.
             summed = (*Incarnation._fields, "begin_index", "end_index", "rows", "lost", "runs")
             sums = [(*each.of, each.begin, each.end, each.rows, each.lost, 1) for each in step.ranges]
             await connection.execute(_ADD, [dict(zip(summed, row, strict=True)) for row in sums])
@@ -202,7 +202,7 @@ class ExportHistory:
         await self._write(lambda connection: connection.execute(sa.insert(records).values(**values)))
 
     def load_runs(self, last: int) -> list[Run]:
-        """Returns the latest runs, newest first; none without a history. Raises ExportError."""
+        """Returns the `last` latest runs, newest first; an empty list without a history. Raises ExportError."""
         if not self.path.exists():
             return []
         with self._reading() as connection:
@@ -210,7 +210,7 @@ class ExportHistory:
             return [Run(*row) for row in found]
 
     def load_view(self, first: int, count: int) -> ExportView:
-        """Returns the export with `count` of its runs, without the `first` latest runs. Raises ExportError."""
+        """Returns the export with at most `count` runs. The `first` latest runs are left out. Raises ExportError."""
         with self._reading() as connection:
             export = connection.execute(sa.select(exports).order_by(exports.c.created_us.desc()).limit(1)).first()
             if export is None:
@@ -296,7 +296,7 @@ async def open_database(path: Path, mode: str = "rwc") -> AsyncIterator[AsyncCon
 
 
 def history_of(place: StoreLocation, chosen: Path | None = None) -> ExportHistory:
-    """Returns the history of an export: a file in its folder, or for a store one in this user's state folder."""
+    """Returns an export's history: `chosen`, else a file in its folder; for a store, in the user's state folder."""
     if chosen is not None:
         return ExportHistory(chosen)
     if place.is_local:

@@ -15,8 +15,8 @@ from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import FilesPlan, IndexRange, Written
 
 GIVE_UP_S = 1.0
-"""How long `TaskThreads.run` waits for its threads after a failure, in seconds. A task that still waits for the node
-delays nobody."""
+"""How long `TaskThreads.run` waits for its threads after a failure, in seconds. Then it returns, even if a task still
+waits for the node."""
 
 
 class _Stopped(Exception):

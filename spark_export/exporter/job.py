@@ -29,18 +29,18 @@ OWN_NAMES = (
     *("messages", "generations", "staging", "catalog.sqlite", "catalog.sqlite-journal", "ledger.sqlite"),
     "lost+found",
 )
-"""The names of files in the folder of an export whose table may not exist yet, besides those that begin with `_`. The
-last one is in the root of a file system."""
+"""Names that a folder may have before its table exists, besides `_…` and `.…`. The root of a disk has `lost+found`."""
 
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """The settings of an export, for both engines.
+    """The settings of an export, with Spark or without.
 
     folder: the folder of the export, or its address on a store, or a Delta table of the user's own.
     node: the address of the node. data_dir: the node's data directory, to read the database in place of the node.
     client_id: the consumer name under which the node gets the positions; None: `export-FOLDER-ID`.
-    format: parquet, delta or iceberg; None: that of the existing table, or parquet in a folder and delta on a store.
+    format: parquet, delta or iceberg; None: that of the existing table. A new table is then of iceberg if there is a
+        `catalog`, else of parquet in a folder and of delta on a store.
     codec: the Parquet compression.
     accept_lost: whether to export streams that lost messages, or were made anew.
     rows_max, bytes_max, seconds_max: see `spark_export.exporter.planning.Bounds`; on Spark, seconds_max has no effect.
@@ -88,7 +88,7 @@ class ExportSettings:
 
     def open_log(self) -> TableLog:
         """Returns the table, which is created if it does not exist. Raises ExportError."""
-        # The history is written after the first commit. A missing extra is told here, before anything is made.
+        # The history, which needs aiosqlite, is written after the first commit. Fail now, before anything is made.
         if find_spec("aiosqlite") is None:
             raise ModuleNotFoundError("No module named 'aiosqlite'", name="aiosqlite")
         if self.place().is_local and find_format(self.place(), {}) is None:

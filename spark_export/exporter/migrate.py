@@ -1,8 +1,8 @@
-"""Takes over an export that an earlier version wrote, with its ledger, once. The rows stay where they are.
+"""Takes over an export of an earlier version, once. The rows stay where they are.
 
-Earlier versions kept what was exported in a ledger beside the table (an SQLite file of runs, ranges and files), and
-plain Parquet on stores in a format of their own. Afterwards the table's log has the positions. A table of plain Parquet
-on a store becomes a Delta table of the same files.
+Earlier versions recorded what was exported in a ledger beside the table: an SQLite file of runs, ranges and files.
+Afterwards the table's log has the positions. Plain Parquet on a store had a format of its own; it becomes a Delta table
+of the same files.
 """
 
 from __future__ import annotations
@@ -179,13 +179,13 @@ def _open_old(
     if not log.exists():
         raise TableRefused(f"{place} has a ledger, and its table is missing")
     if old.format == "iceberg":
-        # The choice of the catalog is kept where this version looks for it.
+        # The table exists, so `create` only writes the chosen catalog into the file where this version looks for it.
         log.create(ROWS)
     return log
 
 
 def _is_published(log: TableLog, old: OldExport, number: int) -> bool:
-    """Returns whether a run is in the table. For a run that a crash interrupted, the ledger does not say it."""
+    """Returns whether a run is in the table. If a crash interrupted the run, only the table's log shows this."""
     state = old.states[number]
     return state in ("published", "saved") or (state == "written" and log.has_old_run(old.table_id, number))
 

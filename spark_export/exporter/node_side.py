@@ -1,4 +1,4 @@
-"""What the exporter asks a node: its streams, the indexes that are saved for the export, and the messages of ranges."""
+"""The exporter's requests to a node: for its streams, for the saved indexes of the export, and for messages."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class NodeSide:
     def save_positions(self, client_id: str, moved: Mapping[Incarnation, int]) -> None:
         """Saves the next index of each incarnation for a client. The call can be repeated. Raises ClientErrors.
 
-        The table's own positions decide what is exported. These show the lag, and `find_put_back` compares them.
+        The table's own positions decide what is exported. The saved indexes show the lag, and serve `find_put_back`.
         """
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
@@ -144,7 +144,7 @@ class NodeSide:
             of, position = latest.get((end.stream, end.partition), (None, TablePosition(0)))
             if of is None or of.created_us != end.created_us or not position.last_us:
                 continue
-            # What retention has deleted cannot be compared any more.
+            # A message that retention has deleted cannot be compared.
             is_there = end.first_index <= position.end - 1 < end.next_index
             if is_there and saved.get(of.place, 0) < position.end:
                 doubtful.append((of, position))
@@ -158,7 +158,7 @@ class NodeSide:
                 try:
                     page = client.get_stream(of.stream).get_partition(of.partition).pull_page(last, 1)
                 except StreamNotFound:
-                    # Deleted since the streams were listed, so that nobody can read it either.
+                    # The stream was deleted after the listing, so no task can read it either.
                     continue
                 # A truncation can have removed the message meanwhile. Delta's log has milliseconds.
                 found_us = [each.time_us for each in page.messages if each.index == last]

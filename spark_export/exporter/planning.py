@@ -1,7 +1,7 @@
-"""Plans what an export takes: the index ranges behind the table's positions, the steps, and the tasks that export them.
+"""Plans an export: the index ranges behind the table's positions, the steps, and the tasks that export the ranges.
 
 An export of everything new works in steps. Each step is planned, written and published on its own, so a crash loses at
-most one step. Both engines use this module. It does no input or output.
+most one step. The exporters with and without Spark use this module. It does no input or output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIME_SHARE = 0.5
 WORTH_ROWS = 10_000
 """In an export with a time limit, a step begins only if there is time for this many rows, or for all remaining rows."""
 TASK_ROWS_MIN = 100_000
-"""The planned size of a task is at least this many rows, because starting a task takes about 0.15 s of one core."""
+"""A task is planned for at least this many rows, or TASK_BYTES_MAX: starting a task takes about 0.15 s of a core."""
 TASK_ROWS_MAX = 4_000_000
 TASK_BYTES_MAX = 1024 * 1024 * 1024
 """The largest estimated size of a task, in bytes of message data. A failed task is repeated as a whole."""
@@ -45,7 +45,7 @@ AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
 class ExportStep:
     """A step of an export, which is one commit of the table.
 
-    run: the number of the run. rows: the number of exported messages, also of those whose key is forgotten.
+    run: the number of the run. rows: the number of exported messages, with those that were left out as forgotten.
     data_bytes, file_bytes: the size of the messages' data, and of the files.
     """
 
@@ -69,8 +69,8 @@ def plan_ranges(
 
     The range of a partition that was never exported begins at the earliest message that the node still has.
 
-    accept_lost: whether to export a stream that lost messages without these, and a stream that was made anew as another
-        era. Otherwise such a stream is left out.
+    accept_lost: whether to export the rest of a stream that lost messages; and, as another era, a stream that was made
+        anew. Otherwise such streams are left out.
     put_back: the streams that are left out because the node was restored to an earlier state, with the reason.
     """
     ranges: list[IndexRange] = []

@@ -184,7 +184,7 @@ class Exporter:
         ends = await asyncio.to_thread(self._node.list_ends, selection)
         if not ends and selection.pattern is not None:
             logger.warning("no stream of the node matches", pattern=selection.pattern)
-        # A stream that was left out stays so until the next export, so that each one is reported once.
+        # A stream that was left out stays out until the next export, so that the stream is reported once.
         ends = [each for each in ends if each.stream not in left_out]
         # Compare the positions of the table with the node. Without the saved positions, a node that was put back to an
         # earlier state, and has grown again, could not be told from a healthy one.
@@ -196,8 +196,8 @@ class Exporter:
         for each in (*plan.left_out, *(LeftOutStream(stream, reason) for stream, reason in refused.items() if reason)):
             left_out[each.stream] = each
             logger.warning("stream left out", stream=each.stream, reason=each.reason)
-        # A run that was killed after its commit could not tell the node. Tell it now, or its lag would be wrong until
-        # new messages come.
+        # A run that was killed after its commit has not saved its positions on the node. Save them now: otherwise the
+        # node shows a wrong lag until new messages come.
         latest = state.latest()
         untold = {
             known[0]: known[1].end
@@ -272,7 +272,7 @@ class Exporter:
             await self._abandon(plan, Written(), error, started_us)
             failure = ExportDiskFull if is_disk_full(error) else ExportError
             raise failure(f"the run is written, and was not added to the table: {error}") from error
-        # The messages are in the table; what follows is only told to others.
+        # The messages are in the table. The steps that follow only report this.
         failpoint("committed")
         step = ExportStep(
             run=commit.run,
@@ -283,14 +283,14 @@ class Exporter:
             files=len(written.files),
             seconds=time.monotonic() - started_s,
         )
-        # First the node, which shows the lag to everybody, and then the history of this export.
+        # The node comes first, because it shows the lag to everybody; then the history of this export.
         await self._tell({each.of: each.end for each in commit.ranges})
         failpoint("saved")
         await (await self._open_history()).add_run(step, started_us)
         return step
 
     async def _tell(self, moved: Mapping[Incarnation, int]) -> None:
-        """Tells the node the positions. A failure is only logged, because the next run tells them, too."""
+        """Saves the positions on the node. A failure is only logged, because the next run saves them, too."""
         if not moved:
             return
         try:

@@ -1,8 +1,8 @@
 """Writes rows of messages as the files of an exported table, in Spark's tasks: the format `stream_node_files`.
 
-The tasks only write files, as `spark_export.tables.files` does for the small engine. The program on the driver commits
-them: `write_files` returns what was written. Rows that the table has already are left out, so that a micro-batch which
-Spark repeats, or a checkpoint that is older than the table, changes nothing.
+The tasks only write files, with `spark_export.tables.files`, as the exporter without Spark does. The program on the
+driver commits the files: `write_files` returns them. Rows that the table has already are left out. So a micro-batch
+that Spark repeats, or a checkpoint that is older than the table, changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
         found = rows.mapInArrow(_Mapped(plan, dict(starts)), "part string").collect()
         return _decoded([row["part"] for row in found])
     register_format(rows.sparkSession, FilesSink)
-    # To write, Spark looks such a format up in the session that is active in this thread. This call activates one.
+    # For a write, Spark looks the format up in the active session of this thread. This call activates the session.
     rows.sparkSession.createDataFrame([], "part string")
     with tempfile.TemporaryDirectory(prefix="export-", dir=work_folder()) as folder:
         result = Path(folder) / "written"
@@ -139,7 +139,7 @@ def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Start
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int], pa.RecordBatch]]:
-    """Yields the rows of each stream and partition. A task has few of them, one after the other."""
+    """Yields the rows of each stream and partition. A task has few partitions, one after the other."""
     places = list(zip(batch["stream"].to_pylist(), batch["partition"].to_pylist(), strict=True))
     if places and places[0] == places[-1] and len(set(places)) == 1:
         yield places[0], batch

@@ -31,8 +31,8 @@ KEEP_S = {"parquet": 3_600.0, "delta": 5 * 86_400.0, "iceberg": 5 * 86_400.0}
 
 @dataclass(frozen=True)
 class Kept:
-    """What an upkeep did. files_before, files_after: the number of files of the table. merged: how many were merged.
-    expired: the number of old files and versions that were removed."""
+    """The result of an upkeep. files_before, files_after: the number of files of the table. merged: the number of files
+    that were merged. expired: the number of old files and versions that were removed."""
 
     files_before: int
     files_after: int
@@ -63,7 +63,7 @@ class TableUpkeep:
         self._expired_at_s: float | None = None
 
     def run(self) -> Kept:
-        """Merges small files where there are many, and removes old ones now and then. Raises ExportError."""
+        """Merges small files if there are many, and removes old files if it is time. Raises ExportError."""
         before = len(self._log.list_files())
         if not self._is_asked and not self._log.is_own():
             # The owner of the table may have an upkeep and readers of earlier versions, unknown here.
@@ -111,8 +111,8 @@ async def forget(
 def _latest_us(log: TableLog, stream: str) -> int:
     """Returns the latest time of the messages of a stream until now, in microseconds since 1970.
 
-    The clock of the node can be ahead of the clock here, or was so before it was set back. So this also looks at the
-    times of the rows and of the last exported message, whose row may have been removed. Delta's log has milliseconds.
+    The clock of the node can be, or can have been, ahead of the clock here. So the times of the rows count, too, and
+    that of the last exported message, whose row may have been removed. Delta's log has milliseconds.
     """
     positions = [each for of, each in log.load().positions.items() if of.stream == stream]
     times_us = [time.time_ns() // 1000, *(each.last_us + 999 for each in positions)]

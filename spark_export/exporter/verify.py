@@ -1,8 +1,8 @@
 """Verification: compares the rows of a table with what its log says was exported, and with the node on request.
 
-A row that the log says was exported and that is not there was removed by somebody: another program's commit, or a
-forgotten key. That is information. A row that is there twice, a damaged or missing file, and a row that differs from
-the node's message are problems. Verification repairs nothing.
+An exported row that is missing was removed by somebody: by another program's commit, or because its key was forgotten.
+The result only notes it. A row that is there twice, a damaged or missing file, and a row that differs from the node's
+message are problems. Verification repairs nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def verify(
     ends, read: the partitions of the node and a function that reads their messages, or None to ask no node.
     checksums: whether to read all bytes of all files, and to compare the checksums of their pages and footers.
     """
-    # The state comes first, so that the table has all rows that it names. Later commits of exporters may add some.
+    # The state is read first, so that the table has all rows of this state. Later commits of exporters may add rows.
     state, commits, files = log.load(), log.commits(), log.list_files()
     problems = [] if not checksums else [*_check_files(log, files, on_file)]
     rows = _Rows(state, ends if read is not None else ())
@@ -124,7 +124,7 @@ def verify(
 
 
 def _check_files(log: TableLog, files: Sequence[TableFile], on_file: Callable[[int, int], None]) -> Iterator[str]:
-    """Reads every page of every file. Files of an exporter have checksums; those of other programs may have none."""
+    """Reads every page of every file, and yields the problems. Only files of an exporter are sure to have checksums."""
     for number, each in enumerate(files):
         filesystem, path = open_filesystem(each.address, log.options)
         try:
@@ -160,7 +160,7 @@ class _Rows:
         for end in ends:
             of, position = latest.get((end.stream, end.partition), (None, TablePosition(0)))
             if of is not None and of.created_us == end.created_us:
-                # Only whole pieces can be compared; the first one that the node has begun to delete is left out.
+                # A piece whose first messages the node has deleted cannot be compared.
                 begin = -(-end.first_index // PIECE_ROWS) * PIECE_ROWS
                 self._compared[of[:3]] = IndexRange(of, begin, max(begin, min(position.end, end.next_index)))
 
@@ -228,8 +228,8 @@ def _compare(
 ) -> tuple[list[Interval], list[Interval]]:
     """Returns the exported indexes that the table lacks, and the indexes in the table that no run has exported.
 
-    The log names the ranges of its commits as long as it keeps them. Before the first of these, the rows in the table
-    are taken as those that were exported.
+    The log names the ranges of the commits that it still has. Before the first of these ranges, all rows of the table
+    count as exported.
     """
     ranges = [part for each in commits if isinstance(each, Commit) for part in each.ranges if part.of == of]
     found, _ = merge(there)
