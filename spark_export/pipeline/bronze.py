@@ -35,7 +35,7 @@ from spark_export.tables.open import CatalogChoice, open_table
 
 FORMAT = "stream_node_table"
 COLUMNS = pa.schema([pa.field(each.name, KAFKA_HEADERS if each.name == "headers" else each.type) for each in ROWS])
-"""The columns of the bronze table (`spark_export.tables.columns.ROWS`) as Spark wants them: each part can be null."""
+"""The columns of the bronze table (`spark_export.tables.columns.ROWS`) for Spark: each part of a header can be null."""
 TASK_BYTES = 64 * 1024 * 1024
 """The size of the files that one task reads. A larger file is one task."""
 Ends = dict[tuple[str, int, int], int]
@@ -194,7 +194,7 @@ def read_part(table: BronzeTable, part: Part) -> Iterator[pa.RecordBatch]:
 def _chosen(
     batches: Iterator[pa.RecordBatch], values: Mapping[str, Any], ranges: Ranges | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows in `ranges` with all columns. values: of the columns that are not in the file."""
+    """Yields the rows in `ranges` with all columns. values: the values of the columns that are not in the file."""
     for batch in batches:
         rows = pa.RecordBatch.from_arrays([_column(batch, field, values) for field in COLUMNS], schema=COLUMNS)
         if ranges is not None and rows.num_rows:

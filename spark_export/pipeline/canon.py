@@ -31,7 +31,7 @@ WINDOW: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class BlockLink:
-    """The position of a complete block in the tree of blocks. `weight` is that of the chain up to this block."""
+    """The position of a complete block in the tree of blocks. weight: the weight of the chain up to this block."""
 
     hash: bytes
     parent: bytes

@@ -115,8 +115,8 @@ def reorgs(batches: Any) -> Any:
 
 
 def events(messages: Any, blocks: Any) -> Any:
-    """Returns what `latency` counts: messages with an event time, and the blocks of the block node. A chain and a
-    stream may have the same name, so a block counts for the stream that stores it."""
+    """Returns the rows that `latency` counts: messages, and the blocks of the block node. A chain and a stream may have
+    the same name, so a block counts for the stream that stores it."""
     stored = messages.select("stream", "timestamp", "event_time")
     stream = f.concat(f.lit(STREAM_PREFIX), "chain").alias("stream")
     return stored.unionByName(blocks.select(stream, "timestamp", "event_time"))

@@ -1,10 +1,10 @@
 """The silver and gold tables of a pipeline: Delta tables in one folder, which Spark computes and `deltalake` commits.
 
 Spark writes the files of new rows. Where rows replace others, `deltalake` writes the rows of the touched files again.
-Either is one commit of the table. The file OUT/pipeline.json names the version of each table that belongs together,
-and the replacement of this file publishes a step of all tables at once. A step that did not come so far left newer
-versions, which `Outputs` restores before it goes on. So neither jars nor the checkpoint of a query decide what is in
-the tables.
+Either is one commit of the table. The file OUT/pipeline.json names a version of each table. These versions belong
+together, and the replacement of the file publishes a step of all tables at once. A step that failed before leaves newer
+versions of some tables; `Outputs` returns to the named versions before it goes on. So neither jars nor the checkpoint
+of a query decide what is in the tables.
 
 The folder must be on a file system that the executors of Spark and this process see under the same path.
 """
@@ -47,7 +47,7 @@ class Manifest:
     """The content of MANIFEST: the state of a pipeline after its last step.
 
     export: the id of the export's table. settings: those that decide what is in the tables.
-    versions: the version of each table that belongs to this state. schemas: the columns of each, in Spark's JSON.
+    versions: the version of each table in this state. schemas: the columns of each table, in Spark's JSON.
     chains: the chains of which the export has messages, each with its settled block (number and hash in hex) or None.
     rooted: the chains that have a canonical block.
     """
@@ -175,7 +175,7 @@ def _ends_of(path: Path, column: str) -> tuple[int, int] | None:
 
 
 class Outputs:
-    """The tables during one step. What `read` returns includes what the step has written.
+    """The tables during one step. `read` also returns the rows that the step has written.
 
     before: the state after the last step; None if all tables are built anew, which replaces what is there.
     """

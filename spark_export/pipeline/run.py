@@ -1,7 +1,7 @@
 """Runs a pipeline: builds its tables from the table of an export, and keeps them up to date by a streaming query.
 
-The tables say what they have: `state/index_spans` has the indexes that were taken. So a query begins where they end,
-with a new checkpoint, which only counts the micro-batches of this process.
+The table `state/index_spans` has the indexes that were taken. So each query begins where these indexes end, with a new
+checkpoint, which only counts the micro-batches of this process.
 """
 
 from __future__ import annotations

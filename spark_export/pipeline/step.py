@@ -1,8 +1,8 @@
 """Brings the silver and gold tables up to date with new rows of bronze: one micro-batch of a streaming query.
 
 A step computes the rows that the new messages touch with the DataFrame functions of `silver_messages`, `silver_blocks`,
-`silver_cardinal` and `gold`, which also make the tables of a rebuild. What it needs of earlier messages is in the
-tables: the messages of incomplete blocks, corrected root hashes, and the spans of the indexes that were taken.
+`silver_cardinal` and `gold`, which also make the tables of a rebuild. The tables keep what a step needs of earlier
+messages: the messages of incomplete blocks, corrected root hashes, and the spans of the indexes that were taken.
 """
 
 from __future__ import annotations

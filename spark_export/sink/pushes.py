@@ -290,8 +290,8 @@ class Pushes:
     def _push(self, place: Place, row: RowToPush) -> None:
         """Sends a row as a message.
 
-        Before and after the first push to a partition or the first after a pause, waits for all answers: another
-        execution of the task may be at work, and if it has other rows, this one must stop before it stores more.
+        Waits for all answers before and after the first push to a partition, and the first push after a pause: another
+        execution of the task may be at work. If it has other rows, this one must stop before it stores more.
         """
         now_s = time.monotonic()
         is_first = self._attempt is not None and now_s - self._pushed_s.get(place, -math.inf) > SETTLE_S
