@@ -23,10 +23,10 @@ from stream_service.bulk import BULK, BulkHead, BulkRead, split_page
 PAGES_AHEAD = 2
 """The number of unanswered requests: the node sends one page while the caller handles another."""
 PATIENCE_CHECKS = 5
-"""The checks for late answers (ten seconds) after which a request is sent again: a loaded node may need seconds for a
-page, and each further copy of the request would cost it a page more."""
+"""The number of checks for late answers (ten seconds in all) before a request is sent again. A loaded node may need
+seconds for a page, and each further copy of the request would cost the node one more page."""
 ROW_OVERHEAD_BYTES = 40
-"""What the node adds to the size of each row when it measures a page, in bytes."""
+"""The bytes that the node adds to the size of each row when it measures a page."""
 FIRST_ROWS = 4_096
 """The rows that the first requests ask for; the first page then shows how many rows fit into one page."""
 

@@ -42,7 +42,7 @@ class NodeCatalog:
         return asked(self._options, lambda client: list_partitions(client, stream))
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """Returns the index of the first message stored at `time_us` or later, else the next index."""
+        """Returns the first index from which on all messages were stored at `time_us` or later, else the next index."""
         # A time too large for a request, such as nanoseconds given as milliseconds, is later than any message.
         wanted = FromTime(min(max(0, time_us), UINT_MAX))
         return asked(
@@ -66,7 +66,7 @@ class FileCatalog:
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index as `NodeCatalog.index_at` does, by the search of `stream_service.stored.first_index_at`."""
-        # A database that only nodes of an older version have opened may lack this table; then no falls are known.
+        # `time_falls` has the indexes where the times of a stream fall. Databases of older nodes may lack this table.
         has_falls = self._rows("SELECT 1 FROM sqlite_master WHERE name = 'time_falls'", ())
         falls = has_falls and self._rows(
             f"SELECT idx FROM time_falls WHERE idx > ? AND idx < ? AND {_OF_STREAM} ORDER BY idx DESC",

@@ -1,4 +1,4 @@
-"""Kafka's options: a query for Spark's Kafka source or sink runs with the name of the format changed.
+"""Kafka's options: a query for Spark's Kafka source or sink runs here if only the name of the format is changed.
 
 The tables `SOURCE` and `SINK`, which `docs/spark.md` shows, say for each option of Spark 4.3 what becomes of it.
 """

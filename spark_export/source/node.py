@@ -1,4 +1,4 @@
-"""Opens clients of a node for Spark's processes, and repeats what failed until the option `requestTimeoutMs` is over.
+"""Opens clients of a node for Spark's processes, and repeats failed calls for the time of `requestTimeoutMs`.
 
 A ClientError becomes a SourceError in this module, and in no other.
 """
@@ -29,7 +29,7 @@ TOKEN_OPTION = "token"
 SYSTEM = "system"
 """The value of `tlsCa` that stands for the authorities that the system trusts."""
 PAUSE_S, PAUSE_S_MAX = 0.2, 2.0
-"""The first pause before a repetition, in seconds, and the longest one. Each is twice as long as the one before."""
+"""The first pause before a repetition, and the longest pause, in seconds. Each pause is twice as long as the last."""
 REQUEST_TIMEOUT_MS = 120_000
 FAILOVER_S = 3.0
 """With several addresses, the seconds of silence after which the next address is tried."""

@@ -29,7 +29,7 @@ RECORDS_PER_PARTITION = 2_000_000
 
 
 def _option(name: str, parse: Callable[[str], Any] = str, default: Any = None) -> Any:
-    """Returns a field of options. parse: converts a text to the field's value; raises ValueError for a wrong one."""
+    """Returns a field of options. parse: converts a text to the field's value; raises ValueError for a wrong text."""
     return field(default=default, metadata={"name": name, "parse": parse})
 
 

@@ -129,7 +129,7 @@ def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) ->
 def nearest_existing(
     start: Mapping[Place, QueryPosition], ends: Mapping[Place, StreamEnds]
 ) -> tuple[dict[Place, QueryPosition], list[LostRange]]:
-    """Moves each start index that its partition lacks to the nearest one there is. Returns a `LostRange` of each."""
+    """Returns `start` with each missing index moved to the nearest existing one, and a `LostRange` for each move."""
     moved, losses = dict(start), []
     for place, begin in start.items():
         now = ends[place]

@@ -53,5 +53,5 @@ def arrow_schema_of(schema: StructType) -> pa.Schema:
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except TypeError:
-        # Before Spark 4.2, the function has no argument for the zone, and takes UTC.
+        # Before Spark 4.2, the function has no argument for the zone, and uses UTC.
         return to_arrow_schema(schema)

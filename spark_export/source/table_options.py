@@ -21,7 +21,7 @@ METADATA = "stream_node.options"
 PROVIDER = "provider"
 """The Spark property that a read of a table has, and every other read lacks."""
 OPTION = "option."
-"""The prefix with which Spark passes each option in `OPTIONS (…)` again; other names can be table properties."""
+"""Spark passes each option in `OPTIONS (…)` also under this prefix. A name without it can be a table property."""
 
 
 def own_options(given: Mapping[str, str]) -> dict[str, str]:
