@@ -1,4 +1,4 @@
-"""The address of a table, a local folder or a prefix in a store, and the options of stores. None contains a secret.
+"""The address of a table (a local folder or a prefix in a store), and the options of stores. Neither has a secret.
 
 Credentials come from environment variables, or from the role that the cloud gives to the machine. The driver completes
 the options from its environment variables and sends them to the executors, which need environment variables for

@@ -1,7 +1,7 @@
-"""A Delta table as the ledger of an export. `deltalake` writes the log, the tasks write the files; no jar is needed.
+"""A Delta table whose log records its export. `deltalake` writes the log, the tasks write the files; no jar is needed.
 
-Positions are the log's `txn` actions, which checkpoints keep and which DELETE, MERGE, OPTIMIZE, RESTORE and the
-cleaning of the log do not touch. The application `stream-node/STREAM/PARTITION/ERA/CREATED` has as its version the next
+Positions are `txn` actions of the log. Checkpoints keep them, and DELETE, MERGE, OPTIMIZE, RESTORE and the cleaning of
+the log do not touch them. The application `stream-node/STREAM/PARTITION/ERA/CREATED` has as its version the next
 index to export, and as its time that of the last exported message. `stream-node` has the number of the latest run,
 and `stream-node.forgotten/STREAM/SHA256` until when the messages of a key are forgotten, in microseconds.
 Delta refuses one of two transactions that set the same application at the same time.
@@ -45,7 +45,7 @@ EARLIER = "stream-node-export-"
 """The beginning of the application ids of earlier versions, which kept the positions in a ledger beside the table."""
 PARTITIONS = ("stream", "date")
 SOURCES = {"stream": ("stream", ""), "partition": ("partition", ""), "era": ("era", ""), "date": ("timestamp", "day")}
-"""The columns by which a table can be partitioned, each with the column and the unit of time it is made from."""
+"""The columns by which a table can be partitioned, each with the column and the unit of time from which it is made."""
 REFUSED = {
     "delta.setTransactionRetentionDuration": "the table would forget what was exported; remove the property",
     "delta.columnMapping": "deltalake cannot write the files of a table whose columns have other names in the files",

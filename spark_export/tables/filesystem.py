@@ -96,7 +96,7 @@ def remove_files(plan: FilesPlan, files: Iterable[DataFile]) -> None:
 
 
 def sync_new(folder: Path, since_s: float) -> None:
-    """Makes the files below a folder that were written since a time durable, and the names in all its folders.
+    """Syncs the files below a folder that were written since a time, and all its folders, so that the names stay, too.
 
     The libraries of tables sync nothing, so that a power cut could lose a commit that was reported.
     """
@@ -129,7 +129,7 @@ def take_lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = F
 
 @contextmanager
 def locked(path: Path, refusal: str = "") -> Iterator[None]:
-    """Holds a lock. If another process has it, raises TableRefused with the text `refusal`; without one, waits."""
+    """Holds a lock. If another process has it, raises TableRefused with the text `refusal`; if this is empty, waits."""
     try:
         held = take_lock(path, wait=not refusal)
     except BlockingIOError as error:

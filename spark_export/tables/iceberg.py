@@ -1,6 +1,6 @@
-"""An Iceberg table as the ledger of an export. `pyiceberg` writes the snapshots, the tasks write the files.
+"""An Iceberg table that records its export. `pyiceberg` writes the snapshots, the tasks write the files.
 
-The positions are one property of the table, set in the same transaction as a snapshot, so that they stay when snapshots
+The positions are one property of the table, set in the same transaction as a snapshot. So they stay when snapshots
 expire or are rolled back. Each commit here has a snapshot, and Iceberg refuses it if another snapshot came first.
 Iceberg keeps absolute paths, so a folder with an Iceberg table cannot be moved.
 """
@@ -256,7 +256,7 @@ class IcebergLog(log.TableLog):
         """Replaces files by others with the same rows, except forgotten ones. Returns the numbers of files and rows."""
         table = self._table
         plan = self.files_plan(state, schema_to_pyarrow(table.schema(), include_field_ids=False))
-        # The manifests have the newest files first.
+        # The manifests have the newest files first, and the rows are written in the order of their indexes.
         columns = [table.schema().find_field(name) for name in ("partition", "index")]
         tasks = sorted(tasks, key=lambda task: (str(task.file.partition), *_least(task.file, columns)))
         with iceberg_errors(f"files of {self.address} cannot be read"):
@@ -279,9 +279,9 @@ class IcebergLog(log.TableLog):
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Expires snapshots, and removes data and manifest files that only these had, and the files of killed runs.
 
-        Snapshots beyond the latest SNAPSHOTS_MAX are expired at any age, because every commit writes the list of them.
-
-        pyiceberg removes no files, and Spark's procedure for orphans also removes those of other programs.
+        Snapshots beyond the latest SNAPSHOTS_MAX are expired at any age, unless the table's owner has set an age: every
+        commit writes the list of all snapshots. pyiceberg itself removes no files, and Spark's procedure for orphans
+        also removes the files of other programs.
         """
         now_s = time.time()
         with iceberg_errors(f"old snapshots of {self.address} cannot be expired"):

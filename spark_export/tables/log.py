@@ -230,9 +230,9 @@ class TableLog(ABC):
 
     @abstractmethod
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
-        """Removes files and old versions that were replaced `keep_s` seconds ago. Returns their number.
+        """Removes files and old versions that were replaced at least `keep_s` seconds ago. Returns their number.
 
-        exactly: whether to remove also those that the table's owner has kept for longer (`owners_rule`).
+        exactly: whether to remove also those that the table's owner wants to keep for longer (`owners_rule`).
         """
 
     def is_own(self) -> bool:
@@ -262,7 +262,7 @@ def said_of(run: int, ranges: Iterable[model.IndexRange], plan: model.FilesPlan)
 
 
 def commit_of(said: Mapping[str, Any], operation: str) -> model.Commit | str:
-    """Reads a commit from its properties. One without ranges is no export: returns UPKEEP if the exporter made it, and
+    """Reads a commit from its properties. For a commit without ranges, returns UPKEEP if an exporter made it, and
     otherwise `operation`."""
     if RANGES_KEY in said:
         return model.Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY]))

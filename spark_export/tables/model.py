@@ -1,4 +1,4 @@
-"""What moves between the plan of an export, its tasks and the log of its table: index ranges, positions and files.
+"""The values that the plan of an export, its tasks and the log of its table exchange: index ranges, positions, files.
 
 The data classes need only the standard library, because Spark sends them to executors.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 UNITS = {"year": "%Y", "month": "%Y-%m", "day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H"}
-"""The parts of a time by which a table can be partitioned, the longest first, and the texts of their values."""
+"""The parts of a time by which a table can be partitioned, the longest first, and the formats of their values."""
 NO_NAME = "__HIVE_DEFAULT_PARTITION__"
 """The value that Hive writes in a folder's name for a value that is null or empty."""
 NAME_BYTES_MAX = 255

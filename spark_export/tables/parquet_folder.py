@@ -6,8 +6,8 @@
     FOLDER/staging/…                                        what no reader sees
     FOLDER/_export.json                                     the id of the table
 
-A compaction makes another generation, whose only run has all files, and turns the link `messages` by one rename. Names
-that begin with `_` are no data for readers of Parquet. An object store has no such rename, so it has no such tables.
+A compaction makes another generation, whose only run has all files, and one rename turns the link `messages` to it.
+Readers of Parquet ignore names that begin with `_`. An object store has no such rename, so it has no such tables.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class ParquetFolderLog(log.TableLog):
         return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, key, until_us))[1])
 
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
-        """Removes generations that the link has left `keep_s` seconds ago, and the files of killed runs."""
+        """Removes generations that the link left at least `keep_s` seconds ago, and the files of killed runs."""
         removed = self._sweep()
         # Without the lock, a generation to which another process is just turning the link would seem to be an old one.
         with self._locked():
