@@ -24,7 +24,7 @@ from cardinal_streams.prefixes import TRACK_ALL
 
 UNLIMITED = ReassemblyLimits(incomplete_max=1, incomplete_bytes_max=1 << 62, idle_messages_max=1 << 62, finished_max=1)
 Assembled = tuple[int, bytes, str, list[tuple[str, bytes]] | None, list[str] | None, str | None]
-"""Number, parent, weight, values, deletes, missing messages. Either the last is None, or values and deletes are None."""
+"""Number, parent, weight, values, deletes, missing messages. The last is None, or else values and deletes are None."""
 
 
 def assemble(messages: Iterable[Any]) -> Assembled | None:
