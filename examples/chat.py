@@ -1,4 +1,4 @@
-"""Three clients, which nobody can call, chat through addresses on a node. Messages wait there for a client that is
+"""Three clients that accept no connections chat through addresses on a node. Messages wait there for a client that is
 away. The node needs the setting `forwarding`: STREAM_NODE_FORWARDING=true stream-node serve
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/chat.py"""
 
@@ -27,7 +27,7 @@ class Chat(Worker):
             return self.answers[0].send_nowait(message.payload)
         delivery = DELIVERY.decode_request(message.payload)
         self.heard[0].send_nowait(delivery.payload)
-        done = DELIVERY.encode_response(Taken(delivery.index))  # what is confirmed does not come again
+        done = DELIVERY.encode_response(Taken(delivery.index))  # a confirmed message does not come again
         self.context.send(Message((self.node, local(f"forward_to_{self.name}")), (local("chat"),), done))
 
 

@@ -29,7 +29,7 @@ class Shout(AsyncWorker):
 
 
 class Team(Worker):
-    """Starts both, restarts each after a crash, and crashes if one crashes too often."""
+    """Starts the two other workers, restarts each after a crash, and crashes if one of them crashes too often."""
 
     def started(self) -> None:
         self.start_child([ECHO], Echo)

@@ -23,7 +23,7 @@ class Enrich(AsyncWorker):
             index = await positions.get(source.name)
             while True:
                 page = await source.pull_page(FromIndex(index), 500, wait_s=5.0)
-                # The number of a message is the index of its order: pushed again after a kill, it is not stored again.
+                # The number of a message is the index of its order. So a message pushed twice is stored only once.
                 async with target.publisher(publisher_id=b"enrich", first_number=index) as publisher:
                     for message in page.messages:
                         await publisher.push(enriched(message.data))

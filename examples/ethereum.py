@@ -1,5 +1,5 @@
 """Follow a chain with the data layout of Ethereum. A producer sends blocks. An indexer keeps the chain and an index of
-its own in a chain store, and undoes what a later fork replaces, also after a restart.
+its own in a chain store. It undoes the blocks that a later fork replaces, also after a restart.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/ethereum.py
 """
@@ -36,7 +36,7 @@ async def index(node: StreamTransport, folder: str) -> None:
 
 
 def write(update: Update, connection: sqlite3.Connection) -> None:
-    """The index changes in the transaction that stores the blocks: exactly once, whatever crashes."""
+    """Changes the index in the transaction that stores the blocks: exactly once, whatever crashes."""
     connection.execute("CREATE TABLE IF NOT EXISTS names (number INTEGER PRIMARY KEY, name BLOB)")
     connection.executemany("DELETE FROM names WHERE number = ?", [(each.number,) for each in update.removed])
     connection.executemany("INSERT INTO names VALUES (?, ?)", [(each.number, each.hash) for each in update.added])
