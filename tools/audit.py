@@ -1,10 +1,10 @@
-"""Looks for known vulnerabilities of the packages in the locks, with the program pip-audit.
+"""Looks for known vulnerabilities of the packages in LOCKS, with the program pip-audit.
 
     python tools/audit.py
 
-It ends with 1 if a locked version has a known vulnerability, or if pip-audit, which the development lock has, is not
-installed. It ends with 3 if the service of pip-audit does not answer in time: `./check` then goes on, since it must not
-depend on a network, and says at its end what it has not examined.
+The exit code is 1 if a locked version has a known vulnerability, or if pip-audit, which the development lock has, is
+not installed. The exit code is 3 if the locks could not be examined, as when the service of pip-audit does not answer
+in time. Then `./check` goes on, because it must not depend on a network, and reports this at its end.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def examine(locks: tuple[Path, ...], time_s_max: float) -> tuple[list[Finding], 
         )
     except subprocess.TimeoutExpired:
         raise Skipped(f"pip-audit did not end in {time_s_max:g} s") from None
-    # Its exit code is 1 both for a vulnerability and for a failure. Only its report tells them apart.
+    # The exit code of pip-audit is 1 both for a vulnerability and for a failure. Only its report tells them apart.
     try:
         report = json.loads(done.stdout)
     except ValueError:
@@ -102,7 +102,10 @@ def find_program() -> list[str]:
 
 
 def read_report(report: Mapping[str, Any]) -> tuple[list[Finding], int]:
-    """Returns what `examine` returns. Raises Skipped if the report has another form, or has no packages."""
+    """Returns the known vulnerabilities and the number of packages in a report of pip-audit.
+
+    Raises Skipped if the report has another form, or has no packages.
+    """
     try:
         # The service does not know every package; such an entry has a reason in place of a version.
         known = [each for each in report["dependencies"] if "skip_reason" not in each]

@@ -2,7 +2,7 @@
 
     STREAM_NODE_COMPILE=1 python -m pip wheel --no-deps --wheel-dir dist .
 
-It is a hook of hatchling. The compiled wheel and the pure one have the same modules: Python prefers the extension
+This is a hook of hatchling. The compiled wheel and the pure one have the same modules: Python prefers the extension
 module `ockam/transport/frames.….so` to `ockam/transport/frames.py` beside it. Without the variable, nothing is
 compiled, and no compiler is needed. An editable installation is never compiled, so a checkout always runs its sources.
 """
@@ -59,7 +59,7 @@ class CompileHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        """Returns what the build needs beside hatchling: nothing for a pure wheel."""
+        """Returns the packages that the build needs besides hatchling; none for a pure wheel."""
         if not self._compiles():
             return []
         project: list[str] = self.metadata.core.dependencies

@@ -44,7 +44,7 @@ class Payments(Worker):
 
 @contextmanager
 def source_of_mirrors(folder: Path, address: str) -> Iterator[NodeProcess]:
-    """Runs a node whose streams another node follows. Messages of one of these streams were set aside there.
+    """Runs a node whose streams another node mirrors. The other node has set messages of one of these streams aside.
 
     address: the node with the mirrors.
     """
@@ -73,7 +73,7 @@ def source_of_mirrors(folder: Path, address: str) -> Iterator[NodeProcess]:
 
 @contextmanager
 def members_of_cluster(folder: Path, database: str) -> Iterator[list[NodeProcess]]:
-    """Runs the members of a cluster that start one after another, and have streams. The last one is drained.
+    """Runs a cluster with streams. Its members start one after another, and the last member is drained.
 
     database: the URL of an empty database.
     """

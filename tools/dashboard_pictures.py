@@ -63,7 +63,7 @@ PAGES = {
 }
 """The pages that are looked at, by the names of their pictures. FOLDER stands for the folder of the export."""
 CLUSTER_PAGES = {"cluster": "/cluster"}
-"""The pages that a member of a cluster has, and a node alone has not."""
+"""The pages that only a member of a cluster has."""
 HEIGHT = 900
 """The height of the window, in pixels."""
 HEIGHTS = {"cluster": 1330}
@@ -178,7 +178,7 @@ def push_chain(stream: Any) -> None:
 
 
 def fill_export(address: str, folder: Path) -> None:
-    """Writes the history of an export of the streams of `fill`: nine runs, of which one failed."""
+    """Writes the history of an export of the streams of `fill`: nine runs that ended well, and one that failed."""
     from spark_export.exporter import history
     from spark_export.exporter.planning import ExportStep
     from spark_export.tables.model import Incarnation, IndexRange

@@ -1,7 +1,7 @@
-"""Prints what no program uses, and fails if there is something: functions, classes, methods, constants, arguments.
+"""Prints the functions, classes, methods, constants and arguments that no program uses. Fails if there are any.
 
-It asks vulture, without the tests: what only a test uses is dead, too. It passes over fields of structs, members of
-enumerations and attributes, which leave as bytes or JSON, or belong to a class of a library.
+vulture finds them. It does not read the tests, so code that only a test uses is dead, too. Fields of structs, members
+of enumerations, and attributes are not listed: they leave as bytes or JSON, or belong to a class of a library.
 
     python tools/dead_code.py
 """

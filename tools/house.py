@@ -1,10 +1,10 @@
-"""Prints each figure of the house beside its bar, and fails where one is worse than it was.
+"""Prints figures about this repository, such as its lines, each beside its bar. Fails if a figure got worse.
 
-A figure is better when it is smaller. A figure above its bar is red. A red figure fails when it is above its recorded
-value, too, so that figures only get better.
+A smaller figure is better. The bar is the value to reach, and a figure above its bar is red. A red figure fails if it
+is also above its recorded value, so that figures only get better.
 
-    python tools/house.py          every figure, and all that makes up one that fails
-    python tools/house.py --all    the same, and all that makes up a red one
+    python tools/house.py          every figure, and the findings of each figure that fails
+    python tools/house.py --all    the same, and the findings of each red figure
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HEARTS = (
 )
 """The files whose steps need comments most."""
 HEART_COMMENTS_MIN = 8.0
-"""The least number of comment lines in 100 lines of code of such a file."""
+"""The least number of comment lines in 100 lines of code of a file in HEARTS."""
 
 FOLDER_FILES_MAX = 30
 ARGUMENTS_MAX = 7
@@ -63,7 +63,7 @@ VARIADIC = {"Table", "pack", "select"}
 
 
 class Figure(NamedTuple):
-    """A figure of the house. found: what a red figure consists of, the worst first."""
+    """A figure about the repository. found: the findings that make up the figure."""
 
     name: str
     value: int
@@ -77,7 +77,7 @@ class Figure(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """The lines of a file by their kind; the rest are blank. A docstring has the blank lines inside it."""
+    """The lines of a file by their kind. All other lines are docstrings, with the blank lines inside them, or blank."""
 
     total: int
     code: int
@@ -123,7 +123,7 @@ class House:
 
 
 def is_text(statement: ast.stmt) -> bool:
-    """Whether a statement is a docstring, also one below a name."""
+    """Returns whether a statement is a docstring, or the text below a constant."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -178,7 +178,7 @@ def shared_classes(house: House, modules_min: int) -> list[str]:
 
 
 def wide_calls(house: House) -> list[str]:
-    """Returns the calls whose arguments are too many to go by their place."""
+    """Returns the calls with more than ARGUMENTS_MAX arguments without names, the longest first."""
     wide = [
         (len(node.args), f"{path}:{node.lineno}: {ast.unparse(node.func)[-40:]}( has {len(node.args)}")
         for path in house.installed
@@ -191,7 +191,7 @@ def wide_calls(house: House) -> list[str]:
 
 
 def silent_hearts(house: House) -> list[str]:
-    """Returns the hearts with too few comments, the most silent first, and those that are not there."""
+    """Returns the files of HEARTS that do not exist, and those with too few comments, the fewest first."""
     silent = []
     for path in HEARTS:
         if path not in house.installed:
@@ -228,7 +228,7 @@ def figures(house: House) -> list[Figure]:
 
 
 def main(arguments: list[str], house: House) -> int:
-    """Prints the figures. Returns the exit code: 1 if one is worse than its bar and than its recorded value."""
+    """Prints the figures. Returns the exit code: 1 if a figure is above both its bar and its recorded value."""
     failed = False
     for figure in figures(house):
         failed |= figure.fails
@@ -240,7 +240,7 @@ def main(arguments: list[str], house: House) -> int:
 
 
 def tracked_files(root: Path) -> list[str]:
-    """Returns the paths that git tracks, and those that the next `git add` would."""
+    """Returns the paths that git tracks, and those that the next `git add` would add."""
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.rstrip("\0").split("\0")
 

@@ -1,14 +1,14 @@
-"""Changes the machines, the commit and the codec in one place at a time, and looks whether a test notices.
+"""Changes the state machines, the commit and the codec in one place at a time, and reports whether a test notices.
 
     python tools/mutants.py --count 60 --seconds 300     prints every change that no test has noticed
 
 mutmut makes the changes (mutants). Its own runner is not used: it tests all mutants, which takes days, and starts the
 tests in forks of one process, whose tests fork processes, too. Here each mutant gets a pytest of its own, in a copy of
-the tree. The tests whose files name the changed module run first, and if they notice nothing, the quick tests of its
-folder. Texts are not changed, nor is what is raised or asserted: tests compare few words.
+the tree. The tests whose files name the changed module run first. If they notice nothing, the quick tests of its folder
+run, and then those of its package. Texts, `raise` and `assert` are not changed, because tests compare few words.
 
-A seed chooses the mutants. A change of the source elsewhere leaves the choice as it is. Exit code 1: fewer than 95 %
-were noticed.
+A seed chooses the mutants. A change of the source elsewhere leaves the choice as it is. Exit code 1: the tests noticed
+fewer than 95 % of the mutants.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ EQUIVALENT = {
     "bare/schema/check.py:  < last ->  <= last (1)",
     # Without a place, an error is at the next token, which is this one.
     'bare/schema/parser.py: self._only_older("struct { ... }", at) -> self._only_older("struct { ... }", None) (1)',
-    # Both are only asked whether they are true.
+    # The code only tests the truth of both.
     "block_node/publish/publish_machine.py: self.forward_due = self.admit_due = False"
     " -> self.forward_due = self.admit_due = None (1)",
 }
-"""Mutants that do what the source does."""
+"""The keys of mutants that behave as the source does."""
 NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build", "dist", "*.png", "*.svg")
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--timeout", "60")
 QUICK = "not slow and not soak and not network and not spark"
@@ -143,7 +143,7 @@ class Copy:
         self._written = 0
 
     def kills(self, mutant: Mutant) -> bool | None:
-        """Whether a test notices the mutant. None: the tests take too long to tell."""
+        """Returns whether a test notices the mutant. None: the tests take too long to tell."""
         self._write(mutant.place, mutant.changed)
         try:
             near = near_tests(self._root, mutant.place)
@@ -156,7 +156,7 @@ class Copy:
             self._write(mutant.place, mutant.source)
 
     def fails(self, tests: list[str]) -> bool | None:
-        """Whether one of these tests fails. None: they take too long to tell."""
+        """Returns whether one of these tests fails. None: the tests take too long to tell."""
         run = subprocess.Popen(
             [*PYTEST, "-m", QUICK, *tests],
             cwd=self._root,

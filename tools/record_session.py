@@ -38,7 +38,7 @@ SESSION = (
     f"{SERVE} &",
     "stream-node consume numbers --client mailer",
 )
-"""What is typed. A node in the background runs on; `kill` ends it without a warning."""
+"""The typed commands. A node in the background runs on; `kill` ends it without a warning."""
 
 FONT_FACE = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 """Matches fonts that a browser would load from elsewhere. The reader's own fixed-width font replaces them."""

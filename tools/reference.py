@@ -48,14 +48,14 @@ SHARED: dict[str, Any] = {
 """The options of commands that talk to a node. They are explained once, above the commands."""
 
 EXAMPLE = re.compile(r"([^:]+): ((?:[^:`]*\| )?(?:[A-Z_]+=\S+ )?stream-node .*)")
-"""A paragraph of a help text that is an example: what it shows, and the command."""
+"""Matches a paragraph of a help text that is an example: a title, and the command."""
 
 GROUP = re.compile(r'\s*# Group "(?P<name>.*)": (?P<text>.*)')
 IN_WORDS = {"data_dir": "`stream-node` in the user's data directory"}
 """Defaults that differ from machine to machine."""
 
 COUNTED = re.compile(r"(?<=_)(?P<noun>messages|blocks|sessions|items)(_max)?$")
-"""Settings that count something, which their names say."""
+"""Matches the end of a setting's name that says what the setting counts."""
 
 
 class Group(NamedTuple):

@@ -35,7 +35,7 @@ INTERNAL = {
 BUILT_IN = {"Exception", "ExceptionGroup", "OSError", "ValueError"}
 BASE_CLASS = re.compile(r"[Tt]he base (class )?of (all|the) errors")
 LEAD = re.compile(r"^(Error|\w+): ")
-"""How some docstrings begin before they say when the error comes."""
+"""Matches the word with which some docstrings begin before they say when the error comes."""
 
 
 class Error(NamedTuple):

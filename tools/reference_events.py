@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 
 def all_calls(root: Path = ROOT) -> Iterator[Call]:
-    """All calls of loggers in the packages of a node. Raises SystemExit for one that does not name its event."""
+    """All calls of loggers in the packages of a node. Raises SystemExit for a call that does not name its event."""
     for path in package_files(root):
         if path.relative_to(root).parts[0] in OTHERS:
             continue
@@ -101,7 +101,7 @@ def _logged(node: ast.Call, chosen: dict[str, list[str]]) -> tuple[list[str], as
 
 
 def _events(argument: ast.expr, tree: ast.Module) -> Iterator[str]:
-    """The texts that the first argument can have. For the parameter `event` of a method, those in its calls."""
+    """The texts that an argument can have. If it is a parameter of a function, the texts in the function's calls."""
     if isinstance(argument, ast.Name):
         for function in (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)):
             names = [each.arg for each in function.args.args if each.arg != "self"]

@@ -89,7 +89,7 @@ def all_protocols() -> list[Defined]:
 
 
 def schema_of(messages: dict[str, BareType]) -> str:
-    """The BARE schema of messages and of all types in them: what a message needs stands before it."""
+    """The BARE schema of messages and of all types in them. Each type stands after the types in it."""
     definitions: dict[str, str] = {}
 
     def define(name: str, node: BareType) -> None:

@@ -1,5 +1,5 @@
-"""Makes the generated part of `docs/python.md`: the signature and the docstring of every name that the packages for
-programs hand on. It reads the sources and imports no package, since some need more than is installed.
+"""Makes the generated part of `docs/python.md`: the signature and the docstring of every public name of the packages
+for programs. It reads the sources and imports no package, because some packages need extras that may be missing.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     pip install ./tools/client            the blocking client
     pip install './tools/client[trio]'    the async client with trio; `[asyncio]`: without trio
 
-It is a hook of hatchling. The modules are found from the imports of the sources. All files of the wheel but
+This is a hook of hatchling. It finds the modules by the imports in the sources. All files of the wheel but
 `installed_alone.txt` are in the wheel of the node, too. The command `stream-node` does not start where that file is
 (`stream_node/cli/app.py::CLIENT_ALONE`), since pip takes files of the node away when the client is uninstalled.
 """
@@ -39,7 +39,7 @@ class ClientHook(BuildHookInterface[Any]):
 
 
 def client_files(root: Path) -> set[Path]:
-    """Returns the sources that the faces import, at once or later, with the `__init__.py` of their packages."""
+    """Returns the sources that FACES import, also through other modules, with the `__init__.py` of their packages."""
     found: set[Path] = set()
     waiting = [file for face in FACES for file in sources(root, face)]
     while waiting:
