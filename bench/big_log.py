@@ -15,7 +15,7 @@ CHECKPOINT_COMMITS = 10
 
 
 def extend_log(data_dir: Path, messages: int, size_bytes: int) -> None:
-    """Append to the stream until it has this many messages. No node may use the directory. Raises StorageError."""
+    """Appends to STREAM until it has this many messages. No node may use the directory. Raises StorageError."""
     data = [os.urandom(size_bytes)] * COMMIT_MESSAGES
     database = Database.open(data_dir)
     try:

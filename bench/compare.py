@@ -40,7 +40,7 @@ WIDTH = 180
 """Columns of the table when it goes into a file or a pipe."""
 
 Pair = tuple[Measured, Measured]
-"""What one round measured: before, after."""
+"""The measurements of one round: before, after."""
 
 
 class SideFailed(Exception):

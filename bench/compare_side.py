@@ -2,10 +2,10 @@
 
     PYTHONPATH=CHECKOUT CHECKOUT/.venv/bin/python -P bench/compare_side.py CHECKOUT TIMES
 
-TIMES is how often a piece of work with pushes or pulls is done for one measurement. It reads the name of a piece of
-work from each line of standard input, does the work, and answers with one line of JSON: a `Measured`. The nodes, the
-clients and the measuring functions are those of the checkout, so that two checkouts with different layouts can be
-compared; this file imports only the standard library until it knows the checkout.
+TIMES is how often a piece of work with pushes or pulls is done for one measurement. The program reads the name of a
+piece of work from each line of standard input, does the work, and answers with one line of JSON: a `Measured`. The
+nodes, the clients and the measuring functions are those of the checkout, so that two checkouts with different layouts
+can be compared. This file imports only the standard library until it knows the checkout.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CARDINAL_BLOCKS = 1_000
 
 
 class Measured(NamedTuple):
-    """What one piece of work took: on the clock, and of the processor (user and system) in the node and the client."""
+    """The times of one piece of work: on the clock, and of the processor (user and system) in node and client."""
 
     messages: int
     seconds: float
@@ -64,7 +64,7 @@ class Side:
         return self._measure_kept(messages, work)
 
     def _measure_kept(self, messages: int, work: Callable[..., Any]) -> Measured:
-        """Measures work of `messages` messages at the kept node, done as often as this side does work."""
+        """Measures work at the kept node that is done `times` times. messages: the messages of one time."""
         address = self._node.address
 
         def all_work() -> None:

@@ -1,6 +1,6 @@
 """Work that is measured in turn with other systems (A B A B), so that the ratios hold on a noisy machine.
 
-Every client is a process of its own, of the peers and of ours.
+Every client, of the peers and of ours, is a process of its own.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def latencies(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterato
 
 def pulls(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
     """Stored messages read from the first to the last, a thousand a page. Ours are read page after page, and by a
-    consumer, which asks for the next page before it has decoded this one."""
+    consumer, which asks for the next page before it decodes the present one."""
     load = _load(plan, window=PAGE_MESSAGES)
     fill = {**load, "seconds": 1e9}
     streams = {peer: peer.new_stream() for peer in peers if peer.does(Work.PULL)}
@@ -154,7 +154,7 @@ def large(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sa
 
 
 def deliveries(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
-    """The way of a message from its push to a consumer that waits for it, at a fixed rate."""
+    """The times from pushes at a fixed rate to a consumer that waits for the messages."""
     load: dict[str, Any] = {"rate": plan.delivered_rate, "seconds": plan.delivered_seconds}
     load["size_bytes"] = plan.size_bytes
     load["messages"] = int(plan.delivered_rate * plan.delivered_seconds)
@@ -170,9 +170,9 @@ def deliveries(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterat
 
 
 def loads(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
-    """Pushes at parts of the maximum of each system, which is measured first.
+    """Pushes at percentages of the highest rate of each system. The highest rate is measured first.
 
-    Each push is timed from when it was due, so that pushes that had to wait count with their wait.
+    Each push is timed from the moment at which it was due, so a push that had to wait counts with its wait.
     """
     top = _load(plan, window=LOADED_WINDOW)
     rated = [peer for peer in peers if peer.does(Work.AT_RATE)]

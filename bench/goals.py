@@ -138,7 +138,7 @@ def goals(report: Report) -> Iterator[Goal]:
 
 
 def _to_peers(report: Report, system: str) -> Iterator[Goal]:
-    """Yields the goals of one of our systems: those to peers, and those for what users wait for."""
+    """Yields the goals of one of our systems: those beside peers, and those for times that users wait."""
     for window, peer, wanted in PUSHED:
         ours, theirs = (report.find("push", system=each, window=window) for each in (system, peer))
         yield _of_rounds(f"{system}: pushes, window {window:,}, to those of {peer}", wanted, ratios(ours, theirs, rate))
@@ -220,7 +220,7 @@ def _of_deleting(report: Report) -> Iterator[Goal]:
 
 
 def _of_standing(report: Report) -> Iterator[Goal]:
-    """What a node costs that does nothing, and how fast it and short commands start."""
+    """What an idle node costs, and how fast nodes start and end, and short commands run."""
     for work, what, wanted_s, empty_s in (
         (standing.STARTED, "from the start of a node until it listens", 2.0, 0.35),
         (standing.STOPPED, "from SIGTERM until a node has ended", 1.0, 1.0),

@@ -22,7 +22,7 @@ from stream_node.bench.run import TIMED_EVERY_MAX, TIMED_MIN, Load, Timed, Timer
 PAGE_MESSAGES: Final = 1_000
 FANOUT_WINDOW: Final = 100
 STREAM: Final = "bench.0"
-"""The stream of one publisher, and the first stream of one that pushes to many."""
+"""The stream of one publisher, and the first stream of a publisher that pushes to many."""
 
 
 def sample_fields(timed: Timed) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def sample_fields(timed: Timed) -> dict[str, Any]:
 
 
 async def push_in_turn(streams: Sequence[Stream], *, messages: int, size_bytes: int, window: int) -> Timed:
-    """Push round robin to all streams, with `window` unconfirmed in all; ends when every push is confirmed."""
+    """Pushes round robin to all streams, with `window` unconfirmed in all. Ends when every push is confirmed."""
     data = os.urandom(size_bytes)
     timer, timed_every = Timer(), max(1, min(TIMED_EVERY_MAX, messages // TIMED_MIN))
     async with AsyncExitStack() as stack:
@@ -98,7 +98,7 @@ async def fanout(address: str, *, messages: int, size_bytes: int, consumers: int
 def pull_latency(address: str, *, stream: str, stored: int, pulls: int, page_messages: int, seed: str) -> Timed:
     """Single pulls from anywhere in a log, with the blocking client.
 
-    seed: give each measurement another one, so that it reads other places: places that were read are in memory.
+    seed: chooses the places. Each measurement needs another seed, because places that were read are in memory.
     """
     places = random.Random(seed)
     with blocking.connect(address) as client:

@@ -24,7 +24,7 @@ COMPILED = f"{OURS}, compiled"
 
 
 class Own(msgspec.Struct, frozen=True):
-    """system: its name in reports. environment: variables for the processes of the node and of the client."""
+    """One of our systems. system: its name in reports. environment: variables for the node and the clients."""
 
     system: str = OURS
     environment: Mapping[str, str] = {}

@@ -57,7 +57,7 @@ async def push(address: str, load: Load) -> Done:
 
 
 async def push_in_turn(address: str, load: Load) -> Done:
-    """The async client's publishers of many streams, of which each has its share of the window."""
+    """The async client's publishers of many streams. Each publisher has its share of the window."""
     data = os.urandom(load.size_bytes)
     async with connect(address) as client, AsyncExitStack() as stack:
         streams = [await client.create(f"{load.stream}.{number}") for number in range(load.streams)]
@@ -138,8 +138,8 @@ async def pull(address: str, load: Load) -> Done:
 
 
 async def follow(address: str, load: Load) -> Done:
-    """The same pages as a consumer gets them: the next page is on its way while the program makes the messages of this
-    one."""
+    """Pages of `window` messages, as a consumer gets them: the next page is on its way while the program decodes the
+    present page."""
     async with connect(address) as client:
         follower = (await client.create(load.stream)).follow(0, page_messages=load.window)
         clock, received = Clock(load), 0
@@ -171,8 +171,8 @@ async def at_rate(address: str, load: Load) -> Done:
 
 
 async def deliver(address: str, load: Load) -> Done:
-    """Pushes at a fixed rate, and a consumer on a connection of its own that waits for them. Timed from when the push
-    was due until the consumer has the message."""
+    """Pushes at a fixed rate, and a consumer on a connection of its own that waits for them. A message is timed from
+    when its push was due until the consumer has the message."""
     padding = os.urandom(max(0, load.size_bytes - DUE_AT.size))
     times_us: list[float] = []
     expected = min(load.messages, int(load.rate * load.seconds))

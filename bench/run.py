@@ -222,8 +222,8 @@ def run_bench(what: str, options: Options) -> None:
 
 
 def _save_unfinished(report: Report, options: Options) -> None:
-    """Writes what a run measured before it failed or was interrupted beside the file of the report: a whole run takes
-    hours, and the file keeps the last run that ended."""
+    """Writes the samples of a failed or interrupted run into a file beside that of the report. A whole run takes hours,
+    and the file of the report keeps the last run that ended."""
     if options.output is not None and report.samples:
         path = options.output.with_name(f"{options.output.name}.unfinished")
         path.write_bytes(report.as_json())

@@ -11,8 +11,10 @@ TICK_S = 0.001
 
 
 class Load(NamedTuple):
-    """messages, seconds: the load ends with whichever comes first. window: pushes that may be unconfirmed, or messages
-    a page. streams: the number of streams to which pushes go in turn; the names of several streams begin with `stream`.
+    """The load of one measurement.
+
+    messages, seconds: the load ends with whichever comes first. window: pushes that may be unconfirmed, or messages a
+    page. streams: the number of streams to which pushes go in turn; the names of several streams begin with `stream`.
     rate: pushes that become due in a second, for a load with a rate. timed_every: one push in this many is timed.
     """
 
@@ -27,7 +29,7 @@ class Load(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was done: messages, the seconds that it took, and the times of single requests in microseconds."""
+    """The result of a load: its messages, its seconds, and the times of single requests in microseconds."""
 
     messages: int
     seconds: float

@@ -49,7 +49,7 @@ class NatsWork:
         data = os.urandom(load.size_bytes)
         async with self._jetstream(load, load.window) as (_, jetstream):
             clock, sent, answers = Clock(load), 0, []
-            # The clock is read once in 16 pushes, as it costs something.
+            # The clock is read once in 16 pushes, because each reading takes time.
             while clock.goes_on(sent):
                 for _ in range(min(16, load.messages - sent)):
                     answers.append(await jetstream.publish_async(load.stream, data))
@@ -132,7 +132,7 @@ class NatsWork:
 
 
 class NatsBatchWork(NatsWork):
-    """Pushes in atomic batches of at most BATCH_MAX messages, of which the last is answered."""
+    """Pushes in atomic batches of at most BATCH_MAX messages. The server answers the last message of a batch."""
 
     async def _push(self, load: Load) -> Done:
         data = os.urandom(load.size_bytes)

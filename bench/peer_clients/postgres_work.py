@@ -61,7 +61,7 @@ class PostgresWork:
         return clock.done(received)
 
     def at_rate(self, load: Load) -> Done:
-        """Whatever is due is one COPY, or one INSERT if it is a single message."""
+        """All messages that are due are one COPY; a single message is an INSERT."""
         data = os.urandom(load.size_bytes)
         self._create(load)
         clock, pace = Clock(load), Pace(load)

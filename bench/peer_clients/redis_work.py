@@ -73,7 +73,7 @@ class RedisWork:
         return clock.done(received)
 
     def at_rate(self, load: Load) -> Done:
-        """Whatever is due goes into one pipeline, and the next pipeline waits for its answers."""
+        """All messages that are due go into one pipeline. The next pipeline waits for the answers to this one."""
         fields = {"d": os.urandom(load.size_bytes)}
         clock, pace = Clock(load), Pace(load)
         while not pace.is_over:

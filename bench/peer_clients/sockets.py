@@ -19,7 +19,7 @@ POLL_S = 1.0
 def ask_in_turns(
     port: int, load: Load, requests: Sequence[bytes], is_whole: Callable[[bytes], bool], hello: bytes = b""
 ) -> Done:
-    """Has one socket for each of the requests. Every request is timed.
+    """Sends each request on a socket of its own, and again after each answer. Times every request.
 
     is_whole: whether these bytes are a whole answer. hello: what both sides send first.
     """

@@ -70,7 +70,7 @@ class Peer:
         return f"bench_{name}_{self._streams}"
 
     def measure(self, work: Work, round_: int, *, stream: str, named: str | None = None, **load: float) -> Sample:
-        """Have the client do this work in a process of its own. Raises PeerFailed.
+        """Has the client do this work in a process of its own. Raises PeerFailed.
 
         named: the name of the work in the report, if it is not that of `work`.
         load: the fields of `Load` in `bench/peer_clients/load.py`, without the stream.

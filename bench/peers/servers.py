@@ -143,7 +143,7 @@ class PeerServer:
         self._wait_until_it_listens(place)
 
     def _prepare(self, place: Path) -> str | None:
-        """Makes the data folder of a database server. Returns the user of the server, or None for this one."""
+        """Makes the data folder of a database server. Returns the server's user; None: the user of this process."""
         if self.kind.server != "postgres":
             return None
         user = POSTGRES_USER if os.geteuid() == 0 else None

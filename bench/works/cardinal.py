@@ -85,7 +85,7 @@ def chain(count: int) -> list[Payload]:
 
 
 def produced(blocks: list[Payload]) -> tuple[Spent, list[tuple[str, Record]]]:
-    """Make all messages. Returns the time that took, and the messages with their topics."""
+    """Makes all messages. Returns the time that this took, and the messages with their topics."""
     producer = APPLICATION.producer()
     made = []
     started = Spent.now()
@@ -107,8 +107,8 @@ def delivered(records: list[tuple[str, Record]]) -> Delivered:
 
 
 def ordered(deliveries: Delivered, blocks: int) -> Spent:
-    """Have one consumer bring all blocks in order. Returns the time that took."""
-    # With a start, each block is in order as soon as it is complete; without one, when the end of the log was seen.
+    """Lets one consumer bring all blocks into order. Returns the time that this took."""
+    # With a start, each block is in order as soon as it is complete; without a start, only after the end of the log.
     start = Checkpoint(start=Start(bytes(32), 0, 0))
     consumer = ChainConsumer(
         reorg_threshold=APPLICATION.reorg_threshold, tracked=APPLICATION.tracked(), checkpoint=start

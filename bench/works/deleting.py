@@ -1,5 +1,5 @@
-"""What deleting costs others: many messages deleted beside single pushes, and a retention by age beside a fast
-publisher; and how fast the room of deleted messages comes back."""
+"""Measures what deletions cost other clients: many messages deleted beside single pushes, and a retention by age
+beside a fast publisher. Also measures how fast the file system gets the room of deleted messages back."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _export(opened: Callable[..., Any], node: BenchNode, address: Path | str, **
 
 
 def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:
-    """Returns a function that exports with the small engine, each time to a new address in a server's bucket."""
+    """Returns a function that exports without Spark, each time to a new address in a server's bucket."""
     from spark_export.exporter.run import open_exporter
 
     def copy(target: Path) -> None:
@@ -299,7 +299,7 @@ def _cpu_s(roots: tuple[int, ...]) -> float:
 
 
 def fill(data_dir: Path, messages: int) -> None:
-    """Make a log with this many messages in PARTITIONS partitions. The storage layer writes it, without a node."""
+    """Makes a log with this many messages in PARTITIONS partitions. The storage layer writes it, without a node."""
     seeded = random.Random(1)
     pool = [_message(seeded, number) for number in range(min(POOL, messages))]
     database = Database.open(data_dir)

@@ -50,7 +50,7 @@ def samples(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[
 def _measured(
     server: Any, kind: str, port: int, followers: int, load: dict[str, Any], fields: dict[str, Any]
 ) -> Sample:
-    """server: a `BenchNode` or a `PeerServer`, whose processor time counts from when all followers wait."""
+    """Measures one server, a `BenchNode` or a `PeerServer`. Its processor time counts once all followers wait."""
     command = [sys.executable, "-m", "bench.peer_clients.followers", kind, str(port), str(followers)]
     command.append(msgspec.json.encode(load).decode())
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as client:

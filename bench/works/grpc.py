@@ -1,7 +1,7 @@
 """Measures a block node over gRPC: publishers beside the routed protocol, subscribers, and status calls.
 
-`bench.works.grpc_bytes` measures what single bytes cost. The client is `AskingConnection`, whose own cost is no part of
-the figures of the server's processor time and memory.
+`bench.works.grpc_bytes` measures what single bytes cost. The client is `AskingConnection`. The figures of the server's
+processor time and memory do not contain the cost of the client.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _timed(work: str, system: str, round_: int, times_us: Sequence[float]) -> Sa
 
 
 class Answer:
-    """What comes for one call (`AnswerHandler`). acknowledged_ns: when each block was acknowledged."""
+    """Takes the answers to one call (an `AnswerHandler`). acknowledged_ns: when each block was acknowledged."""
 
     def __init__(self) -> None:
         self.acknowledged_ns: list[int] = []

@@ -34,7 +34,7 @@ from stream_node.node.config import ENVIRONMENT_PREFIX
 RECEIVED_ITEMS, RECEIVED_BYTES = 1_000, (100, 1_000)
 """The items of one message, and the sizes of an item."""
 ITEM_RANDOM_PART: Final = 7
-"""One in this many bytes of an item is random, so that zstd makes it as much smaller as a real block
+"""One in this many bytes of an item is random, so that zstd compresses the items about as well as a real block
 (facts/grpc_peers.md §3.3)."""
 LARGE_ITEM_BYTES: Final = 1_000_000
 LARGE_ITEMS, SENT_ITEMS = 100, 8
@@ -106,7 +106,7 @@ def _large(keys: SigningKeys, plan: Plan) -> Iterator[Sample]:
     large = wire_of(generator.next_block())
     for round_ in range(plan.rounds):
         with grpc_node() as node:
-            # The memory of what the node loads for its first block must not count.
+            # The memory of modules that the node loads for its first block must not count.
             trio.run(publish, node, [small])
             yield _measured(node, LARGE, OURS, round_, LARGE_ITEM_BYTES, 1, partial(publish, node, [large], first=1))
 

@@ -56,7 +56,7 @@ WORKS = {
 
 
 def samples(plan: Plan) -> Iterator[Sample]:
-    """Requests to a node with an HTTP door; the messages of a sample are those of all its requests."""
+    """Requests to a node that serves HTTP. The messages of a sample are those of all its requests."""
     for round_ in range(plan.rounds):
         with BenchNode(arguments=("--http", "127.0.0.1:0")) as node:
             port = node.http[0].rpartition(":")[2]

@@ -2,8 +2,8 @@
 
 1. rate: one client pushes with a window of 1,000; when the client stops, how many of the messages that the source has
    stored does the mirror have?
-2. lag: one client pushes at a steady rate; a follower of the mirror, in a process of its own, takes the time from the
-   call of each push until it has the message. This includes the commit on the source.
+2. lag: one client pushes at a steady rate; a follower of the mirror, in a process of its own, measures the time from
+   the call of each push until it has the message. This includes the commit on the source.
 
 Both nodes, the client and the follower share the machine.
 """

@@ -45,14 +45,14 @@ UNGROUPED = "one transaction a push"
 
 
 def measure_node(node: BenchNode, action: Work, **fields: Any) -> Sample:
-    """Do the work on a running node, from this process. fields: the other fields of the sample."""
+    """Does the work on a running node, from this process. fields: the other fields of the sample."""
     cpu_s = node.cpu_seconds()
     timed = trio.run(action, node.address)
     return _sample(node, timed, cpu_s, fields)
 
 
 def measure_alone(action: Work, **fields: Any) -> Sample:
-    """Do the work on a fresh node, whose syncs are counted."""
+    """Does the work on a fresh node, whose syncs are counted."""
     with BenchNode() as node:
         cpu_s = node.cpu_seconds()
         timed = trio.run(action, node.address)
@@ -176,7 +176,7 @@ def logs(plan: Plan) -> Iterator[Sample]:
 
 
 def _pulls(node: BenchNode, held: int, largest: int, round_: int, plan: Plan, page_messages: int) -> Sample:
-    """held: the number of messages in the log of this node; largest: in the larger of the two logs of this round."""
+    """Measures pulls. held: the messages in the log of this node. largest: those in the larger log of this round."""
     cpu_s = node.cpu_seconds()
     timed = pull_latency(
         node.address,

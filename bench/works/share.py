@@ -50,7 +50,7 @@ def samples(plan: Plan, owns: Sequence[Own]) -> Iterator[Sample]:
 
 
 async def _fill(address: str, messages: int, size_bytes: int) -> None:
-    """The same number of messages in each partition."""
+    """Pushes the same number of messages to each partition."""
     data = bytes(size_bytes)
     async with connect(address) as client:
         stream = await client.create_partitioned(STREAM, PARTITIONS)

@@ -49,8 +49,8 @@ SETTINGS: Final = {
 
 
 def samples(plan: Plan) -> Iterator[Sample]:
-    """Starts and ends of empty nodes, with HTTP and without, and of one with many partitions, some of which are opened;
-    and commands."""
+    """Samples of short commands, and of starts and ends of nodes: empty nodes with HTTP and without, and a node with
+    many partitions, of which some are opened."""
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as name:
         full = Path(name) / "full"
         _make_streams(full, plan.existing)

@@ -34,7 +34,7 @@ def fetch(node: str, *paths: str) -> None:
 
 
 def dashboard_paths() -> tuple[str, ...]:
-    """What an open overview fetches again and again: its figures, and the points of its charts since the last time."""
+    """The paths that an open overview fetches regularly: its figures, and the new points of its charts."""
     return "/dashboard", f"/dashboard/rates?after={time.time() - REFRESH_S}"
 
 

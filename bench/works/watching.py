@@ -107,7 +107,7 @@ async def _idle(node: BenchNode, watcher: Watcher, plan: Plan, round_: int) -> l
 
 
 async def _push(node: BenchNode, watcher: Watcher, plan: Plan, turn: int) -> list[Sample]:
-    """One turn of pushes with the watching, and one without. Each is first in every other turn."""
+    """One turn of pushes with the watching, and one without. The order changes from turn to turn."""
     found: list[Sample] = []
     async with connect(node.address) as client, trio.open_nursery() as nursery:
         nursery.start_soon(_tick, await client.create(FOLLOWED))
