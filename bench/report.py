@@ -22,7 +22,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     work: push, pull, fanout and so on; system: the system that was measured; round: samples of one round ran one after
     the other, so that their ratio holds on a noisy machine.
     window: how many pushes may be unconfirmed, or messages a page; log_messages: stored before the work began.
-    p50_us, p99_us, p999_us: times of single pushes, pulls or deliveries, from the call; at a rate, from when it was due.
+    p50_us, p99_us, p999_us: times of single pushes, pulls or deliveries, from the call; at a rate, from when it is due.
     server_cpu_s: processor time of the server during the work; for an export, that of the S3 server.
     server_memory_bytes: the server's resident memory at the end. cpu_s: processor time of all processes that took part,
     without an S3 server. written_bytes: bytes that the server had written to the disk. worst_us: the longest push.
