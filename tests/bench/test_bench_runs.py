@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,10 +23,10 @@ from bench.goals import goals
 from bench.measure import push_rate
 from bench.own import Own
 from bench.plan import QUICK
-from bench.report import OURS, Report
+from bench.report import OURS, Report, Sample
 from bench.run import PARTS, SCALES, Options, run_bench
 from bench.servers.bench_node import BenchNode
-from bench.works import backfill, followers, grpc, grpc_bytes, http, scale
+from bench.works import actors, backfill, followers, grpc, grpc_bytes, http, scale
 from bench.works.codec import compare
 from bench.works.scale import UNGROUPED, measure_alone, measure_node
 from stream_client import blocking
@@ -84,6 +85,23 @@ def test_a_bench_that_is_told_to_end_leaves_nothing(tmp_path: Path, part: str, n
         _, said = bench.communicate(timeout=60)
         assert (bench.returncode, "Traceback" in said) == (128 + number, False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_keeps_what_it_has_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: an hour of samples is not lost by the part that fails, nor the report of the last run that ended.
+    Method: a part that fails after its first sample; read both files."""
+
+    def fails_early(bench: run.Bench) -> Iterator[Sample]:
+        yield next(actors.samples(bench.plan))
+        raise PeerFailed("the server ended")
+
+    monkeypatch.setitem(PARTS, "actors", fails_early)
+    Path("report.json").write_text("the last run")
+    with pytest.raises(PeerFailed):
+        run_bench("actors", Options(quick=True, output=Path("report.json")))
+    (sample,) = msgspec.json.decode(Path("report.json.unfinished").read_bytes(), type=Report).samples
+    assert sample.per_second > 0
+    assert Path("report.json").read_text() == "the last run"
 
 
 def test_a_bench_that_is_told_to_end_while_a_node_starts_leaves_nothing(tmp_path: Path) -> None:
