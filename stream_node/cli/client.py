@@ -88,10 +88,8 @@ async def open_client(
         answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
         contact_timeout_s=given.contact_timeout_s,
         on_link=on_link,
-        tls=given.tls or target.tls,
-        token=given.token or target.token,
-        channel=given.channel.make(target),
         plain=believes_note and note.exists(),
+        **reaching(target, given),
     ) as client:
         try:
             yield client

@@ -44,21 +44,25 @@ def _asked(ctx: typer.Context, ask: Callable[[StreamClient], Iterable[str]]) -> 
     from ockam.errors import InvalidAddress
     from stream_client import ClientError, blocking
     from stream_node.cli.contexts import ContextError, resolve_target
+    from stream_node.cli.groups import take
+    from stream_node.cli.request_options import RequestOptions, reaching
+    from stream_node.cli.values import UsageError
 
+    given = take(RequestOptions, dict(ctx.params))
+    services = given.services
     node = ctx.params.get("node") or os.environ.get("STREAM_NODE_ADDRESS")
     try:
         target = resolve_target(node, ctx.params.get("context"), ctx.params.get("via") or ())
         with blocking.connect(
             target.address,
             via=tuple(map(tcp, target.via)),
-            service=target.service,
-            index_service=target.index_service,
-            framing=target.framing,
+            service=services.service or target.service,
+            index_service=services.index_service or (None if services.service else target.index_service),
+            framing=services.framing or target.framing,
             answer_timeout_s=PATIENCE_S,
             contact_timeout_s=PATIENCE_S,
-            tls=target.tls,
-            token=target.token,
+            **reaching(target, given),
         ) as client:
             return sorted(set(islice(ask(client), LISTED_MAX)))
-    except (ClientError, ContextError, InvalidAddress):
+    except (ClientError, ContextError, InvalidAddress, UsageError):
         return []

@@ -271,10 +271,11 @@ class Reaching(TypedDict):
     channel: SecureChannel | None
 
 
-def reaching(target: Target) -> Reaching:
-    """Returns the TLS, the token and the secure channel for this node: of the options, otherwise of its context."""
-    tls, token = proof_for(target)
-    return {"tls": tls, "token": token, "channel": request_options().channel.make(target)}
+def reaching(target: Target, given: RequestOptions | None = None) -> Reaching:
+    """Returns the TLS, the token and the secure channel for this node: of the options, otherwise of its context.
+    given: the options; None: those of the running command. Raises UsageError."""
+    given = given or request_options()
+    return {"tls": given.tls or target.tls, "token": given.token or target.token, "channel": given.channel.make(target)}
 
 
 def proof_for(target: Target) -> tuple[Tls | None, Token | None]:

@@ -44,10 +44,14 @@ class Ballast:
             with create_private(self._file) as file:
                 take_room(file.fileno(), 0, SIZE_BYTES)
         except OSError:
-            # A quota can allow less than the disk has. The next call tries again. A folder of this name stays.
+            # A quota can allow less than the disk has. A folder of this name stays.
             with suppress(OSError):
-                self._file.unlink()
-            return 0
+                if size_bytes is None:
+                    self._file.unlink()
+                else:
+                    # The file stays empty: pushes still leave its room free, and the next call tries again.
+                    os.truncate(self._file, 0)
+            return 0 if size_bytes is None else SIZE_BYTES
         if size_bytes is not None:
             logger.info("ballast_made_again", size_bytes=SIZE_BYTES)
         return 0

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ import pytest
 import typer
 
 from stream_node.cli.app import build, run
+from stream_node.node.process import NodeProcess
 
 T = TypeVar("T")
 
@@ -104,3 +106,23 @@ def at_terminal(answer: bytes, *arguments: Any) -> tuple[int, str]:
         os.close(here)
         os.close(there)
     return done.returncode, (done.stdout + done.stderr).decode()
+
+
+def completed(node: NodeProcess, folder: Path, *words: str) -> list[str]:
+    """What a shell offers after these words, of which the last is incomplete."""
+    environment = {
+        **os.environ,
+        "_STREAM_NODE_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(("stream-node", *words)),
+        "COMP_CWORD": str(len(words)),
+        "STREAM_NODE_ADDRESS": node.address,
+        "XDG_CONFIG_HOME": str(folder),
+    }
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.argv[0] = 'stream-node'; from stream_node.cli.app import main; main()",
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    return done.stdout.split()

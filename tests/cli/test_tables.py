@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from stream_client import StreamInfo, blocking
 from stream_node.cli.output import TABLE_COLUMNS, columns
 from stream_node.cli.streams import index_admin, stream_admin
 from stream_node.node.process import NodeProcess
-from tests.cli.command import CommandLine
+from tests.cli.command import CommandLine, completed
 
 
 def test_wide_characters_take_two_columns_and_combining_ones_none() -> None:
@@ -65,26 +63,6 @@ def test_a_list_of_positions_says_which_process_holds_a_lease(
     assert f"{socket.gethostname()[:64]}:{os.getpid()}:" in listed
 
 
-def completed(node: NodeProcess, folder: Path, *words: str) -> list[str]:
-    """What a shell offers after these words, of which the last is incomplete."""
-    environment = {
-        **os.environ,
-        "_STREAM_NODE_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(("stream-node", *words)),
-        "COMP_CWORD": str(len(words)),
-        "STREAM_NODE_ADDRESS": node.address,
-        "XDG_CONFIG_HOME": str(folder),
-    }
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; sys.argv[0] = 'stream-node'; from stream_node.cli.app import main; main()",
-    ]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
 def test_a_shell_completes_streams_consumers_and_contexts(
     at_node: CommandLine, node: NodeProcess, tmp_path: Path
 ) -> None:
@@ -98,3 +76,5 @@ def test_a_shell_completes_streams_consumers_and_contexts(
     assert completed(node, folder, "stream", "delete", "compl-ot") == ["compl-others"]
     assert completed(node, folder, "consume", "compl-orders", "--client", "compl-") == ["compl-billing"]
     assert completed(node, folder, "pull", "x", "--context", "compl-") == ["compl-home"]
+    # Whoever wants a secure channel gets no answer in the clear.
+    assert completed(node, folder, "pull", "--peer", "I" + "0" * 64, "compl-o") == []

@@ -15,7 +15,7 @@ import trio
 
 from stream_client import PushFailed, SavedIndexes, Stream, connect
 from stream_node.node.process import NodeProcess
-from stream_storage.sqlite.ballast import FILE_NAME, SIZE_BYTES
+from stream_storage.sqlite.ballast import FILE_NAME, SIZE_BYTES, Ballast
 from tests.support.served import PATIENCE_S
 from tests.support.small_disk import mounted_disk
 
@@ -83,6 +83,18 @@ async def test_deletes_and_saves_go_on_where_another_program_has_filled_the_disk
         assert node.stop() == 0
     events = [json.loads(line)["event"] for line in log.read_text().splitlines() if line.startswith("{")]
     assert ("ballast_given_up" in events, "ballast_made_again" in events) == (True, True)
+
+
+def test_a_ballast_that_cannot_be_made_again_keeps_its_room(disk: Path) -> None:
+    """Method: a disk that has less room than it says, as under a quota; later it has the room."""
+    ballast = Ballast(disk)
+    assert ballast.ensure(3 * SIZE_BYTES, begins=True) == 0
+    assert ballast.give_up()
+    fill(disk / "other")
+    assert ballast.ensure(3 * SIZE_BYTES, begins=False) == SIZE_BYTES
+    (disk / "other").unlink()
+    assert ballast.ensure(3 * SIZE_BYTES, begins=False) == 0
+    assert (disk / FILE_NAME).stat().st_size == SIZE_BYTES
 
 
 async def push_fails(stream: Stream) -> bool:

@@ -109,6 +109,13 @@ def test_a_token_is_made_used_listed_and_revoked(
     assert "revoked" in command("token", "list", "--all", *place.config).text
     assert command("context", "remove", "kept").code == 0
     assert not list((tmp_path / "config").rglob("token-*"))
+    # A context that is replaced takes its stored token along.
+    with monkeypatch.context() as variables:
+        variables.setenv("STREAM_NODE_TOKEN", text)
+        command("context", "add", "kept", place.node.address)
+    assert len(list((tmp_path / "config").rglob("token-*"))) == 1
+    assert command("context", "add", "kept", place.node.address, "--replace").code == 0
+    assert not list((tmp_path / "config").rglob("token-*"))
 
 
 def test_a_token_is_shown_once_on_stdout(command: CommandLine, place: Place) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.client import check_contact
+from stream_node.cli.client import check_contact, run_to_signal
 from stream_node.cli.options import ANY_NODE, NodeOptions
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
@@ -106,8 +106,6 @@ Ask = Callable[[bool], Awaitable["BackfillReport"]]
 def _with_backfill(main: Callable[[Ask], Awaitable[None]], node: NodeOptions) -> None:
     """Connects to the node, and calls `main` with a function that sends it `node/block_backfill/2`. Raises
     ClientError."""
-    import trio
-
     from block_node.backfill.protocol import BACKFILL, BackfillAsk
     from ockam.actors.address import tcp
     from stream_client import connect
@@ -125,7 +123,7 @@ def _with_backfill(main: Callable[[Ask], Awaitable[None]], node: NodeOptions) ->
 
             await main(ask)
 
-    trio.run(connected)
+    run_to_signal(connected)
 
 
 def _missing(answer: BackfillReport) -> str:

@@ -3,6 +3,7 @@ to nodes."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -151,6 +152,10 @@ def add(
     token = keep_token(name, token_file)
     contexts.targets[name] = msgspec.structs.replace(contexts.targets[name], token_file=token)
     save_contexts(file, contexts)
+    # The context that is replaced may have stored a token, which nothing uses any more.
+    kept = kept_token_file(name)
+    if token is None or os.path.realpath(token) != os.path.realpath(kept):
+        kept.unlink(missing_ok=True)
     target = contexts.targets[name]
     current = contexts.current == name
     say(_context(name, target, current), f"{name} is {target.address}{', in use' if current else ''}")

@@ -96,10 +96,12 @@ def remove(identifier: IdentifierArgument, directory: DirectoryOptions = ANY_DIR
     from ockam.identity.channel.trust_list import change_trusted
 
     key, file = parse_identifier(identifier), _trust_file(directory)
+    if identifier in directory.load().secure_channel_trusted:
+        raise UsageError(
+            f"{identifier} is trusted by the setting secure_channel_trusted; take it out there first. Nothing was changed"
+        )
     before = change_trusted(file, lambda trusted: {each: name for each, name in trusted.items() if each != key})
     was_there = key in before
-    if identifier in directory.load().secure_channel_trusted:
-        raise UsageError(f"{identifier} is trusted by the setting secure_channel_trusted; take it out there")
     report = {"identifier": identifier, "removed": was_there, "file": str(file)}
     left = counted(len(before) - was_there, "trusted identity").replace("identitys", "identities")
     text = f"{identifier} is not trusted any more" if was_there else f"{identifier} was not trusted"

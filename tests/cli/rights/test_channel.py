@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stream_node.node.process import NodeProcess
-from tests.cli.command import CommandLine
+from tests.cli.command import CommandLine, completed
 from tests.cli.promised import promised
 
 MINE = "mine.json"
@@ -33,6 +33,7 @@ def test_commands_through_a_channel(
     channel = ("--node", node.address, "--peer", peer, "--identity", tmp_path / MINE)
     assert command("push", "s", *channel, "--json", stdin=b"hello\n").read(promised.Pushed).pushed == 1
     assert b"hello" in command("pull", "s", *channel).stdout
+    assert completed(node, tmp_path, "pull", *map(str, channel[2:]), "s") == ["s"]
     assert command("block", "status", *channel, "--json").code == 0
     # Without the identity that the node trusts, the error says what to do there.
     stranger = command("identity", "create", "--json").read(promised.IdentityShown)

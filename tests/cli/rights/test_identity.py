@@ -79,7 +79,11 @@ def test_trust_by_settings(command: CommandLine, tmp_path: Path, monkeypatch: py
     assert command("trust", "list", "--json").read(promised.TrustListed).trusted == [
         promised.Trusted(ALICE, "", "settings")
     ]
+    # A command that fails has changed nothing, also if the file trusts the identity, too.
+    command("trust", "add", ALICE, "--name", "alice")
     assert "take it out there" in command("trust", "remove", ALICE).failed(2)
+    assert load_trusted(tmp_path / "trusted_identities") == {bytes.fromhex(ALICE[1:]): "alice"}
+    (tmp_path / "trusted_identities").unlink()
     monkeypatch.setenv("STREAM_NODE_SECURE_CHANNEL_TRUSTED", "alice")
     assert "'alice' is no identifier" in command("config", "check").failed(2)
     monkeypatch.delenv("STREAM_NODE_SECURE_CHANNEL_TRUSTED")
