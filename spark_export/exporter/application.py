@@ -82,7 +82,7 @@ class SparkExporter(Exporter):
     async def run(self, *, on_step: OnStep | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call; see `Exporter.run`."""
         started_s, steps, left_out = time.monotonic(), list[ExportStep](), dict[str, LeftOutStream]()
-        overtaken, done = 0, False
+        overtaken, committed, done = 0, 0, False
         self._is_ending = False
         self._stopping.clear()
         while not done:
@@ -92,7 +92,9 @@ class SparkExporter(Exporter):
             try:
                 done = await self._run_query(state, ranges, steps, left_out, on_step)
             except PositionsMoved as error:
-                overtaken += 1
+                # Only failures in a row count: a long export that gets on may meet another exporter often.
+                overtaken = overtaken + 1 if len(steps) == committed else 1
+                committed = len(steps)
                 if overtaken > OVERTAKEN_MAX:
                     raise
                 logger.warning("run begun anew", reason=str(error))

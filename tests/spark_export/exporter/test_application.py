@@ -13,6 +13,7 @@ import threading
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -36,7 +37,7 @@ from spark_export.exporter.application import (
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.planning import ExportStep
-from spark_export.exporter.run import ExportOutcome
+from spark_export.exporter.run import OVERTAKEN_MAX, ExportOutcome
 from spark_export.tables.errors import PositionsMoved, TableRefused
 from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.tables.model import Commit, FilesPlan, Incarnation, IndexRange, Written
@@ -283,6 +284,29 @@ def test_a_stop_during_the_commit_of_a_loss_ends_the_run(world: World) -> None:
 
     asyncio.run(main())
     assert [step.lost for step in told] == [5]
+
+
+def test_only_conflicts_in_a_row_end_a_run(spark: Any, world: World) -> None:
+    """Goal: a long run gets on beside other exporters. Method: after each commit one that finds its positions moved,
+    more of them than may follow each other."""
+    world.push(OVERTAKEN_MAX * 20 + 40, partitions=1)
+    calls = count()
+
+    async def main() -> ExportOutcome:
+        async with open_spark_exporter(replace(world.settings, rows_max=20), SparkChoice(session=spark)) as exporter:
+            append = exporter._log.append
+
+            def append_in_turn(plan: FilesPlan, written: Written) -> Commit:
+                if next(calls) % 2:
+                    raise PositionsMoved("another exporter was quicker")
+                return append(plan, written)
+
+            exporter._log.append = append_in_turn  # type: ignore[method-assign]
+            return await exporter.run()
+
+    assert asyncio.run(main()).rows == OVERTAKEN_MAX * 20 + 40
+    assert next(calls) > 2 * OVERTAKEN_MAX
+    world.assert_whole()
 
 
 def test_a_stream_made_anew_after_the_plan_is_noticed(world: World) -> None:
