@@ -47,8 +47,8 @@ class TopicMap:
 class Tracked:
     """The entries that a consumer wants of each Batch message: those whose names begin with a match of a pattern.
 
-    `counted`: the prefixes whose keys come in messages of their own. An entry in which nothing is set is a count of 0
-    under the name of such a prefix, and an empty value under any other name."""
+    `counted`: the prefixes whose keys come in messages of their own. An entry in which nothing is set
+    announces 0 such messages if its name is one of these prefixes. Under any other name it is an empty value."""
 
     __slots__ = ("_counted", "_rule", "patterns")
 

@@ -73,10 +73,10 @@ def _counts(assigned: Mapping[int, str], candidates: Sequence[Candidate]) -> dic
 def _deal(
     partitions: Sequence[int], candidates: Sequence[Candidate], ranks: Mapping[str, tuple[int, int]]
 ) -> dict[int, str]:
-    """Assigns each partition, in descending order, to the candidate with the lowest load among those that know it. If
-    loads are equal, the lowest rank decides, and then the earliest place in `candidates`.
+    """Assigns each partition to the candidate with the lowest load among those that know it (see `Candidate`). If loads
+    are equal, the lowest rank decides, and then the earliest place in `candidates`.
 
-    ranks: for each member, its load at the start and its rank. Each assigned partition raises the load by 1.
+    partitions: in descending order. ranks: for each member, its load at the start and its rank. Each assigned partition raises the load by 1.
     """
     waiting = sorted(enumerate(candidates), key=lambda pair: pair[1].partitions)
     heap: list[tuple[int, int, int, str]] = []

@@ -125,7 +125,7 @@ class ChainBlocks:
         while node.parent is not None and not self.chain.is_final:
             below = self.tree.find(node.parent)
             if below is None:
-                # The first missing ancestor: its hash is enough for the chain to fork there.
+                # The first missing ancestor joins by its hash alone: branches can leave the chain at it.
                 below = TreeNode.known_by_hash(node.parent)
                 self.tree.add(below)
             else:

@@ -45,8 +45,8 @@ AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
 class ExportStep:
     """A step of an export, which is one commit of the table.
 
-    run: the number of the run. rows: the number of exported messages, with those that were left out as forgotten.
-    data_bytes, file_bytes: the size of the messages' data, and of the files.
+    run: the number of the run. rows: the number of messages in `ranges`, also of those that were to be forgotten and
+    are not written. data_bytes, file_bytes: the size of the written messages' data, and of the files.
     """
 
     run: int

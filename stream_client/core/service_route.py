@@ -68,7 +68,8 @@ class ServiceRoute:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the service is known, or assumed, to have none of our own protocols. It logs their use as errors."""
+        """Whether the service is known, or assumed, to have none of our own protocols. Such a
+        service logs each use of them as an error."""
         return self.is_assumed_plain if self.has_extensions is None else not self.has_extensions
 
     @property

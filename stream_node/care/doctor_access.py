@@ -233,8 +233,8 @@ def check_own_workers(config: Config) -> Finding:
 
 def find_unwritable(directory: Path) -> list[str]:
     """Returns the lock and database files of a data directory, and of its workers, that the node cannot write, each
-    with the reason. The superuser may write every file, but the node need not run as the superuser. So the owner of
-    each file is compared with the owner of its folder, unless its group or others may write the file."""
+    with the reason. A check by the superuser finds that it can write every file, but the node may run as another user.
+    So a file whose owner is not that of its folder counts, too, unless the file's group or others may write it."""
     found = []
     for folder in (directory, *worker_folders(directory)):
         for name in (LOCK_NAME, *(f"{FILE_NAME}{suffix}" for suffix in FILE_SUFFIXES)):

@@ -80,7 +80,7 @@ class WriteTrials:
         return self._running
 
     def _end(self, trial: Do[bool]) -> None:
-        # Whether this trial shows if an append would be stored.
+        # False if the trial passed on a database where that proves nothing about an append (PostgreSQL).
         tells = trial.error is not None or trial.result
         self._failure = None if trial.error is None else str(trial.error)
         if not tells and monotonic() < self._counters.unstored_s + HOLDS_S:

@@ -65,10 +65,11 @@ async def open_client(
     is_given: bool = True,
     believes_note: bool = True,
 ) -> AsyncIterator[StreamClient]:
-    """Opens a client of this node, and notes for later commands whether the service has none of our own protocols.
+    """Opens a client of the node `target`, and notes for later commands whether its service is a plain one, which has
+    none of our own protocols.
 
-    on_link: as in `stream_client.connect`. is_given: whether all `RequestOptions` apply to this node; to a second node,
-    such as the target of a copy, only --timeout applies. believes_note: whether a note of an earlier command counts.
+    on_link: as in `stream_client.connect`. is_given: whether the `RequestOptions` were given for this node; a second
+    node, such as the target of a copy, gets only --timeout. believes_note: whether a note of an earlier command counts.
     """
     from ockam.actors.address import tcp
     from stream_client import connect

@@ -78,7 +78,8 @@ class StreamBounds:
         self.history = history
 
     def learn_history(self, history: History) -> History:
-        """Takes a history that was read, and returns the present one, which a change may have set since."""
+        """Keeps a history that was read from the database, unless a change has set one meanwhile. Returns the one that is
+        kept."""
         if not self.history:
             self.history = history
         return self.history

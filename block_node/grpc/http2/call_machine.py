@@ -83,7 +83,7 @@ class CallRequest(msgspec.Struct, frozen=True):
 class CallMachine:
     """One call. reader: the messages of the remote half. reads: whether bytes from the peer are still used.
 
-    - window_bytes: the window that the remote half has when nothing is under way. window_left_bytes: its rest.
+    - window_bytes: the window that we give the peer when nothing is under way. window_left_bytes: its rest.
     - closed_since_s, closed_s_longest: since when the window is 0, and the longest time for which it was 0.
     - message_until_s: when the message that is arriving must be complete; message_timed: which one, as
       `MessageReader.begun` counts them.
@@ -155,7 +155,7 @@ class CallMachine:
         self.pending_bytes = 0
 
     def note_window(self, change_bytes: int, now_s: float) -> None:
-        """Notes a change of the window of the remote half, and for how long it stood at 0."""
+        """Notes a change of the window that we give the peer, and for how long it stood at 0."""
         self.window_left_bytes += change_bytes
         if self.window_left_bytes <= 0:
             self.closed_since_s = now_s if self.closed_since_s is None else self.closed_since_s
@@ -164,7 +164,7 @@ class CallMachine:
             self.closed_since_s = None
 
     def window_closed_s(self, now_s: float) -> float:
-        """Returns the longest time for which the window of the remote half stood at 0, up to now."""
+        """Returns the longest time, up to now, for which the peer could send nothing because our window for it was 0."""
         # A peer that has ended its half needs no window.
         since_s = None if self.peer_ended else self.closed_since_s
         return self.closed_s_longest if since_s is None else max(self.closed_s_longest, now_s - since_s)

@@ -17,7 +17,8 @@ NONCE_BYTES = 32
 
 
 def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> bytes:
-    """Returns the proof of one end. tokens, nonces: of the caller and of the called member."""
+    """Returns the proof of one member that it knows both tokens. tokens, nonces: the caller's, then the called
+    member's."""
     key = "\0".join(tokens).encode()
     return hmac.new(key, role + b"".join(nonces), hashlib.sha256).digest()
 
