@@ -76,7 +76,8 @@ def _deal(
     """Assigns each partition to the candidate with the lowest load among those that know it (see `Candidate`). If loads
     are equal, the lowest rank decides, and then the earliest place in `candidates`.
 
-    partitions: in descending order. ranks: for each member, its load at the start and its rank. Each assigned partition raises the load by 1.
+    partitions: in descending order. ranks: for each member, its load at the start and its rank. Each assigned partition
+    raises the load by 1.
     """
     waiting = sorted(enumerate(candidates), key=lambda pair: pair[1].partitions)
     heap: list[tuple[int, int, int, str]] = []

@@ -91,8 +91,8 @@ class ClientSession(Requests):
                 self.core.calls.forget(call)
 
     async def finished(self, waiting: PendingResult, timeout_s: float | None) -> None:
-        """Waits until `waiting` is done. Raises its error, or that of `silence` after `timeout_s` seconds; None: no
-        limit."""
+        """Waits until `waiting` is done, at most `timeout_s` seconds (None: no limit). Raises its error, or that which
+        `silence` returns."""
         if not waiting.done:
             await self.shell.wait(waiting, timeout_s)
         if waiting.error is not None:

@@ -140,8 +140,8 @@ class StandbyMissing(DatabaseLost):
 
 
 class CommitUnsettled(StorageError):
-    """The error of a commit to a database server whose answer was lost, while no server could be asked within the time
-    of an operation. The node goes on asking, and writes again when it knows."""
+    """The answer to a commit was lost, and within the time limit of an operation no database server could be asked
+    whether the commit is stored. The node goes on asking, and writes again when it knows."""
 
     in_doubt = True
 

@@ -131,9 +131,9 @@ class WritingThread(threading.Thread):
                 if batch:
                     self._write(batch)
                     self._post(batch)
-                # The thread may sleep for long, so it must not keep megabytes in memory that are stored.
+                # The thread may sleep for long, so it must not keep stored messages in memory.
                 batch = []
-                # Copy the log after the batch is posted, so that no confirm waits for the copy.
+                # The checkpoint comes after the batch is posted, so that no confirm waits for it.
                 if self.failure is None and not stopping:
                     self.failure = self.upkeep.after_commit(self.commits, waiting=bool(self._queue), tight=self._tight)
             self.passes += 1

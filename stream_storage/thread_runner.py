@@ -59,10 +59,10 @@ class StorageHistograms(NamedTuple):
 class ThreadRunner:
     """A `stream_storage.runner.Runner` with one writing thread and several reading threads, for the trio thread.
 
-    Close it with `aclose`, or use it as an async context manager; the database stays open. If the trio run ends before,
+    Close it with `aclose`, or use it as an async context manager; the database stays open. If the trio run ends first,
     the threads still do all submitted operations before they end.
 
-    tell_no_room: called when the ballast was given up, so that no push uses its room.
+    tell_no_room: called when the ballast, a file that reserves room for deletes, was emptied; it must refuse pushes.
 
     Invariant: while `_wake_planned` is true, the open batch calls `_wake_writer` at its end. `_writes` is the number of
         writes that are submitted and not completed. The trio thread commits only if it is 1, so operations are

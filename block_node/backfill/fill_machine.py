@@ -268,8 +268,8 @@ class FillMachine:
         assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
     def _edges(self) -> Iterator[tuple[int, NumberRange]]:
-        """Yields the blocks at which fetching can continue, each with its range of open blocks. Downwards: the highest
-        open block of each gap. Upwards: only the lowest open block of all."""
+        """Yields each open (missing and not requested) block at which fetching can continue, with its range of open
+        blocks. Downwards: the highest of each gap. Upwards: only the lowest of all."""
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return

@@ -206,7 +206,7 @@ class SubscribeSession(Worker):
     # Called by the feed.
 
     def has_room(self) -> bool:
-        # An early block comes from the publisher's items; reading continues after its end.
+        # A block that is sent early is not read from the store; reading continues after its end.
         return self._early_attempt is None and not self._outgoing
 
     def take_parts(self, found: StoredParts) -> None:

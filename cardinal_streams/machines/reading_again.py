@@ -15,8 +15,8 @@ from cardinal_streams.machines.reread import NOTHING_READ, Reread
 def begin_again(
     machine: Reassembler, reread: Reread, before: Checkpoint, channels: Collection[str]
 ) -> tuple[ReadAgain, Checkpoint, Reread, dict[str, int]]:
-    """Begins to read again for blocks that were put off. Returns the event; `before` and `reread` as they are from now
-    on; and the offsets at which reorg channels must be read again, by source."""
+    """Begins to read the messages of blocks again that the machine had to put off. Returns the event, the new `before`
+    and `reread`, and by source the offset from which reorg channels must be read again."""
     # How far each source was read, before the machine forgets it.
     seen = machine.high_water()
     known = before.position | {source: offset + 1 for source, offset in seen.items()}
@@ -47,6 +47,6 @@ def needed_again(machine: Reassembler, reread: Reread) -> tuple[dict[str, int], 
         needed[source] = min(offset, needed.get(source, offset))
     read = reread.read(machine.high_water())
     if put_off.hashes is None:
-        # There are too many blocks to name them, so every message counts from the first of them on.
+        # There are too many blocks to name them, so all messages from their first one on count as unread.
         read = {source: min(end, put_off.position.get(source, end)) for source, end in read.items()}
     return needed, {*machine.incomplete(), *(put_off.hashes or ())}, read

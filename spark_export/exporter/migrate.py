@@ -162,7 +162,8 @@ def _open_old(
     filesystem: fs.FileSystem,
     root: str,
 ) -> TableLog:
-    """Returns the table. For plain Parquet on a store, that is the Delta table which `adopt` makes of its files."""
+    """Returns the log of the table. For plain Parquet on an object store, it is that of a Delta table, which `adopt`
+    later makes of the same files."""
     if old.format == "parquet" and not place.is_local:
         from spark_export.tables.delta import DeltaLog
 

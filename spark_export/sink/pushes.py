@@ -175,7 +175,7 @@ class Pushes:
         if self.is_committed():
             return
         for place in (each for each in self._record if each[0] != MARK):
-            # The first execution can ignore messages that other tasks have stored since the batch began.
+            # In a first execution, only an earlier run of the batch can have stored its rows: before `_ends`.
             bounds = find_bounds(client, place) if attempt.repeated else self._ends.get(place)
             if bounds is None:
                 continue

@@ -272,7 +272,8 @@ class ClientConnection:
         """Ends a secure channel that the other side has closed (`ChannelConnection.settle`)."""
 
     def check_channel(self) -> ClientError | None:
-        """Replaces an unanswered handshake of a secure channel (`ChannelConnection.check_channel`)."""
+        """Begins an unanswered handshake of a secure channel anew, or returns the error with which all requests fail
+        (`ChannelConnection.check_channel`)."""
         return None
 
     def renew(self, error: ClientError) -> None:

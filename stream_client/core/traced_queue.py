@@ -66,7 +66,7 @@ class QueueTraces:
             span.end({}, "the program did not wait for the confirm")
 
     def notice(self, request_id: int) -> bytes:
-        """Returns the payload that announces the trace of a push; empty if its trace was not chosen."""
+        """Returns the payload that announces the trace of a push; empty if the trace is not sampled."""
         span = self._open.get(request_id)
         if span is None:
             return b""

@@ -179,7 +179,7 @@ class LeaseMembership:
         return saves
 
     def _saved(self, request: FencedSave, answer: SaveResponse | ClientError) -> None:
-        """Handles the answer to a save. If the node refused the save, another member has the lease, which ends here."""
+        """Handles the answer to a save. If the node refused it, another member has the partition: our lease ends."""
         if isinstance(answer, ClientError):
             if isinstance(request, MarkedSave) and knows_no_marks(answer):
                 self._knows_marks = False

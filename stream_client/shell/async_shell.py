@@ -367,8 +367,8 @@ class AsyncShell:
             return None
 
     async def _read(self, stream: anyio.abc.ByteStream) -> bytes:
-        """Waits for bytes. Under trio, they are read as soon as the event loop sees them: the stream would ask for them
-        in vain before it waits, and let all other tasks run before it returns them."""
+        """Waits for bytes. Under trio, it waits until the socket is readable, and reads it directly. `stream.receive`
+        would read first: in vain, or with a turn of all other tasks before it returns."""
         while self._socket is not None:
             await anyio.wait_readable(self._socket)
             try:

@@ -65,9 +65,9 @@ async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -
 
 
 class ConsumerProcesses:
-    """The consumer processes of the demo, from the start to the end of a block. Each has a file for its messages.
-    door: the node to which the consumers connect. store: the node that has the stream; they reach it through the
-    door. partitions: the partitions of each consumer, by its name."""
+    """The consumer processes of the demo; a `with` statement starts and kills them. Each has a file for its messages.
+    door: the node to which the consumers connect. store: the node that has the stream, reached through `door`.
+    partitions: the partitions of each consumer, by its name."""
 
     def __init__(
         self, directory: Path, door: str, store: str, stream: str, partitions: Mapping[str, Sequence[int]]

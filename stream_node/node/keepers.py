@@ -1,5 +1,5 @@
-"""The streams that a node keeps for itself, and the built-in rules that forbid all others to change them. It loads no
-service: a node does not wait for one that is off."""
+"""The streams that a node keeps for itself, and the built-in rules that forbid all others to change them. This
+module imports no service, because one that is off must not slow the start of a node."""
 
 from __future__ import annotations
 

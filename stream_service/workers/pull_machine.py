@@ -180,7 +180,8 @@ class PullMachine(Generic[P]):
         self._waiting.append(pull)
 
     def take(self) -> PullBatch[P]:
-        """Takes the next batch: waiting pulls, alternating with the blocked pulls of consumers that are no longer slow.
+        """Takes the next batch. In it, waiting pulls alternate with blocked pulls whose consumers have taken their
+        earlier answers.
 
         The caller must call `finish` or `end_read` afterwards.
         """

@@ -78,8 +78,8 @@ class StreamBounds:
         self.history = history
 
     def learn_history(self, history: History) -> History:
-        """Keeps a history that was read from the database, unless a change has set one meanwhile. Returns the one that is
-        kept."""
+        """Keeps a history that was read from the database, unless a change has set one meanwhile. Returns the one that
+        is kept."""
         if not self.history:
             self.history = history
         return self.history

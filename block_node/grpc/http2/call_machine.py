@@ -164,7 +164,7 @@ class CallMachine:
             self.closed_since_s = None
 
     def window_closed_s(self, now_s: float) -> float:
-        """Returns the longest time, up to now, for which the peer could send nothing because our window for it was 0."""
+        """Returns the longest time, up to now, for which the window that we give the peer was 0."""
         # A peer that has ended its half needs no window.
         since_s = None if self.peer_ended else self.closed_since_s
         return self.closed_s_longest if since_s is None else max(self.closed_s_longest, now_s - since_s)

@@ -186,7 +186,7 @@ class Rules:
             # Of several allowing rules, the decisive one is the first whose right no rule forbids.
             left = rights if name is None else grants.rights_on(name) & rights
             return Decision(True, next(rule for rule in allowing if rule.may & left), "")
-        # A rule that forbids the right on some names is no reason for a refusal that is about all names.
+        # Without a name, a forbidding rule is the reason only if it takes what another rule allows.
         forbidding = grants.rules if name is not None or allowing else ()
         denying = next((rule for rule in forbidding if rule.may_not & rights and _covers(rule, name)), None)
         return Decision(False, denying, _explain(identity, demand, denying))

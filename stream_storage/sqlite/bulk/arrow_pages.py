@@ -137,8 +137,8 @@ class ArrowPages:
         bounds = self._bounds(stream_id)
         unread = range(max(start, bounds[1]), min(end, start + rows, bounds[2]))
         if unread and not batch.num_rows:
-            # These messages are missing, or they were stored after the rows were read. The first one is read once more,
-            # since it must be there now.
+            # These messages were stored after the rows were read, or they are missing. Reading the first one once more
+            # tells which.
             start, rows = unread.start, 1
             batch = self._rows(stream_id, start, start + 1, columns)
             assert batch is not None, "a single row may have any size"
