@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from index_service.extensions import FencedSave, LoadedPosition, MarkedResponse, MarkedSave, SaveStatus
 
 OnReset = Callable[[int], None]
@@ -72,11 +74,10 @@ class Marks:
         )
 
     def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None) -> MarkedSave | None:
-        """Returns the request that saves index 0 in the new stream; None if the generation is unknown."""
-        mark = self._marks.get((stream_name, partition))
-        if mark is not None:
-            mark.created_us = created_us
-        return self.request(stream_name, partition, 0, fence)
+        """Returns the request that saves index 0 in the new stream; None if the generation is unknown. The mark stays
+        that of the former stream until the caller has the answer: after an error, it must begin once more."""
+        request = self.request(stream_name, partition, 0, fence)
+        return None if request is None else msgspec.structs.replace(request, created_us=created_us)
 
     def answered(self, request: FencedSave, answer: MarkedResponse) -> None:
         """Applies the answer to a save. If somebody else has changed the position, calls `on_reset`."""

@@ -7,11 +7,14 @@ Method: one scenario each, against a real server, through every shell; the other
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
+import anyio
 import pytest
 
 from stream_client import (
     LeaseLost,
+    NodeFailed,
     PositionReset,
     StreamNotFound,
     StreamRemade,
@@ -101,6 +104,42 @@ def test_a_running_consumer_goes_on_at_the_beginning_of_the_new_stream(world: Wo
                 assert seen == list(range(7))
             assert [type(each) for each in told] == [StreamRemade]
             assert positions_of(tools.address, world.name) == {0: 7}
+
+    world.run(scenario)
+
+
+def test_a_new_beginning_that_failed_is_made_once_more(world: World) -> None:
+    """Goal: an error does not make the former position one of the new stream. Method: the first save in the new stream
+    is sent, and its answer is not waited for."""
+    if world.shell == "blocking":
+        pytest.skip("nothing is cancelled without an event loop")
+
+    async def scenario(tools: Tools) -> None:
+        make(tools.address, world.name, 33)
+        async with tools.connect() as client:
+            (stream,) = (await client.get_stream(world.name)).partitions
+            async with stream.consumer("c") as consumer:
+                assert len([each async for each in consumer.messages(stop_at_end=True)]) == 33
+        remake(tools.address, world.name, 40, keep_positions=True)
+        async with tools.connect() as client:
+            (stream,) = (await client.get_stream(world.name)).partitions
+            positions: Any = tools.saved_indexes(client, "c")
+            begin, failures = positions.begin, [NodeFailed("its answer was not waited for")]
+
+            async def begin_impatiently(*given: Any) -> Any:
+                if not failures:
+                    return await begin(*given)
+                with anyio.CancelScope() as scope:
+                    scope.cancel()
+                    await begin(*given)
+                raise failures.pop()
+
+            positions.begin = begin_impatiently
+            async with stream.consumer(positions) as consumer:
+                with pytest.raises(NodeFailed):
+                    await anext(consumer.messages(stop_at_end=True))
+                seen = [each.index async for each in consumer.messages(stop_at_end=True)]
+            assert (seen, consumer.holes) == (list(range(40)), 0)
 
     world.run(scenario)
 
