@@ -72,8 +72,7 @@ def find_other_roots(headers: bytes | None) -> list[bytes]:
 
 
 def find_root_before(headers: bytes | None) -> bytes:
-    """Returns the right root hash of the previous block, if that block is stored under a wrong one; else empty bytes.
-    """
+    """Returns the right root hash of the previous block if that block is stored under a wrong one, else b""."""
     return next(iter(_values(headers, ROOT_BEFORE_HEADER)), b"")
 
 

@@ -474,8 +474,8 @@ class ChainConsumer:
                     self._reverts.setdefault(id(event), None)
                     self._next_settles = False
                 self._unfinished.append(event)
-                # Now incomplete blocks can be too old, reorg channels need not keep blocks that are final, and the chain
-                # can have reached the common ancestor of an announced reorg.
+                # Now incomplete blocks can be too old, reorg channels need not keep final blocks, and the chain can
+                # have reached the common ancestor of an announced reorg.
                 self._set_floor(out)
                 self._reorgs.release(self._chain.is_final)
                 self._follow(self._reorgs.open_channels(self._can_revert), out)

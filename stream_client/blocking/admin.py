@@ -97,7 +97,7 @@ class StreamAdmin(OnePartition):
 
 
 class Listing(Generic[T]):
-    """An iterator over items that the node lists, which it fetches page by page. You can stop at any item."""
+    """An iterator over items that the node lists. It fetches them page by page. You can stop at any item."""
 
     def __init__(self, session: ClientSession, page_items: int) -> None:
         self._session = session
@@ -156,7 +156,7 @@ class PositionListing(Listing[SavedPosition]):
             last = self._page[-1]
             after = PositionKey(last.client_id, last.stream_name, last.partition)
         request = PositionsRequest(0, self._stream_name, self._client_id, after, self._page_items)
-        # An older node refuses this request, and then gets the request that it knows, for all later pages too.
+        # An older node refuses MARKED_POSITIONS. It is then asked with POSITIONS, for all later pages too.
         if self._is_marked:
             try:
                 marked = self._session.ask(INDEX_SERVICE, MARKED_POSITIONS, request)
@@ -184,8 +184,8 @@ def list_positions(
 
 
 def set_position(client: Connected, client_id: str, stream_name: str, partition: int, index: int | None) -> int | None:
-    """Sets the next index that a consumer reads in one partition, also to a lower one; None deletes the saved position.
-    Returns the index saved before, or None if there was none.
+    """Sets the next index that a consumer reads in one partition. The index can be lower than the saved one. None
+    deletes the saved position. Returns the index saved before, or None if no index was saved.
 
     Needs the protocol `node/index_set/1`. Raises RequestRefused while a running consumer holds a lease of the
     partition.

@@ -40,7 +40,7 @@ class StreamClient:
 
     def reached(self) -> None:
         """Waits until the node's stream service has answered a request of this client; returns at once if it has
-        before. If no answer comes, raises NodeUnreachable, NotAStreamNode or RequestTimeout."""
+        answered one before. If no answer comes, raises NodeUnreachable, NotAStreamNode or RequestTimeout."""
         route = self.session.core.service_route
         if not route.reached:
             # A refusal and a failure are answers too: they prove that the service exists.
@@ -53,8 +53,8 @@ class StreamClient:
         return (create_streams(self.session, name))[0]
 
     def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
-        """Creates the missing ones of the partitions 0 to `partitions` - 1, and returns all partitions of the stream.
-        Without a name, the node chooses one.
+        """Creates each of the partitions 0 to `partitions` - 1 that does not exist yet, and returns all partitions of
+        the stream. Without a name, the node chooses one.
 
         The partition of a key depends on the number of partitions. So after partitions have been added, new messages
         with a key can go to another partition than the earlier messages with this key. A node without the protocol
@@ -84,7 +84,7 @@ class StreamClient:
         return PartitionedStream(streams, is_whole=True) if streams else None
 
     def get_stream(self, name: str) -> PartitionedStream:
-        """Returns all partitions of a stream. Raises StreamNotFound if none exists; the text has similar names."""
+        """Returns all partitions of a stream. If none exists, raises StreamNotFound, whose text has similar names."""
         found = self.find_stream(name)
         if found is None:
             near = near_names(name, self._some_names(name[:1]))

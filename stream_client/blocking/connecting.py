@@ -61,8 +61,8 @@ def connect(
     answer_timeout_s: the seconds that a request waits for its answer before it raises RequestTimeout; None: for ever.
         The pushes of a publisher fail with RequestTimeout when the node answers none of them for this long.
     contact_timeout_s: if the stream service does not answer within this time after the start, the client ends and every
-        request fails with NodeUnreachable; each step of connecting (TCP and TLS, hello, token) takes no longer either,
-        but may take a second. None: only `answer_timeout_s` applies, and a step takes 10 s at most.
+        request fails with NodeUnreachable. It also limits each step of connecting (TCP and TLS, hello, token), but to
+        1 s at least and 10 s at most. None: only `answer_timeout_s` applies, and a step takes 10 s at most.
     on_link: a function called with an error when the connection or the route to the services is lost, and called with
         None when it is restored.
     waits: whether `connect` waits for the first connection; if false, the client connects later.
@@ -77,9 +77,9 @@ def connect(
     traces: the URL of a collector of OpenTelemetry, such as http://127.0.0.1:4318. The client sends it a span of each
         push, and tells the node to which trace the push belongs. True: OTEL_EXPORTER_OTLP_ENDPOINT and the other
         standard variables say where the collector is. False: the client makes no spans.
-    plain: whether the services have none of our own protocols, as real Ockam services, which log each request in such a
-        protocol as an error. The client then sends no such request, and raises NotSupported instead. It no longer
-        assumes this after a lost connection, or when a new stream has the address that stream nodes give.
+    plain: whether the services have none of our own protocols. Real Ockam services have none, and log each request in
+        such a protocol as an error. The client then sends no such request, and raises NotSupported instead. It no
+        longer assumes this after a lost connection, or when a new stream has the address that stream nodes give.
 
     Raises InvalidArgument if `address` is not an address, if a file of `tls`, `token` or `channel` cannot be used, or
     if `traces` are on and the extra `otel` is not installed. Raises AuthenticationFailed if the token is refused, and

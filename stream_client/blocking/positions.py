@@ -29,7 +29,7 @@ from stream_client.position_saves import (
 )
 
 SAVES_MAX = 5
-"""A save is sent this many times at most: it has no answer, and can be lost together with a connection."""
+"""A save without a mark is sent at most this many times. It has no answer, and can be lost with a connection."""
 
 
 class Positions(Protocol):
@@ -52,9 +52,9 @@ class Positions(Protocol):
 class SavedIndexes(PositionSaves):
     """The positions that a node's index service saves under one client id: the next index to read of each partition.
 
-    The service keeps the highest index saved so far. It confirms the saves of positions that were loaded with `resume`,
-    which name the incarnation of the stream (`Marks`). It does not confirm other saves: `save` reads these indexes
-    back, and saves again if a save was lost together with a connection.
+    The service keeps the highest index saved so far. It confirms the saves of positions that were loaded with `resume`.
+    These saves have a mark: they name the incarnation of the stream (`core.marks`). It does not confirm other saves:
+    `save` reads their indexes back, and saves again if a save was lost together with a connection.
     """
 
     _session: ClientSession
@@ -77,8 +77,8 @@ class SavedIndexes(PositionSaves):
         return [answer.index or 0 for answer in answers]
 
     def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[KnownPosition]:
-        """Returns the known marks of the positions of these partitions, in order. Creates missing positions. A consumer
-        calls this before it reads. With an older node, the marks have an index only.
+        """Returns the positions of these partitions with their marks, in order. Creates missing positions. A consumer
+        calls this before it reads. With an older node, the positions have no marks.
 
         on_reset: called with a partition whose position somebody else changes later.
         """
@@ -141,7 +141,7 @@ class SavedIndexes(PositionSaves):
 def resume(
     positions: Positions, stream_name: str, partitions: Sequence[int], on_reset: OnReset
 ) -> Sequence[KnownPosition]:
-    """Returns the marks of these partitions, in order. An object without `resume` knows only indexes."""
+    """Returns the positions of these partitions with their marks, in order. An object without `resume` has none."""
     if hasattr(positions, "resume"):
         marks: Sequence[KnownPosition] = positions.resume(stream_name, partitions, on_reset)
         return marks

@@ -53,7 +53,7 @@ class Publisher(PushWindow):
         true when the answer arrives. `wait`, and in an async program also `push`, waits for it.
         """
         queue = self._queue
-        # Most messages have neither key nor headers and are bytes already, and this test is cheaper than the call.
+        # Most messages are bytes already, and this test is cheaper than the call.
         if data.__class__ is not bytes:
             data = to_bytes(data, "the data of a message")
         # A full window waits for confirms, so unconfirmed pushes take a bounded amount of memory.

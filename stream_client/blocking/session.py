@@ -23,7 +23,7 @@ class Shell(ClockTimers, Protocol):
     def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
         """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error.
 
-        gathers: whether the awaited request has been sent already, so that other bytes may wait for further pushes.
+        gathers: whether other bytes may wait for further pushes, because the awaited request has been sent already.
         """
         ...
 
@@ -92,8 +92,8 @@ class ClientSession(Requests):
                 self.core.calls.forget(call)
 
     def finished(self, waiting: PendingResult, timeout_s: float | None) -> None:
-        """Waits until `waiting` is done. Raises its error, or that of `silence` after `timeout_s` seconds; None: no
-        limit."""
+        """Waits until `waiting` is done, at most `timeout_s` seconds (None: no limit). Raises its error, or that which
+        `silence` returns."""
         if not waiting.done:
             self.shell.wait(waiting, timeout_s)
         if waiting.error is not None:

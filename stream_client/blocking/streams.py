@@ -113,9 +113,8 @@ class Stream(StreamAdmin):
         save_interval_s: the longest time in seconds between the processing of a message and the next save.
         on_hole: a function called for missing indexes, with the partition, the first missing index and the next
             existing index.
-        on_event: a function called with a StreamRemade, after which the consumer reads the new stream from its
-            beginning, or with a PositionReset, after which it goes on at the position that somebody has set; None: log
-            a warning.
+        on_event: a function called with a StreamRemade or a PositionReset. The consumer then goes on at the beginning
+            of the new stream, or at the position that somebody has set. None: log a warning.
         idle_delay_s: the seconds before the next request to a node that answers at once although it has no message.
         """
         return Consumer(self, positions, **options)
@@ -182,9 +181,9 @@ class PartitionedStream(SomePartitions[Stream]):
 
     partitions: these partitions, in order of their numbers.
 
-    If the object has all partitions of the stream, as those of `StreamClient.get_stream`, its publishers, consumers and
-    pushes also use partitions that are added later, within some seconds. Then a key can belong to another partition
-    than before, for all publishers alike; its earlier messages stay where they are.
+    If the object has all partitions of the stream (for example, from `StreamClient.get_stream`), its publishers,
+    consumers and pushes also use partitions that are added later, within some seconds. Then a key can belong to another
+    partition than before, for all publishers alike. The earlier messages with this key stay where they are.
     """
 
     def push(
@@ -278,7 +277,8 @@ class PartitionedStream(SomePartitions[Stream]):
 
 
 def _batch_before(end: int, follower: Follower, arrow: ArrowBatches) -> Any:
-    """Returns the next page of a follower, up to before the index `end`, as a record batch; None after the last one."""
+    """Returns a record batch of those messages of the follower's next page whose index is lower than `end`. None: the
+    follower has no further page."""
     page = follower.next_page()
     if page and page[-1].index >= end - 1:
         follower.stop()

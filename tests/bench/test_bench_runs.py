@@ -19,6 +19,7 @@ import typer
 from bench import compared, run
 from bench.__main__ import build
 from bench.big_log import STREAM, extend_log
+from bench.errors import PeerFailed
 from bench.goals import goals
 from bench.measure import push_rate
 from bench.own import Own

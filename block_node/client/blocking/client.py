@@ -8,8 +8,8 @@
         with client.subscribe(0, 9) as blocks:
             for block in blocks: ...
 
-It uses stream clients and their connections (`stream_client`). A program can name several nodes of one network. When an
-operation fails at one node, the client tries the next node.
+The client uses stream clients and their connections (`stream_client`). A program can name several nodes of one network.
+When an operation fails at one node, the client tries the next node.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> Iterator[Subscription]:
-        """Subscribes to events: items of blocks as they arrive, for blocks that are larger than the memory, or to see
-        items before their block ends.
+        """Subscribes to events, such as the arrival of items of a block. Use it for blocks that are larger than the
+        memory, or to see items before their block ends.
 
         - start: the first block. None: the first available block if `end` is given, else the next new block.
         - end: the last block. None: no end.
@@ -107,8 +107,8 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> Iterator[WholeBlocks]:
-        """Subscribes to whole verified blocks from `start` to `end`, in order and each once, over further connections
-        if one fails. The arguments are those of `subscribe_events`."""
+        """Subscribes to whole verified blocks from `start` to `end`, in order and each once. If a connection fails, the
+        subscription opens another one. The arguments are those of `subscribe_events`."""
         subscription = self.subscribe_events(start, end, reconnect=reconnect, wait=wait, compress=compress)
         with subscription as events:
             yield WholeBlocks(events)
@@ -124,8 +124,8 @@ class BlockClient:
         return parts[0].block_number, parts[0].root, b"".join(part.data for part in parts)
 
     def get_parts(self, number: int | None = None) -> Iterator[BlockPart]:
-        """Iterates over the bytes of one block, or of the latest, in at least one part, from the first node that has
-        the block. Raises BlockNotAvailable or DamagedAnswer."""
+        """Yields the bytes of one block, or of the latest block, in at least one part. Each part comes from the first
+        node that has the block. Raises BlockNotAvailable or DamagedAnswer."""
         root, offset = b"", 0
         while True:
             part = self._first("block_get", GET, GetBlock(1, number, number is None, offset))

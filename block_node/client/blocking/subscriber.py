@@ -160,7 +160,7 @@ class Subscription:
         return source
 
     def _find_start(self, client: StreamClient) -> int | None:
-        """Returns the first block to ask for; None means the next new one. A node found empty is asked again."""
+        """Returns the first block to request; None means the next new block. A node that was empty is asked again."""
         if self._next is not None or client.address not in self._found_empty:
             return self._next
         conversation = client.converse("block_status")

@@ -204,8 +204,7 @@ class ConsensusMachine:
         self._go_to(max(wanted, self.blocks.start))
 
     def finished(self, position: SendPosition, now_s: float) -> None:
-        """Records that the end of a block was sent. The stream goes on with the next block, unless an answer moved it.
-        """
+        """Records that the end of a block was sent. The next block follows, unless an answer has moved the stream."""
         if position != self.position:
             return
         self._sent_s[position.block_number] = now_s

@@ -1,5 +1,4 @@
-"""GrpcSubscription: an iterator over the blocks of a block node over gRPC. It opens further connections after failures.
-"""
+"""GrpcSubscription: an iterator over the blocks of a block node over gRPC. It connects again after failures."""
 
 from __future__ import annotations
 

@@ -375,8 +375,7 @@ class Http2Machine:
         return not call.wants_room
 
     def finish(self, call: CallMachine, status: GrpcStatus, text: str = "", *, at_once: bool = False) -> None:
-        """Ends a call with its status, after all waiting bytes. at_once: whether to drop these bytes. Safe to repeat.
-        """
+        """Ends a call with its status, after all waiting bytes. at_once: drops these bytes. Safe to repeat."""
         if at_once:
             call.drop_pending()
         trailers = [(b"grpc-status", str(int(status)).encode())]

@@ -28,6 +28,7 @@ class Follower(Following):
     def __next__(self) -> RichMessage:
         if self._at >= len(self._rest) and not self._has_more():
             raise StopIteration
+        # The slice turns a packed page (`PackedMessages`) into a list of messages, all at once.
         if not self._at:
             self._rest = self._rest[:]
         message = self._rest[self._at]

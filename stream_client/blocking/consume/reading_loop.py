@@ -47,7 +47,7 @@ class ReadingLoop(ReadPartitions):
 
     def next_reading(self, stop_at_end: bool) -> PartitionReading | None:
         """Waits until a partition has messages, and returns its PartitionReading; None after `wake`. With
-        `stop_at_end`, also None at the end of all partitions, and RequestTimeout if the node does not answer."""
+        `stop_at_end`, also returns None at the end of all partitions, and raises RequestTimeout if no answer comes."""
         if self.current is not None and self.current.has_messages:
             return self.current
         # Partitions may have been added, or positions set, while the program processed the last page.
@@ -133,7 +133,8 @@ class ReadingLoop(ReadPartitions):
         """Reads the stream that was created at `created_us` from its beginning: the position is an earlier stream's."""
         before, index = reading.next_index, 0
         # The position of the new stream is saved first. Otherwise the saves that follow would be refused, because their
-        # index is lower. Somebody else may have saved one already; if that is refused, `_follow_changes` loads it.
+        # index is lower. If somebody else has saved a position of the new stream, the answer has its index. If the save
+        # is refused, `_follow_changes` loads the position.
         if hasattr(self._positions, "begin"):
             index = (self._positions.begin(self._stream_name, reading.partition, created_us)).index
         # A shared consumer may have lost the partition during the wait.

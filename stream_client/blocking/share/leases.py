@@ -40,7 +40,7 @@ class LeaseMember(LeaseMembership):
         return self._indexes.load(stream_name, partitions)
 
     def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[KnownPosition]:
-        """Returns the known mark of the position of each of these partitions (`SavedIndexes.resume`)."""
+        """Returns the position of each of these partitions with its mark (`SavedIndexes.resume`)."""
         return self._indexes.resume(stream_name, partitions, on_reset)
 
     def begin(self, stream_name: str, partition: int, created_us: int) -> SaveResponse:

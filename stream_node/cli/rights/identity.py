@@ -97,9 +97,7 @@ def remove(identifier: IdentifierArgument, directory: DirectoryOptions = ANY_DIR
 
     key, file = parse_identifier(identifier), _trust_file(directory)
     if identifier in directory.load().secure_channel_trusted:
-        raise UsageError(
-            f"{identifier} is trusted by the setting secure_channel_trusted; take it out there first. Nothing was changed"
-        )
+        raise UsageError(f"{identifier} is trusted by the setting secure_channel_trusted; take it out there first")
     before = change_trusted(file, lambda trusted: {each: name for each, name in trusted.items() if each != key})
     was_there = key in before
     report = {"identifier": identifier, "removed": was_there, "file": str(file)}
