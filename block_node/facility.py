@@ -117,6 +117,10 @@ class Inlet:
         """Whether sources of items must wait for this plugin. False if it is not gating."""
         return self.gating and (len(self._events) >= GATING_EVENTS_MAX or self._size_bytes >= GATING_BYTES_MAX)
 
+    @property
+    def delivered(self) -> int:
+        return self._delivered
+
     def pause(self) -> None:
         self._paused = True
 
@@ -183,6 +187,12 @@ class Facility:
     def full(self) -> bool:
         """Whether sources of items must wait. The functions passed to `when_room` are called when the wait ends."""
         return bool(self._missing) or any(inlet.full for inlet in self._inlets)
+
+    @property
+    def full_at(self) -> int | None:
+        """The number of events that the full plugins have taken. While it stays the same, they make no progress. None
+        if the facility is not full."""
+        return sum(inlet.delivered for inlet in self._inlets if inlet.full) if self.full else None
 
     @property
     def missing(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
     - block_s_max: the time from a block's header to its end. Time in which the node did not read does not count.
       Received items extend this time, by one second for every `earned_items_per_s` items and every `earned_bytes_per_s`
       bytes. So a block that is too large reaches the limits of size before this limit.
-    - processing_s_max: the longest time for verifying a block, for storing it, and without room for items in a plugin.
+    - processing_s_max: the longest time for verifying a block, for storing it, and for a full plugin to take an event.
       If a plugin takes longer, the node itself has failed.
     - stall_blocks_max: the stream of a publisher ends if its block is more than this many numbers below a complete one,
       as by `producer.MaxFutureBlocksBeforeStalled` of the reference block node.

@@ -289,8 +289,8 @@ class PublishMachine:
 
     # Events of the clock.
 
-    def tick(self, now_s: float, *, is_full: bool) -> None:
-        """Checks deadlines, silent publishers and missing blocks. is_full: whether the plugins accept no items."""
+    def tick(self, now_s: float, *, full_at: int | None) -> None:
+        """Checks deadlines, silent publishers and missing blocks. full_at: see `Facility.full_at`."""
         # A publisher that neither sends a block nor says anything is gone, even if its connection still exists.
         idle_s_max = self._limits.idle_s_max
         for publisher in list(self._publishers.values()):
@@ -299,7 +299,7 @@ class PublishMachine:
         # A plugin that misses its deadline is a failure of the node, not of a publisher.
         failure = self._check_deadlines(now_s)
         if failure is None:
-            failure = self._plugins.check(now_s, is_full=is_full, awaited_block=self.blocks.awaited)
+            failure = self._plugins.check(now_s, full_at=full_at, awaited_block=self.blocks.awaited)
         # When the node has failed, every stream ends, so nothing is requested from publishers first.
         if failure is None:
             self.go_on(now_s)

@@ -150,7 +150,7 @@ class PublishService:
                 session.leave()
         self.mending.tick()
         self._announce_stored()
-        self.machine.tick(self.now_s(), is_full=self.facility.full)
+        self.machine.tick(self.now_s(), full_at=self.facility.full_at)
         self.runner.perform()
         # An opening message that comes again after the end of its session opens a new session.
         for opening, address in list(self._addresses.items()):

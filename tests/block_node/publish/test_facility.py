@@ -95,6 +95,31 @@ async def test_a_slow_gating_plugin_makes_the_sources_wait(nursery: trio.Nursery
     assert slow.seen == quick.seen
 
 
+class Halting(Noting):
+    """Takes one event, and the next one when it is resumed."""
+
+    name: ClassVar[str] = "halting"
+
+    def handle_items(self, event: ItemEvent) -> None:
+        super().handle_items(event)
+        self.inlet.pause()
+
+
+async def test_a_full_plugin_that_goes_on_is_told_from_one_that_hangs(nursery: trio.Nursery) -> None:
+    node, facility = Node(nursery), Facility()
+    halting, other = add(node, Halting(facility, []), "halting"), add(node, Noting(facility, []), "other")
+    for _ in range(5):
+        assert facility.full_at is None
+        facility.publish(ItemsReceived(1, 1, [b""], facility_module.GATING_BYTES_MAX // 4))
+    assert facility.full_at == 1
+    facility.publish(NewestBlockKnownToNetwork(1))
+    assert other.seen[-1] == NewestBlockKnownToNetwork(1)
+    assert facility.full_at == 1, "what the others take does not count"
+    facility.publish(ItemsReceived(1, 1, [b""], facility_module.GATING_BYTES_MAX // 4))
+    halting.inlet.resume()
+    assert facility.full_at == 2
+
+
 @pytest.mark.parametrize("by", ["events", "bytes"])
 async def test_a_slow_plugin_that_is_not_gating_is_dropped_and_told(nursery: trio.Nursery, by: str) -> None:
     node, facility = Node(nursery), Facility()

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from block_node.events import EVENT_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, ItemsReceived
+from block_node.events import EVENT_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, ItemsReceived, NodeFailure
 from block_node.protocol import Piece
 from block_node.publish.block_machine import TRANSITIONS as BLOCK_TABLE
 from block_node.publish.block_machine import BlockChange, Blocks, Stage, Then
 from block_node.publish.catch_up_machine import CONTACTS_MAX, CatchUp, CatchUpStall
 from block_node.publish.decision import HeaderDecision, PublishView, decide
 from block_node.publish.limits import PublishLimits
+from block_node.publish.plugin_watch_machine import PluginWatch
 from block_node.publish.session_machine import (
     TRANSITIONS,
     Action,
@@ -256,3 +257,25 @@ def test_the_highest_offer_is_remembered_and_offers_of_one_moment_are_one() -> N
     assert catch_up.target == 9
     catch_up.reached(8)
     assert catch_up.target == 9
+
+
+@pytest.mark.parametrize("waits_for", ["full_at", "awaited_block"])
+def test_a_plugin_that_goes_on_is_no_failure_however_much_it_has_to_do(waits_for: str) -> None:
+    """Claim: only a plugin that is still at the same event or block has failed. Method: at every check some plugin is
+    full, or some block is to be stored; at first another one each time, then always the same."""
+    watch = PluginWatch(60.0, 0.0)
+    idle: dict[str, int | None] = {"full_at": None, "awaited_block": None}
+    checks = [watch.check(number * 0.5, **{**idle, waits_for: number}) for number in range(200)]
+    assert checks == [None] * 200
+    checks = [watch.check(100.0 + number * 0.5, **{**idle, waits_for: 200}) for number in range(200)]
+    assert [number for number, failure in enumerate(checks) if failure is not None] == [120], "60 s after the first"
+
+
+def test_a_plugin_that_hangs_is_told_beside_one_that_goes_on() -> None:
+    """Each of the two has its own time."""
+    hung, unstored = PluginWatch(60.0, 0.0), PluginWatch(60.0, 0.0)
+    for number in range(120):
+        assert hung.check(number * 0.5, full_at=7, awaited_block=number) is None
+        assert unstored.check(number * 0.5, full_at=number, awaited_block=7) is None
+    assert hung.check(60.0, full_at=7, awaited_block=120) == NodeFailure("the plugins took nothing for 60 s")
+    assert unstored.check(60.0, full_at=120, awaited_block=7) == NodeFailure("block 7 was not stored in 60 s", True, 7)

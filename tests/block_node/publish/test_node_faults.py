@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from block_node.blocks.items import ItemKind, make_item
-from block_node.events import CatchUpStalled, NewestBlockKnownToNetwork, NodeFailure
+from block_node.events import CatchUpStalled, ItemEvent, NewestBlockKnownToNetwork, NodeFailure
 from block_node.facility import Plugin
 from block_node.persist.operations import StoreBlock
 from block_node.protocol import (
@@ -139,6 +139,30 @@ async def test_plugins_that_take_nothing_are_noticed(tmp_path: Path, autojump_cl
         assert not publisher.told, "that we do not read it is not its fault"
         await trio.sleep(40)
         assert (await publisher.expect(StreamEnded)).status is PublishStatus.ERROR
+
+
+async def test_a_plugin_that_takes_items_slowly_is_no_failure(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """As persistence does while a large block goes to a slow disk: it is full at each look, and goes on."""
+    async with bench(tmp_path, PublishLimits(queued_bytes_max=4_000)) as world:
+        publisher, slow = await world.publisher(), plugin(world, "verification")
+        handle = slow.handle_items
+
+        def handle_one(event: ItemEvent) -> None:
+            handle(event)
+            slow.inlet.pause()
+
+        slow.handle_items = handle_one  # type: ignore[method-assign]
+        publisher.header(0)
+        for _ in range(2_000):
+            publisher.items(BLOCKS[0].items[1:3])
+        for _ in range(10):
+            await trio.sleep(20)
+            assert world.block_node.facility.full
+            slow.inlet.resume()
+        assert not publisher.told
+        assert world.all_of(NodeFailure) == []
 
 
 async def test_a_publisher_that_is_silent_is_asked_again_and_at_last_ended(

@@ -144,7 +144,7 @@ def test_every_order_of_events_keeps_the_invariant(steps: list[tuple[str, int, i
             machine.verified(VerificationNotification(number, 0, BlockOrigin.BACKFILL, True), now_s)
         elif what == "late":
             now_s += 40.0
-            machine.tick(now_s, is_full=False)
+            machine.tick(now_s, full_at=None)
         elif what == "hold":
             publisher.is_held = not publisher.is_held
         elif what == "node":
@@ -219,3 +219,17 @@ def test_every_acknowledgement_is_counted() -> None:
         machine.persisted(PersistedNotification(number, True, BlockOrigin.BACKFILL, root=b"r"), 0.0)
     statistics = machine.statistics()
     assert (statistics.acknowledgements, statistics.last_block) == (3, 2)
+
+
+def test_a_long_backfill_is_no_failure_of_the_node() -> None:
+    """Claim: a node that is catching up keeps its publishers. Method: at each tick, the next block is verified and not
+    stored yet, as with a disk that is slower than verification."""
+    limits = PublishLimits()
+    machine = PublishMachine(limits, last_block=None, first_block=0, now_s=0.0)
+    for number in range(2 * int(limits.processing_s_max / limits.tick_s)):
+        machine.verified(VerificationNotification(number, 0, BlockOrigin.BACKFILL, True), 0.0)
+        if number:
+            machine.persisted(PersistedNotification(number - 1, True, BlockOrigin.BACKFILL, root=b"r"), 0.0)
+        assert machine.blocks.awaited == number
+        machine.tick(number * limits.tick_s, full_at=None)
+    assert not any(isinstance(effect, NodeFailure) for effect in machine.effects)

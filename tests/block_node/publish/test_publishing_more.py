@@ -277,7 +277,7 @@ async def test_a_publisher_that_is_not_read_is_not_asked_again(tmp_path: Path) -
         assert [each.is_held for each in world.publishing.statistics().sessions] == [False, True, False]
         # As the clock does, after twice the time in which a silent publisher is asked again.
         machine, now_s = world.publishing.machine, world.publishing.now_s()
-        machine.tick(now_s + 2 * limits.resend_s, is_full=False)
+        machine.tick(now_s + 2 * limits.resend_s, full_at=None)
         world.publishing.runner.perform()
         await world.settle()
         assert not second.told
