@@ -2,8 +2,8 @@
 
 Blocks from publishers continue the chain and are verified in the order of their numbers. A block from a backfill is
 verified as a whole: if it is the next block of the chain, like a block from a publisher; else on its own, and it must
-have the root hash that the next block names. If a block could not be stored, or if the node or this plugin failed, the
-chain is reset to the last block on disk.
+have the root hash that the next block names. If a block of the chain could not be stored, or if the node or this plugin
+failed, the chain is reset to the last block on disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ from block_node.protocol import Piece
 
 
 class Verification(Plugin):
-    """Verifies the blocks of publishers while their items arrive, and in between whole blocks from a backfill."""
+    """Verifies the blocks of publishers while their items arrive, and in between whole blocks from a backfill.
+
+    Invariant: `_unstored` has the root hash of each block by which the chain has grown since its last reset, until a
+    block with this number and root hash is stored.
+    """
 
     name: ClassVar[str] = "verification"
 
@@ -45,6 +49,7 @@ class Verification(Plugin):
         self._durable_chain = durable_chain
         self._begun: BlockBegun | None = None
         self._block: BlockVerification | None = None
+        self._unstored: dict[int, bytes] = {}
 
     def started(self) -> None:
         super().started()
@@ -73,16 +78,28 @@ class Verification(Plugin):
         if isinstance(notification, BackfilledBlockNotification):
             self._verify_whole(notification)
         elif isinstance(notification, PersistedNotification):
-            next_number = self._verifier.chain.next_number
-            ahead = next_number is not None and notification.block_number >= next_number
-            if ahead or not notification.succeeded:
-                self._go_back()
+            self._persisted(notification)
         elif isinstance(notification, NodeFailure):
             self._begun = self._block = None
             self._go_back()
 
+    def _persisted(self, notification: PersistedNotification) -> None:
+        number, next_number = notification.block_number, self._verifier.chain.next_number
+        # The block was verified before the last reset of the chain. If it is stored, the chain goes on after it.
+        if next_number is not None and number >= next_number:
+            self._go_back()
+        elif notification.succeeded:
+            # A stored block with another root hash is not the one that the chain has, whose own failure follows.
+            if self._unstored.get(number) == notification.root:
+                del self._unstored[number]
+        elif number in self._unstored:
+            # Only a block of the chain takes the chain back. If a failed block of history did so, the chain would lose
+            # the newest blocks, which are still being stored, and refuse the right next block of a publisher.
+            self._go_back()
+
     def _go_back(self) -> None:
         self._verifier.chain = self._durable_chain()
+        self._unstored.clear()
 
     def _end(self, begun: BlockBegun, block: BlockVerification) -> None:
         result = self._verifier.link(block.end())
@@ -124,6 +141,8 @@ class Verification(Plugin):
     def _publish_success(
         self, result: BlockResult, attempt: int, source: BlockOrigin, *, continues: bool = True
     ) -> None:
+        if continues:
+            self._unstored[result.number] = result.root
         state = self._verifier.chain.encode() if continues else b""
         self.facility.publish(
             VerificationNotification(
