@@ -174,9 +174,11 @@ class SubscribeSession(Worker):
     def tick(self) -> None:
         """Ends the subscription at a time limit: a slow subscriber, a missing block, or a long subscription."""
         now_s, limits = self._now_s(), self._limits
-        # A slow subscriber is ended before anything else, because nothing can be sent to it.
         if not self._has_room:
-            if now_s - self._moved_s >= limits.slow_s_max:
+            # A slow subscriber is ended before anything else, because nothing can be sent to it. Only a full window
+            # shows that it is slow: other traffic of its connection can leave no room either. A peer that takes
+            # nothing at all is disconnected by the transport.
+            if self._is_window_full and now_s - self._moved_s >= limits.slow_s_max:
                 self.end(SubscribeStatus.TOO_SLOW, f"nothing was taken for {limits.slow_s_max:g} s")
             return
         # A subscription that lasts too long ends between two blocks only.
@@ -231,8 +233,11 @@ class SubscribeSession(Worker):
 
     @property
     def _has_room(self) -> bool:
-        in_window = self._sent_bytes - self._taken_bytes < self._window_bytes
-        return in_window and not self._request.origin.is_behind(self._limits.window_bytes_max - 1)
+        return not self._is_window_full and not self._request.origin.is_behind(self._limits.window_bytes_max - 1)
+
+    @property
+    def _is_window_full(self) -> bool:
+        return self._sent_bytes - self._taken_bytes >= self._window_bytes
 
     @property
     def _in_block(self) -> bool:
@@ -278,10 +283,11 @@ class SubscribeSession(Worker):
             self._respond(SubscribedBlockWithdrawn(self._request_id, self._next_sequence(), self._feed.next_block))
 
     def _send_items(self, number: int, chunk: ItemBatch, *, verified: bool) -> None:
-        # The time limit for a slow subscriber begins with the first unconfirmed byte.
-        if not self._sent_bytes - self._taken_bytes:
-            self._moved_s = self._now_s()
         self._sent_bytes += chunk.size_bytes
+        # The time limit for a slow subscriber begins when its window is full. Until then, it may confirm some bytes
+        # late: the client waits for a quarter of the window.
+        if self._is_window_full:
+            self._moved_s = self._now_s()
         sequence = self._next_sequence()
         items = SubscribedItems(self._request_id, sequence, number, verified, chunk.items, chunk.piece)
         self._respond(packed(items) if self._packs else items)

@@ -10,13 +10,13 @@ import pytest
 from block_node.events import NodeFailure, PublisherChange, PublisherStatus
 from block_node.persist.retention import BlockRetention
 from block_node.protocol_reading import Received, Subscribe, SubscribedItems, SubscribeStatus, Unsubscribe
-from block_node.read.subscription import CHUNK_BYTES
+from block_node.read.subscription import CHUNK_BYTES, SubscribeSession
 from ockam.actors.message import Origin
 from ockam.quotas.memory import Holdings, PeerMemory
 from tests.block_node.persist.block_samples import items_of
 from tests.block_node.persist.block_world import World
 from tests.block_node.read.conftest import Open
-from tests.block_node.read.probe import SERVICE, check_blocks, persist
+from tests.block_node.read.probe import SERVICE, Subscriber, check_blocks, persist
 from tests.support.served import wait_until
 
 SUCCESS, ERROR = SubscribeStatus.SUCCESS, SubscribeStatus.ERROR
@@ -205,6 +205,56 @@ async def test_a_slow_subscriber_gets_no_more_than_its_window_and_is_told(opened
         assert slow.status is None
         clock.now_s += 1.0
         assert await slow.wait_status() is SubscribeStatus.TOO_SLOW
+
+
+def tick(subscriber: Subscriber) -> None:
+    """As the service does once in a while."""
+    assert subscriber.probe.session is not None
+    session = subscriber.made.node.find_worker(subscriber.probe.session)
+    assert isinstance(session, SubscribeSession)
+    session.tick()
+
+
+async def test_other_traffic_of_its_connection_makes_no_subscriber_slow(opened: Open) -> None:
+    """Claim: only a full window ends a subscription. Method: the connection of two subscribers has much to send for
+    longer than the limit. One subscriber has got nothing, and one has not confirmed the little that it got."""
+    unsent_bytes = 0
+    async with opened(slow_s_max=30.0) as (subscribers, clock):
+        origin = Origin("tcp", backlog_bytes=lambda: unsent_bytes, backlog_bytes_max=lambda: 4 * 1024 * 1024)
+        await persist(subscribers.made, 0)
+        idle = subscribers.subscribe(1, None, origin=origin)
+        frugal = subscribers.subscribe(0, None, takes=False, origin=origin)
+        await idle.wait_subscribed()
+        await frugal.wait_ends(1)
+        unsent_bytes = 5 * 1024 * 1024
+        for _ in range(3):
+            clock.now_s += 31.0
+            tick(idle)
+            tick(frugal)
+        assert (idle.status, frugal.status) == (None, None)
+        unsent_bytes = 0
+        await persist(subscribers.made, 1)
+        await idle.wait_ends(1)
+        await frugal.wait_ends(2)
+        check_blocks(idle, [1])
+        check_blocks(frugal, [0, 1])
+
+
+async def test_the_time_of_a_slow_subscriber_begins_with_its_full_window(opened: Open) -> None:
+    """Claim: whoever confirms late is not slow yet. Method: a few bytes are unconfirmed for an hour, as by the client,
+    which waits for a quarter of the window. Then one block fills the window."""
+    async with opened(window_bytes_min=1_000, slow_s_max=30.0) as (subscribers, clock):
+        await persist(subscribers.made, 0)
+        subscriber = subscribers.subscribe(0, None, window_bytes=1_000, takes=False)
+        await subscriber.wait_ends(1)
+        clock.now_s += 3_600.0
+        subscribers.made.persist(1, [b"x" * 600] * 2)
+        await subscriber.wait_ends(2)
+        for _ in range(2):
+            tick(subscriber)
+            assert subscriber.status is None
+            clock.now_s += 29.0
+        assert await subscriber.wait_status() is SubscribeStatus.TOO_SLOW
 
 
 async def test_blocks_that_retention_evicts_end_a_slow_reading(opened: Open) -> None:
