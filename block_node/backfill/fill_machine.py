@@ -207,6 +207,13 @@ class FillMachine:
             self._anchors[number - 1] = (previous_root,) if previous_root else ()
         self._batch.was_good()
 
+    def being_stored(self, number: int) -> None:
+        """Records that the block has come from another source and is being stored, so that the next one can follow. It
+        stays delivered until `stored` or `put_back`. The fetched block itself was not verified, so it says nothing
+        about its source, nor about the block below."""
+        if (pending := self.delivered.get(number)) is not None:
+            pending.verified = True
+
     def refused(self, number: int, now_s: float, reason: str) -> None:
         """Handles a fetched block that failed verification. The other blocks of its request are fetched again."""
         pending = self.delivered.pop(number, None)

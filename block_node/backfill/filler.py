@@ -119,9 +119,15 @@ class Filler:
                 reason=notification.reason,
             )
             machine.refused(number, self._now_s(), notification.reason)
-        # Nobody is to blame for a block that was verified from another source, or came too early.
         elif number not in self._store.ever_stored:
-            machine.put_back(number, notification.reason)
+            # Nobody is to blame for a block that was verified from another source, or came too early.
+            next_number = self._verifier.chain.next_number
+            if next_number is not None and number < next_number:
+                # The node is storing it, which takes a while on a slow disk. If the block were fetched again and again
+                # meanwhile, it would be given up, and all blocks above it, too.
+                machine.being_stored(number)
+            else:
+                machine.put_back(number, notification.reason)
 
     def persisted(self, notification: PersistedNotification, *, is_backfilled: bool) -> None:
         number = notification.block_number

@@ -179,6 +179,29 @@ def test_b11_blocks_are_awaited_until_stored_in_whatever_way() -> None:
     assert not machine.busy
 
 
+def test_a_block_that_is_being_stored_from_another_source_lets_the_next_one_follow() -> None:
+    """Nothing is known of the fetched block itself: downwards, it does not say which root hash the next one has."""
+    for kind, first, second in ((Kind.LIVE_TAIL, 0, 1), (Kind.HISTORICAL, 1, 0)):
+        machine = FillMachine(kind, LIMITS, health("a0"))
+        machine.assign(0, 1)
+        fetch = machine.next_fetch(0)
+        assert fetch is not None
+        for number in (0, 1):
+            machine.grew(fetch.chunk_id, 5)
+            machine.arrived(fetch.chunk_id, number, good(number))
+        machine.anchored(1, (b"root",))
+        delivery = machine.next_delivery(0)
+        assert delivery is not None
+        assert delivery.number == first
+        assert machine.next_delivery(0) is None
+        machine.being_stored(first)
+        delivery = machine.next_delivery(0)
+        assert (None if delivery is None else delivery.number) == (second if kind is Kind.LIVE_TAIL else None)
+        assert machine.stored(first)
+        assert machine.wanted_anchors() == ([second] if kind is Kind.HISTORICAL else [])
+        machine.check()
+
+
 def test_b12_what_is_looked_after_is_a_set_and_ends_with_forget() -> None:
     """The real queue of gaps is bounded and loses gaps; a set of holes needs no bound, and loses none."""
     machine = FillMachine(Kind.HISTORICAL, LIMITS, health("a0"))

@@ -27,6 +27,7 @@ from block_node.backfill.statistics import BackfillStatus
 from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.persist.ranges import BlockRanges, NumberRange
+from block_node.protocol import Acknowledgement
 from stream_storage.contract import Do, Session
 from stream_storage.errors import DatabaseLost
 from tests.block_node.backfill.served_blocks import remove_blocks
@@ -261,6 +262,36 @@ async def test_blocks_that_are_verified_and_not_stored_yet_are_no_new_gap(
         statistics = worker._state.statistics()
         assert [(gap.first, gap.last) for gap in statistics.gaps] == [(1, 2), (3, 5)]
         assert statistics.counters.gaps_detected == 1
+
+
+async def test_a_block_that_a_publisher_sends_meanwhile_is_waited_for(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Claim: a live block on a slow disk does not end the filling of the tail. Method: block 5 comes from a publisher
+    and from the source, and nothing is written for five seconds, in which all that is asked for comes at once."""
+    async with backfilling(tmp_path, (0, 4), scan_interval_secs=3_600.0, greedy=True) as (world, worker, source):
+        publisher, has_come_back = await world.publisher(), trio.Event()
+        source.has = BlockRanges([(0, 19)])
+        worker.scan_now()
+        await trio.sleep(1)
+        assert source.under_way()[0][0] == 5
+        world.runner._delay = has_come_back.wait
+        publisher.block(BLOCKS[5])
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.block_node.verifier.chain.next_number == 6
+        for _ in range(100):
+            for fetch in source.fetches:
+                if not fetch.is_over:
+                    fetch.answer()
+            await trio.sleep(0.05)
+        assert world.stored() == list(range(5))
+        assert world.block_node.verifier.chain.next_number == 20, "the blocks above it went on"
+        assert [fetch.first for fetch in source.fetches].count(5) == 1
+        has_come_back.set()
+        await publisher.wait_for(Acknowledgement(19))
+        assert world.stored() == list(range(20))
+        assert not worker.busy
+        assert worker._state.counters.given_up == 0
 
 
 async def test_unknown_is_not_zero(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
