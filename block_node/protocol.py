@@ -74,7 +74,7 @@ class BlockItems(msgspec.Struct, frozen=True, gc=False):
     piece: Piece = Piece.WHOLE
 
 
-# type EndOfBlock struct { sequence: uint  block_number: uint }
+# type EndOfBlock struct { sequence: uint  block_number: u64 }
 class EndOfBlock(msgspec.Struct, frozen=True):
     """All items of a block were sent. Without this message the block is never verified."""
 
