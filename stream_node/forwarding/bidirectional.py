@@ -24,7 +24,7 @@ from ockam.actors.message import HERE, Message, Origin, reply_to
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
-from ockam.protocol import Protocol, ProtocolError, error_payload, find_name
+from ockam.protocol import ERROR, Protocol, ProtocolError, error_payload, find_name
 from ockam.quotas.memory import Holdings
 from ockam.quotas.usage import party_key
 from ockam.transport.connection import Connection
@@ -65,6 +65,7 @@ class PublisherRequest(msgspec.Struct, frozen=True):
 SUBSCRIBE = Protocol("stream_bidirectional", SubscribeRequest, SubscribeRequest)
 ENSURE_PUBLISHER = Protocol("stream_bidirectional_publisher", PublisherRequest, PublisherRequest)
 IRRELEVANT = b"irrelevant"
+DELETED = error_payload("the stream was deleted; send it again")
 _Key = tuple[str, SubscribeRequest | PublisherRequest]
 
 
@@ -166,7 +167,8 @@ def _read(message: Message) -> SubscribeRequest | PublisherRequest:
 
 
 class PublisherProxy(Worker):
-    """Stores each message to its address, without that address, in one stream."""
+    """Stores each message to its address, without that address, in one stream. It answers a message that it cannot
+    store with an `error`."""
 
     def __init__(self, owner: Bidirectional, origin: Origin, request: PublisherRequest) -> None:
         self._owner = owner
@@ -175,7 +177,8 @@ class PublisherProxy(Worker):
 
     def started(self) -> None:
         self._is_opening = False
-        # Messages wait in the mailbox until the stream exists.
+        self._refusal = DELETED
+        # Messages wait in the mailbox until the first attempt to make the stream has ended.
         self.context.pause()
         self._link = StreamLink(
             self._owner.node,
@@ -201,7 +204,7 @@ class PublisherProxy(Worker):
         )
         if not self._link.push(message, encode_routed(routed), message.origin):
             self._open()
-            self._settled(message, 0, None, "the stream was deleted; send it again")
+            self._refuse(message, self._refusal)
 
     def _open(self) -> None:
         # One attempt goes on until the stream exists. If each message began one, the attempts would never get fewer.
@@ -211,19 +214,28 @@ class PublisherProxy(Worker):
 
     def _opened(self) -> None:
         self._is_opening = False
+        self._refusal = DELETED
         self.context.resume()
 
     def _settled(self, message: Message, size_bytes: int, index: int | None, reason: str) -> None:
         if index is None:
-            self._owner.node.count_drop("not_published")
-            self.reply(message, error_payload(reason))
+            self._refuse(message, error_payload(reason))
 
     def _failed(self, what: str, payload: bytes) -> None:
         for message in self._link.take_pending():
-            self._owner.node.count_drop("not_published")
-            self.reply(message, payload)
+            self._refuse(message, payload)
+        # The next attempts may fail as well, for example without the right to create. If messages waited for them, the
+        # full mailbox would stop each connection that feeds it.
+        self.context.resume()
         if what == "open":
+            self._refusal = payload
             self.context.call_later(RETRY_S, self._link.open)
+
+    def _refuse(self, message: Message, payload: bytes) -> None:
+        self._owner.node.count_drop("not_published")
+        # An `error` is never answered: a worker that answers everything would go on with this address for ever.
+        if not ERROR.is_in(message.payload):
+            self.reply(message, payload)
 
 
 class StreamSubscription(Worker):

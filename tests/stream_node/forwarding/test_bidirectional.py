@@ -124,6 +124,13 @@ async def test_a_deleted_stream_is_made_anew(tmp_path: Path) -> None:
         await wait_until_count(await client.create("talk"), 1)
 
 
+async def test_a_publisher_of_a_stream_that_cannot_be_says_why(tmp_path: Path) -> None:
+    async with forwarding_node(tmp_path) as running:
+        peer = await connect(running)
+        route = await publisher_route(peer, b"", b"")
+        assert "a stream name is not empty" in await peer.refused(route, b"lost")
+
+
 async def test_a_publisher_stays_while_a_client_that_asked_for_it_is_connected(tmp_path: Path) -> None:
     """Claim: a client that has come back on another connection keeps the address that it is told there, after the end
     of the first one; with the last connection, the address ends."""

@@ -10,16 +10,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import trio
+
 from ockam.actors.address import Route, local
 from ockam.actors.forwarding_protocol import REGISTER, RegisterRequest
 from ockam.identity.authentication import AUTHENTICATE, AuthenticateRequest
 from ockam.identity.rules.rights import ALL_RIGHTS, Right
 from ockam.identity.rules.rules import Rule
 from ockam.identity.rules.tokens import create_token
-from ockam.protocol import ERROR
+from ockam.protocol import ERROR, error_payload
 from stream_client.routed_messages import RoutedMessage, encode_routed
 from stream_node.forwarding.bidirectional import SUBSCRIBE, SubscribeRequest
-from stream_service.extensions import DELETE, DeleteRequest
+from stream_service.extensions import DELETE, INFO, DeleteRequest, InfoRequest
 from stream_service.names import stream_address
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest, Status
 from tests.ockam.identity.rules.guarded_node import Guarded, guarded, may
@@ -150,7 +152,35 @@ async def test_a_publisher_whose_stream_cannot_be_made_tries_it_once(tmp_path: P
         await operator.ask((stream_address("topic", 0),), DELETE.encode_request(DeleteRequest(1)))
         timers = parts_of(on.node.running).node._timers
         before = len(timers)
+        assert "the stream was deleted" in await alice.refused(route, b"lost")
         for _ in range(20):
-            assert "the stream was deleted" in await alice.refused(route, b"lost")
+            assert "access denied: create on 'topic'" in await alice.refused(route, b"lost")
         await wait_until(lambda: len(timers) > before)
         assert len(timers) < before + 5
+
+
+async def test_a_publisher_whose_stream_never_was_refuses_and_does_not_wait(tmp_path: Path) -> None:
+    """Claim: without the right to make its stream, each message to a publisher is answered with the reason, and an
+    `error` is not answered. When somebody else has made the stream, messages are stored."""
+    writes = may(Right.READ | Right.WRITE, "topic", who="token:alice", name="writes")
+    async with tokens(tmp_path, writes, may(ALL_RIGHTS, who="token:mallory", name="all")) as on:
+        operator, alice = await on.client("mallory"), await on.client("alice")
+        route = await publisher_route(alice, b"topic", b"")
+        for _ in range(3):
+            assert "access denied: create on 'topic'" in await alice.refused(route, b"lost")
+        await alice.send(route, error_payload("an answer to this would come before the next one"))
+        assert await publisher_route(alice, b"topic", b"") == route
+        await operator.ask((local("stream_service"),), CREATE.encode_request(CreateStream("topic")))
+        await alice.send(route, b"kept")
+        await wait_stored(operator, "topic", 1)
+
+
+async def stored_in(peer: ForwardedPeer, stream: str) -> int:
+    answer = await peer.ask((stream_address(stream, 0),), INFO.encode_request(InfoRequest(1)))
+    return INFO.decode_response(answer.payload).info.next_index
+
+
+async def wait_stored(peer: ForwardedPeer, stream: str, count: int) -> None:
+    with trio.fail_after(30):
+        while await stored_in(peer, stream) != count:
+            await trio.sleep(0.01)
