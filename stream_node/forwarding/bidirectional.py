@@ -7,7 +7,8 @@ party with a client of its own understand each other:
     [STB_PP_…, to] ─▶ PublisherProxy ─push─▶ stream ─pull─▶ StreamSubscription ─▶ [to] from [STB_PP_…, client]
 
 Each message is sent by the rights of the client that has asked for the subscription, and only to a forwarding address,
-to an operator's own worker, or to a connection of that client."""
+to an operator's own worker, or to a connection of that client. An answer goes only into a stream that the client may
+write."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import msgspec
 import structlog
 
 from index_service.protocol import INDEX, GetIndex, SaveIndex
-from ockam.actors.address import Address, local
+from ockam.actors.address import Address, Route, local
 from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import HERE, Message, Origin, reply_to
 from ockam.actors.node import Node
@@ -294,11 +295,7 @@ class StreamSubscription(Worker):
                 self._owner.node.count_drop("subscription_refused")
 
     def _send(self, routed: RoutedMessage) -> bool:
-        back = routed.return_route
-        if routed.return_stream:
-            request = PublisherRequest(routed.return_stream, self._request.stream_name, self._request.subscription_id)
-            back = (self._owner.ensure_publisher(self._origin, request), *back)
-        message = Message(routed.onward_route, back, routed.payload, self._sender)
+        message = Message(routed.onward_route, self._find_back(routed), routed.payload, self._sender)
         worker = self._owner.node.find_judge(routed.onward_route[0])
         if isinstance(worker, Connection):
             # This answers a message that the client has put into the other stream, perhaps over another connection.
@@ -307,6 +304,17 @@ class StreamSubscription(Worker):
         else:
             is_allowed = _takes_from_route(worker, message)
         return is_allowed and self._owner.node.send(message)
+
+    def _find_back(self, routed: RoutedMessage) -> Route:
+        """Returns the return route of a message: through a publisher of its stream for answers, or empty without it."""
+        gate, stream = self._owner.node.gate, routed.return_stream
+        # Whoever writes the stream has chosen these routes, and the receiver answers by its own rights, also with an
+        # `error` of the node. So an answer goes into a stream only, and into none that this client may not write.
+        if not stream or (gate is not None and not gate.holds(self._origin, Right.WRITE, stream)):
+            return ()
+        request = PublisherRequest(stream, self._request.stream_name, self._request.subscription_id)
+        # The publisher stores the rest of the route with the answer, for whoever reads that stream.
+        return (self._owner.ensure_publisher(self._origin, request), *routed.return_route)
 
 
 def _takes_from_route(worker: Worker | None, message: Message) -> bool:

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -52,10 +53,10 @@ class Tokens:
 
 
 @asynccontextmanager
-async def tokens(folder: Path, *rules: Rule) -> AsyncIterator[Tokens]:
+async def tokens(folder: Path, *rules: Rule, **settings: Any) -> AsyncIterator[Tokens]:
     file = folder / "data" / "tokens.json"
     texts = {name: create_token(file, name, int(time.time()), replace=True)[0] for name in ("alice", "bob", "mallory")}
-    async with guarded(folder, *rules, forwarding=True) as node:
+    async with guarded(folder, *rules, forwarding=True, **settings) as node:
         yield Tokens(node, texts)
 
 
@@ -134,6 +135,41 @@ async def test_a_subscription_acts_by_the_rights_of_its_client(tmp_path: Path) -
         # Mallory has no right to write to alice, but bob, who has subscribed, has.
         assert (await alice.receive()).payload == b"for alice"
         assert on.node.running.statistics().node.dropped["subscription_refused"] == 1
+
+
+async def test_who_writes_a_stream_gets_no_rights_of_the_worker_that_answers(tmp_path: Path) -> None:
+    """Claim: an own worker that gets messages from a subscription answers into no stream but one for answers that the
+    subscriber may write, whatever rights the worker has. Method: messages that name another stream as the return route
+    or for answers, or the worker itself, and then one that is answered."""
+    rules = (
+        may(ALL_RIGHTS, who="token:bob", name="operator"),
+        may(Right.WRITE, who="worker:echo", name="echo"),
+        may(Right.READ | Right.WRITE | Right.CREATE, "talk", who="token:mallory", name="talk"),
+        may(Right.INDEX, "app", who="token:mallory", name="index"),
+        may(Right.ROUTE, "echo", who="token:mallory", name="route"),
+    )
+    async with tokens(tmp_path, *rules, worker=("tests.stream_node.hosting.sample_workers:Echo@echo",)) as on:
+        operator, mallory = await on.client("bob"), await on.client("mallory")
+        await operator.ask((local("stream_service"),), CREATE.encode_request(CreateStream("orders")))
+        talk = (await mallory.ask((local("stream_service"),), CREATE.encode_request(CreateStream("talk")))).return_route
+        echo, orders = (local("echo"),), (stream_address("orders", 0),)
+        forged = PUSH.encode_request(PushRequest(1, b"by the rights of echo"))
+        for routed in (
+            RoutedMessage(echo, orders, forged, ""),
+            RoutedMessage(echo, (), b"by the rights of echo", "orders"),
+            RoutedMessage(echo, echo, b"in a circle", ""),
+            RoutedMessage(echo, (local("me"),), b"answered", "talk"),
+        ):
+            await mallory.ask(talk, PUSH.encode_request(PushRequest(1, encode_routed(routed))))
+        request = SUBSCRIBE.encode_request(SubscribeRequest("talk", "app"))
+        await mallory.send((local("stream_bidirectional"),), request)
+        await wait_stored(operator, "talk", 5)
+        assert await stored_in(operator, "orders") == 0
+        node = parts_of(on.node.running).node
+        routed_before = node.statistics().routed
+        await trio.sleep(0.1)
+        assert node.statistics().routed < routed_before + 100
+        assert not on.node.refused()
 
 
 async def refusal_to_register(peer: ForwardedPeer) -> str:
