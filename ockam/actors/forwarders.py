@@ -131,7 +131,7 @@ class Forwarder(Worker):
         registration = self.registration
         if not self.is_connected:
             return f"nobody is connected at {registration.address}; ask again later"
-        if registration.origin.is_behind(1 << 62):
+        if self.is_behind:
             return f"too much waits for {registration.address} already; ask again later"
         return self.refusal_of_size(rest, return_route, payload)
 
@@ -158,6 +158,11 @@ class Forwarder(Worker):
         if worker is None or self.registration.origin.holdings.has_ended:
             return False
         return not isinstance(worker, Connection) or worker.is_reading
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client has so many unread bytes that it is sent no more."""
+        return self.registration.origin.is_behind(1 << 62)
 
     def refuse(self, message: Message, reason: str) -> None:
         self._node.count_drop(NOT_FORWARDED)

@@ -13,7 +13,7 @@ write."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 import structlog
@@ -21,6 +21,7 @@ import structlog
 from index_service.protocol import INDEX, GetIndex, SaveIndex
 from ockam.actors.address import Address, Route, local
 from ockam.actors.answering import AnsweringWorker
+from ockam.actors.forwarders import Forwarder
 from ockam.actors.message import HERE, Message, Origin, reply_to
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
@@ -31,13 +32,15 @@ from ockam.quotas.usage import party_key
 from ockam.transport.connection import Connection
 from stream_client.routed_messages import RoutedMessage, encode_routed
 from stream_node.forwarding.stream_link import StreamLink, read_routed
-from stream_service.extensions import RICH_PULL, RichPage
+from stream_service.extensions import RICH_PULL, RichMessage, RichPage
 
 ADDRESSES = ("stream_bidirectional", "stream_subscribe")
 """The addresses of the service. Ockam has no fixed address for it; Ockam's examples use the second of these."""
 PARTY_WORKERS_MAX = 100
 """The most subscriptions, and the most publishers, of one client. The oldest publisher ends for a new one."""
 WAIT_MS = 5_000
+ROOM_WAIT_S = 0.5
+"""How long a subscription waits before it looks again whether the receiver of its next message takes messages."""
 RETRY_S = 10.0
 """After an error, a subscription waits as long as Ockam's Consumer does, and begins again at its saved index."""
 
@@ -74,11 +77,15 @@ class Bidirectional:
     """The subscriptions and publishers of a node. A subscription ends with the connection of its request. A publisher
     ends with the last of the connections by which its client has asked for it.
 
-    stream_service, index_service: the addresses of these services."""
+    stream_service, index_service: the addresses of these services. own_workers: the addresses of the operator's
+    workers, also of those that do not run."""
 
-    def __init__(self, node: Node, stream_service: Address, index_service: Address) -> None:
+    def __init__(
+        self, node: Node, stream_service: Address, index_service: Address, own_workers: Iterable[str] = ()
+    ) -> None:
         self.node = node
         self.stream_service, self.index_service = stream_service, index_service
+        self.own_workers = frozenset(map(local, own_workers))
         # Each subscription or publisher: its address, and the connections by which it was requested. Their end is
         # watched.
         self._all: dict[_Key, tuple[Address, set[Holdings]]] = {}
@@ -240,7 +247,8 @@ class PublisherProxy(Worker):
 
 
 class StreamSubscription(Worker):
-    """Reads a stream from the saved index of its subscription on, and sends its messages on, each at least once."""
+    """Reads a stream from the saved index of its subscription on, and sends its messages on, each at least once. While
+    the receiver of a message takes none, this message and all behind it wait in the stream."""
 
     def __init__(self, owner: Bidirectional, origin: Origin, request: SubscribeRequest) -> None:
         self._owner = owner
@@ -249,6 +257,7 @@ class StreamSubscription(Worker):
         self._sender = msgspec.structs.replace(origin, kind="stream")
         self._request = request
         self._index = 0
+        self._waiting: Message | None = None
 
     def started(self) -> None:
         self._link = StreamLink(
@@ -271,16 +280,14 @@ class StreamSubscription(Worker):
             self._link.ask("index", INDEX.encode_request(GetIndex(client_id, name)), self._owner.index_service)
         elif what == "index":
             self._index = INDEX.decode_response(payload).index or 0
-            self._link.pull(self._index, request_id=0, wait_ms=WAIT_MS)
+            self._pull()
         else:
-            page = RICH_PULL.decode_response(payload)
-            self._send_on(page)
-            if page.resume_index > self._index:
-                self._index = page.resume_index
+            index = self._send_on(RICH_PULL.decode_response(payload))
+            if index > self._index:
+                self._index = index
                 saved = INDEX.encode_request(SaveIndex(client_id, name, self._index))
                 self._link.ask("save", saved, self._owner.index_service)
-            if not self._link.pull(self._index, request_id=0, wait_ms=WAIT_MS):
-                self._failed(what, b"")
+            self._pull()
 
     def _failed(self, what: str, payload: bytes) -> None:
         logger.warning("subscription_failed", stream=self._request.stream_name, **self._origin.who)
@@ -288,22 +295,57 @@ class StreamSubscription(Worker):
         if what != "save":
             self.context.call_later(RETRY_S, self._link.open)
 
-    def _send_on(self, page: RichPage) -> None:
-        for message in page.messages:
-            routed = read_routed(message)
-            if routed is None or not routed.onward_route or not self._send(routed):
-                self._owner.node.count_drop("subscription_refused")
+    def _pull(self) -> None:
+        """Pulls the next page, now or when the receiver of its first message can take it."""
+        if self._waiting is not None and self._must_wait(self._waiting):
+            self.context.call_later(ROOM_WAIT_S, self._pull)
+            return
+        self._waiting = None
+        if not self._link.pull(self._index, request_id=0, wait_ms=WAIT_MS):
+            self._failed("pull", b"")
 
-    def _send(self, routed: RoutedMessage) -> bool:
+    def _send_on(self, page: RichPage) -> int:
+        """Sends the messages of a page, up to one that must wait. Returns the index at which the next page begins."""
+        for stored in page.messages:
+            message = self._find_allowed(stored)
+            if message is not None and self._must_wait(message):
+                self._waiting = message
+                return stored.index
+            if message is None or not self._owner.node.send(message):
+                self._owner.node.count_drop("subscription_refused")
+        return page.resume_index
+
+    def _find_allowed(self, stored: RichMessage) -> Message | None:
+        """Returns the message to send on. Returns None if this is no routed message, or nobody may or can take it."""
+        routed = read_routed(stored)
+        if routed is None or not routed.onward_route:
+            return None
         message = Message(routed.onward_route, self._find_back(routed), routed.payload, self._sender)
-        worker = self._owner.node.find_judge(routed.onward_route[0])
+        receiver = routed.onward_route[0]
+        worker = self._owner.node.find_judge(receiver)
         if isinstance(worker, Connection):
             # This answers a message that the client has put into the other stream, perhaps over another connection.
-            message = msgspec.structs.replace(message, origin=HERE)
             is_allowed = party_key(worker.identity, worker.peer) == self._origin.party
-        else:
-            is_allowed = _takes_from_route(worker, message)
-        return is_allowed and self._owner.node.send(message)
+            return msgspec.structs.replace(message, origin=HERE) if is_allowed else None
+        is_away = worker is None and receiver in self._owner.own_workers
+        return message if is_away or _find_demand(worker, message) is not None else None
+
+    def _must_wait(self, message: Message) -> bool:
+        """Whether a receiver takes a message later and not now. What the rules refuse never waits."""
+        node, receiver = self._owner.node, message.onward_route[0]
+        mailbox, worker = node.find_mailbox(receiver), node.find_worker(receiver)
+        if mailbox is None:
+            # While the node stops, the operator's workers end before the connections of the subscribers. A worker that
+            # was given up runs again after the next start. At other addresses, a client has gone, perhaps for good.
+            return receiver in self._owner.own_workers
+        is_behind = isinstance(worker, Forwarder) and not worker.registration.stores and worker.is_behind
+        if not (is_behind or mailbox.full or mailbox.at_limit):
+            return False
+        # Otherwise a message to a full worker that this client may not reach would stop all behind it for ever.
+        demand, gate = _find_demand(worker, message), node.gate
+        if gate is None or isinstance(worker, Connection):
+            return True
+        return demand is not None and gate.holds(self._origin, demand.rights, demand.name or str(receiver))
 
     def _find_back(self, routed: RoutedMessage) -> Route:
         """Returns the return route of a message: through a publisher of its stream for answers, or empty without it."""
@@ -317,10 +359,10 @@ class StreamSubscription(Worker):
         return (self._owner.ensure_publisher(self._origin, request), *routed.return_route)
 
 
-def _takes_from_route(worker: Worker | None, message: Message) -> bool:
-    """Whether a worker demands only the right to route for this message."""
+def _find_demand(worker: Worker | None, message: Message) -> Demand | None:
+    """Returns what a worker demands for this message, if that is only the right to route; otherwise None."""
     try:
         demand = getattr(worker, "demand", lambda message: None)(message)
     except ProtocolError:
-        return False
-    return isinstance(demand, Demand) and demand.rights == Right.ROUTE
+        return None
+    return demand if isinstance(demand, Demand) and demand.rights == Right.ROUTE else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -28,13 +28,13 @@ class ForwardingStatistics(msgspec.Struct, frozen=True):
 
 
 class ForwardingServices:
-    """The forwarding addresses of a node, and its bidirectional streams."""
+    """The forwarding addresses of a node, and its bidirectional streams. own_workers: see `Bidirectional`."""
 
-    def __init__(self, node: Node, config: Config) -> None:
+    def __init__(self, node: Node, config: Config, own_workers: Collection[str] = ()) -> None:
         service, index_service = local(config.service_addresses[0]), local(config.index_addresses[0])
         self._node = node
         self._forwarders = Forwarders(node, lambda each: StoringForwarder(node, each, self._forwarders, service))
-        self._bidirectional = Bidirectional(node, service, index_service)
+        self._bidirectional = Bidirectional(node, service, index_service, own_workers)
 
     def start(self, stream_names: Iterable[str]) -> None:
         """stream_names: the names of the stored streams. Each may be the memory of an address whose client is away."""

@@ -200,6 +200,7 @@ class Server:
                         note_offset=partial(write_note, folder),
                         tracing=self._tracing,
                         remote_streams=remote_streams,
+                        own_workers=[each.address for each in own_workers],
                     )
                     services.start(stored)
                     # 7. Secure channels, and the services by which operators look at the node.

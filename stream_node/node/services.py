@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
@@ -130,8 +130,8 @@ class Services:
     now_us, steady_s, new_id: return the wall clock in microseconds since 1970, a steady clock in seconds, and a random
     id. A simulation passes its own functions. known_time: known from earlier runs of this node. note_offset: stores the
     trusted clock offset for the next start, see `stream_service.workers.clock.Clock`. tracing: makes the spans of
-    pushes. remote_streams: knows which streams other nodes of a cluster serve. trials: find out whether pushes are
-    stored now.
+    pushes. remote_streams: knows which streams other nodes of a cluster serve. own_workers: the addresses of the
+    operator's workers, also of those that do not run. trials: find out whether pushes are stored now.
     """
 
     def __init__(
@@ -147,6 +147,7 @@ class Services:
         note_offset: Callable[[int], None] | None = None,
         tracing: Tracing | None = None,
         remote_streams: RemoteStreams | None = None,
+        own_workers: Collection[str] = (),
     ) -> None:
         # One clock for all streams, so that their times agree.
         clock = Clock(
@@ -184,7 +185,7 @@ class Services:
             now_us=now_us,
             passes_pushes=config.mirror_passes_pushes,
         )
-        self._forwarding = _make_forwarding(node, config)
+        self._forwarding = _make_forwarding(node, config, own_workers)
         self._refusal: str | None = None
         self._blocks: BlockServices | None = None
         if config.block_node:
@@ -326,13 +327,13 @@ class Services:
         return [] if blocks is None else blocks.hand_over()
 
 
-def _make_forwarding(node: Node, config: Config) -> ForwardingServices | None:
+def _make_forwarding(node: Node, config: Config, own_workers: Collection[str]) -> ForwardingServices | None:
     # A node without the service does not load it.
     if not config.forwarding:
         return None
     from stream_node.forwarding.services import ForwardingServices
 
-    return ForwardingServices(node, config)
+    return ForwardingServices(node, config, own_workers)
 
 
 def _stream_limits(config: Config) -> StreamLimits:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from ockam.actors import mailbox
 from ockam.actors.address import Route, local
+from ockam.transport.connection import Connection
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
@@ -25,6 +27,7 @@ from tests.stream_node.forwarding.forwarding_peers import (
     connect,
     fail,
     forwarding_node,
+    parts_of,
     watchers_of,
     workers_of,
 )
@@ -32,6 +35,8 @@ from tests.stream_node.forwarding.test_stored import ALICE, to
 from tests.support.served import wait_until
 
 SUBSCRIBE_SERVICE: Route = (local("stream_subscribe"),)
+PUSHER = "tests.stream_node.hosting.sample_workers:Pusher@pusher"
+"""An own worker that pushes each message to the stream `orders`, one after the other."""
 
 
 def text(value: bytes) -> bytes:
@@ -174,6 +179,65 @@ async def test_an_index_that_cannot_be_saved_begins_no_second_reading(
             if not number:
                 [reading] = workers_of(running, StreamSubscription)
                 fail(running, reading._link, "save")
+
+
+async def test_a_subscription_waits_for_a_worker_whose_mailbox_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: a worker that is slower than the reading of the stream gets each message, in order."""
+    monkeypatch.setattr(mailbox, "MESSAGES_MAX", 20)
+    monkeypatch.setattr(bidirectional, "ROOM_WAIT_S", 0.01)
+    async with forwarding_node(tmp_path, worker=(PUSHER,)) as running, connect_client(running.address) as client:
+        peer = await connect(running)
+        route = await publisher_route(peer, b"talk", b"")
+        for number in range(150):
+            await peer.send((*route, local("pusher")), b"%d" % number)
+        await wait_until_count(await client.create("talk"), 150)
+        await peer.stream.send_all(peer.frame(SUBSCRIBE_SERVICE, subscription(b"talk", b"app"), ()))
+        orders = await client.create("orders")
+        await wait_until_count(orders, 150)
+        assert [message.data for message in await orders.pull(0, 200)] == [b"%d" % number for number in range(150)]
+        assert not {"subscription_refused", "mailbox_full"} & running.statistics().node.dropped.keys()
+
+
+async def test_a_subscription_waits_for_a_worker_that_is_not_there(tmp_path: Path) -> None:
+    """Claim: what an own worker was not sent, since it was given up or the node was stopping, it gets after the next
+    start. Method: the address of the worker is freed before the first message, as at both of these ends."""
+    for part in range(2):
+        async with forwarding_node(tmp_path, worker=(PUSHER,)) as running, connect_client(running.address) as client:
+            if not part:
+                parts_of(running).node.unregister(local("pusher"))
+            peer = await connect(running)
+            await peer.stream.send_all(peer.frame(SUBSCRIBE_SERVICE, subscription(b"talk", b"app"), ()))
+            route = await publisher_route(peer, b"talk", b"")
+            if not part:
+                for number in range(5):
+                    await peer.send((*route, local("pusher")), b"%d" % number)
+                await wait_until_count(await client.create("talk"), 5)
+                await wait_until(lambda: workers_of(running, StreamSubscription)[0]._waiting is not None)
+            else:
+                await wait_until_count(await client.create("orders"), 5)
+            assert "subscription_refused" not in running.statistics().node.dropped
+
+
+async def test_a_subscription_waits_for_a_client_that_reads_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: a client whose address stores nothing gets every message, also if it begins to read when all are written.
+    Method: more bytes than the sockets and the node hold for it together."""
+    monkeypatch.setattr(bidirectional, "ROOM_WAIT_S", 0.01)
+    async with forwarding_node(tmp_path) as running, connect_client(running.address) as client:
+        alice, writer = await connect(running), await connect(running)
+        await alice.register_own("alice", stores=False)
+        await writer.stream.send_all(writer.frame(SUBSCRIBE_SERVICE, subscription(b"talk", b"app"), ()))
+        route = await publisher_route(writer, b"talk", b"")
+        for number in range(150):
+            await writer.send((*route, *ALICE), b"%3d" % number + bytes(200_000))
+        await wait_until_count(await client.create("talk"), 150)
+        await wait_until(lambda: any(each.backlog_bytes > 4 << 20 for each in workers_of(running, Connection)))
+        for number in range(150):
+            assert (await alice.receive()).payload.startswith(b"%3d" % number)
+        assert "not_forwarded" not in running.statistics().node.dropped
 
 
 async def wait_until_count(stream: Stream, count: int) -> None:

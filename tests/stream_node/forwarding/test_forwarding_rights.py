@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
+from ockam.actors import mailbox
 from ockam.actors.address import Route, local
 from ockam.actors.forwarding_protocol import REGISTER, RegisterRequest
 from ockam.identity.authentication import AUTHENTICATE, AuthenticateRequest
@@ -170,6 +172,36 @@ async def test_who_writes_a_stream_gets_no_rights_of_the_worker_that_answers(tmp
         await trio.sleep(0.1)
         assert node.statistics().routed < routed_before + 100
         assert not on.node.refused()
+
+
+async def test_a_full_worker_that_the_subscriber_may_not_reach_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: a subscription waits for room only where its client may send; the message behind comes at once."""
+    monkeypatch.setattr(mailbox, "MESSAGES_MAX", 2)
+    rules = (
+        may(Right.READ | Right.WRITE | Right.CREATE, "talk", who="token:*", name="talk"),
+        may(Right.INDEX, "app", who="token:bob", name="index"),
+        may(Right.ROUTE, "deaf", who="token:mallory", name="route"),
+    )
+    worker = "tests.stream_node.hosting.sample_workers:Deaf@deaf"
+    async with tokens(tmp_path, *RULES, *rules, worker=(worker,)) as on:
+        alice, mallory, bob = [await on.client(name) for name in ("alice", "mallory", "bob")]
+        await alice.register_own("alice", stores=False)
+        deaf = parts_of(on.node.running).node.find_mailbox(local("deaf"))
+        assert deaf is not None
+        filling = await on.client("mallory")
+        with trio.fail_after(30):
+            while not deaf.at_limit:
+                await filling.send((local("deaf"),), b"it stays in the mailbox")
+                await trio.sleep(0.005)
+        talk = (await mallory.ask((local("stream_service"),), CREATE.encode_request(CreateStream("talk")))).return_route
+        for route in ((local("deaf"),), ALICE):
+            routed = RoutedMessage(route, (), b"the second one", "")
+            await mallory.ask(talk, PUSH.encode_request(PushRequest(1, encode_routed(routed))))
+        await bob.send((local("stream_bidirectional"),), SUBSCRIBE.encode_request(SubscribeRequest("talk", "app")))
+        assert (await alice.receive()).payload == b"the second one"
+        assert on.node.running.statistics().node.dropped["subscription_refused"] == 1
 
 
 async def refusal_to_register(peer: ForwardedPeer) -> str:
