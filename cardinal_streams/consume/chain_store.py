@@ -134,6 +134,10 @@ class KeptChain:
         self._checkpoint, self._held = self._read_state()
         if self._held is not None:
             self._manager.ref_block(self._held)
+        # `add_store` has held the newest stored block for us. The chain needs `_held` alone: that other reference would
+        # keep the blocks in memory that a reorg removes later.
+        if (head := self._manager.head(STORE)) is not None:
+            self._manager.unref_block(head.block_id)
         self.tip = None if self._held is None else _hash_of(self._held)
         self._done = _Delivered(None, self._held)
         self._delivered: deque[_Delivered] = deque()

@@ -140,6 +140,32 @@ async def test_blocks_and_branches_while_a_reorg_goes_on(tmp_path: Path) -> None
     transport.close()
 
 
+async def test_blocks_that_a_reorg_removes_after_a_restart_leave_the_memory(tmp_path: Path) -> None:
+    """Claim: once a reorg is saved, the store has no block of the other branch, neither on disk nor in memory, also if
+    an earlier life stored that branch. Method: the manager counts the blocks that it has in memory."""
+    transport = await recorded(tmp_path / "recording", OLD)
+    await follow(transport, tmp_path / "chain")
+    fork = blocks_of("n", "o8", 9, 3, bonus=5)
+    async with publish(EVERYTHING, transport) as publisher:
+        await publisher.send(fork)
+    async with consume(
+        EVERYTHING, transport, chain_store=tmp_path / "chain", start=LETTERS.start, stop_at_end=True
+    ) as updates:
+        removed: list[bytes] = []
+        async for update in updates:
+            removed += [batch.hash for batch in update.removed]
+            update.done()
+        await updates.save()
+        assert removed == [block.payload.hash for block in OLD[8:]]
+        assert updates.chain is not None
+        assert updates.chain._manager.statistics().tree.block_count == 0
+        for hash_ in removed:
+            with pytest.raises(UnknownBlock):
+                await updates.get(hash_)
+        updates.chain._manager.check_integrity()
+    transport.close()
+
+
 async def test_a_chain_that_goes_back_below_its_first_block_and_returns(tmp_path: Path) -> None:
     """Goal: also where the chain leaves the store at its first block, and comes back to the same blocks from further
     below, each block is stored behind its parent. Method: a chain that begins at o5 without a start goes back to o2,
