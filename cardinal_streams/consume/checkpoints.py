@@ -91,9 +91,12 @@ class NodeCheckpoints:
             await self._resume(topic, [each for each in offsets if source_of(topic, each) not in self._marks])
             for partition in offsets:
                 # The offsets of a topic that was made again are lower than those that were saved before.
+                mark = self._marks[source_of(topic, partition)]
                 created_us = checkpoint.created.get(source_of(topic, partition), 0)
-                if created_us and not self._marks[source_of(topic, partition)].is_of(created_us):
+                if created_us and not mark.is_of(created_us):
                     await self._indexes.begin(topic, partition, created_us)
+                    # The next save names this stream too; one that named the former stream would give it the offset.
+                    mark.created_us = created_us
             await self._indexes.save(topic, offsets)
         # Reported at the end, so that this checkpoint is saved all the same.
         if self._resets:

@@ -287,6 +287,21 @@ class TestPositions:
         assert remade, "the new topics are told"
         assert {topic for topic, _ in remade} <= set(EVERYTHING.topics)
 
+    async def test_offsets_follow_a_topic_that_was_made_again(self, tmp_path: Path) -> None:
+        """Claim: the saved offset becomes one of the new stream, also after the next save. Method: the offset of the
+        former stream was set, so the node knows to which stream it belonged."""
+        async with served_transport(tmp_path, partitions=1) as (_, transport):
+            stream = await transport.client.create("ta")
+            await set_position(transport.client, "reader", "ta", 0, 4)
+            await stream.delete(keep_positions=True)
+            await transport.client.create("ta")
+            created = await transport.created(["ta"])
+            store = NodeCheckpoints(transport.client, "reader")
+            for offset in (1, 2):
+                await store.save(Checkpoint(start=None, position={"ta:0": offset}, created=created))
+                (mark,) = await SavedIndexes(transport.client, "reader").resume("ta", [0], lambda partition: None)
+                assert (mark.index, mark.created_us) == (offset, created["ta:0"])
+
     async def test_topics_that_came_after_the_consumer_are_known_when_they_are_made_again(self, tmp_path: Path) -> None:
         """Claim: a consumer that was there before its topics saves when they were created, so that it notices others
         with their names. Method: the second topics have as many messages as the first; nothing of them is skipped."""
