@@ -103,7 +103,8 @@ class LoadedPosition(msgspec.Struct, frozen=True):
     index: the next index that the consumer will read.
     saved_us: when the position was saved, in microseconds since 1970.
     created_us: the creation time of the position's stream, in microseconds since 1970; 0: unknown.
-    generation: changes when somebody sets the position, or when the position of another incarnation replaces it.
+    generation: changes when somebody sets the position, or when the position of another incarnation replaces it. It is
+        then not before `saved_us`; a save keeps it.
     """
 
     index: bare.UInt

@@ -65,8 +65,10 @@ class NodeCheckpoints:
         for topic, ends in _by_topic(_shown(checkpoint)).items():
             for partition, mark in (await self._resume(topic, list(ends))).items():
                 source = source_of(topic, partition)
-                # Not lowered: an offset equal to the position, which earlier versions of this program saved.
-                is_lowered |= mark.index < ends[partition] and mark.index != position[source]
+                # Not lowered: an offset behind the text that a consumer saved itself. The consumer died between the two
+                # halves of a save, or a mirror copied the offset before the text.
+                # Not lowered either: an offset equal to the position. Earlier versions of this program saved it.
+                is_lowered |= mark.may_be_set and mark.index < ends[partition] and mark.index != position[source]
                 position[source] = min(mark.index, position[source])
         if not is_lowered:
             return checkpoint

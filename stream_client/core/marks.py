@@ -44,6 +44,13 @@ class KnownPosition:
         # If its incarnation is unknown, it belongs to the stream that was there when the position was saved.
         return not 0 < self.saved_us < created_us
 
+    @property
+    def may_be_set(self) -> bool:
+        """Whether the index may be one that somebody has set, or the 0 of a new position. Else a consumer saved it."""
+        # Whoever sets or makes a position gives it a generation that is not before `saved_us`. A consumer's save keeps
+        # the generation. Positions of older versions have the generation 0, and say nothing.
+        return not self.generation or self.generation >= self.saved_us
+
 
 class Marks:
     def __init__(self, client_id: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 
+from cardinal_streams.consume.checkpoint_text import parse_checkpoint
 from cardinal_streams.consume.checkpoints import NodeCheckpoints, checkpoint_stream
 from cardinal_streams.consume.consuming import consume
 from cardinal_streams.errors import PayloadOutOfRange
@@ -16,6 +18,7 @@ from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.produce.publishing import ChainBlock, publish
 from cardinal_streams.transports.stream_transport import StreamTransport
 from stream_client import (
+    LAST,
     PositionBeyondEnd,
     PositionReset,
     PushFailed,
@@ -239,6 +242,37 @@ class TestPositions:
                 await publisher.send(blocks_of("o", "o10", 11, 2))
             await read_all(transport, ledger, "reader")
         assert len(ledger.hashes) == 13
+
+    async def test_a_save_that_was_cut_off_sets_nothing_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Claim: a consumer that died between the two halves of a save goes on by the text, and an offset that somebody
+        sets then still counts. Method: the second save ends before its offsets; the text itself is what must come."""
+
+        async def die(self: SavedIndexes, stream_name: str, indexes: Mapping[int, int]) -> None:
+            raise KeyError("died")
+
+        ledger = Ledger()
+        async with served_transport(tmp_path, partitions=1) as (_, transport):
+            async with publish(EVERYTHING, transport) as publisher:
+                await publisher.send(OLD[:4])
+                await read_all(transport, ledger, "reader")
+                await publisher.send(OLD[4:])
+            with monkeypatch.context() as patch:
+                patch.setattr(SavedIndexes, "save", die)
+                with pytest.raises(KeyError, match="died"):
+                    await read_all(transport, ledger, "reader")
+            assert ledger.hashes == hashes(OLD)
+            assert await SavedIndexes(transport.client, "reader").get("ta") == 4
+            (stream,) = (await transport.client.get_stream(checkpoint_stream("reader"))).partitions
+            saved = parse_checkpoint((await stream.pull_page(LAST, 1)).messages[-1].data)
+            assert (saved.read["ta:0"], saved.position["ta:0"]) == (10, 5)
+            assert await NodeCheckpoints(transport.client, "reader").load() == saved
+            await set_position(transport.client, "reader", "ta", 0, 3)
+            loaded = await NodeCheckpoints(transport.client, "reader").load()
+            assert loaded is not None
+            assert (loaded.read, loaded.needed, loaded.position["ta:0"]) == ({}, (), 3)
+            assert await read_all(transport, ledger, "reader") == 0
 
     async def test_what_comes_after_a_backup_was_put_back_is_new(self, tmp_path: Path) -> None:
         """Goal: where less is there than a checkpoint says was read, what comes then counts. Method: four of ten blocks

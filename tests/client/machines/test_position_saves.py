@@ -5,9 +5,12 @@ Method: a core and the node's end of it, byte by byte; consumers ask again and a
 
 from __future__ import annotations
 
+import pytest
+
 from index_service.extensions import LOAD_POSITIONS, MARKED_SAVE, LoadedPosition, LoadRequest, LoadResponse
 from index_service.protocol import INDEX_PARTITIONED, SavePartitionIndex
 from ockam.actors.message import Message
+from stream_client.core.marks import KnownPosition
 from stream_client.position_saves import PositionSaves
 from stream_client.requests import Requests
 from tests.client.machines.far_end import FarEnd
@@ -70,3 +73,14 @@ def test_saves_go_on_at_an_older_node() -> None:
     saves.save_nowait("s", {0: 8})
     plain = [INDEX_PARTITIONED.decode_request(each.payload) for each in far.sent()]
     assert plain == [SavePartitionIndex("c", "s", 0, 7), SavePartitionIndex("c", "s", 0, 8)]
+
+
+@pytest.mark.parametrize(
+    ("saved_us", "generation", "expected"), [(7, 7, True), (7, 8, True), (8, 7, False), (8, 0, True)]
+)
+def test_what_a_consumer_saved_is_not_taken_for_what_somebody_set(
+    saved_us: int, generation: int, expected: bool
+) -> None:
+    """Claim: a position is that of a save only if it was saved after its generation was given, which is known."""
+    assert KnownPosition(3, LoadedPosition(3, saved_us, 0, generation)).may_be_set is expected
+    assert KnownPosition(3).may_be_set
