@@ -315,8 +315,11 @@ class ChainConsumer:
 
     def _can_revert(self, hash_: bytes, number: int) -> bool:
         # After a restart, only the last block of the chain is known until the others are read again. Until then a lower
-        # number does not prove that the block is on the chain.
-        is_whole = not self._to_reread and not self._normal.lacks(self._needed_before)
+        # number does not prove that the block is on the chain. A chain with a final block has all blocks that it must
+        # hold. It waits for nothing, since some messages may never come again: those of deleted records, or of topics
+        # that are not read any more.
+        is_reread = not self._to_reread and not self._normal.lacks(self._needed_before)
+        is_whole = is_reread or self._chain.final_number is not None
         return self._chain.can_revert(hash_, number, is_whole=is_whole)
 
     def _bad_message(self, source: str, offset: int, error: MessageError) -> list[ConsumerEvent]:

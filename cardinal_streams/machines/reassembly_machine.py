@@ -492,5 +492,4 @@ TRANSITIONS: Mapping[BlockState, Mapping[type[Message], Action]] = {
 }
 _EARLY = TRANSITIONS[BlockState.EARLY]
 _OPEN = TRANSITIONS[BlockState.OPEN]
-_FINISHED = TRANSITIONS[BlockState.FINISHED]
 _OF_NO_BLOCK = frozenset((Reorg, ReorgComplete, ReorgAbandoned, Ping))

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import trio
 
+from cardinal_streams.consume.checkpoint_file import FileCheckpoints
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.evm import evm
-from cardinal_streams.machines.consumer_events import PrefixUnmet, ReorgStalled
+from cardinal_streams.machines.consumer_events import Checkpoint, PrefixUnmet, ReorgStalled
 from cardinal_streams.prefixes import Tracked, can_meet
 from cardinal_streams.produce.publishing import publish
 from cardinal_streams.produce.reorg_channel import ReorgChannel
@@ -30,6 +31,7 @@ from tests.cardinal_streams.chains import (
     hashes,
     served_transport,
     transport_to,
+    values_of,
 )
 from tests.cardinal_streams.helpers import hash_of, payload
 from tests.cardinal_streams.world import GENESIS
@@ -142,6 +144,34 @@ async def test_a_consumer_of_one_prefix_reads_its_topics_only(tmp_path: Path, un
             assert updates.statistics().reassembly.messages == needed < sum(ends.values())
     transport.close()
     assert list(found.values()) == [{f"a/o{number}": b"o%d" % number} for number in range(1, 11)]
+
+
+async def test_a_topic_that_is_not_tracked_any_more_is_not_waited_for(tmp_path: Path) -> None:
+    """Claim: checkpoints do not say for ever how far a topic was read that the consumer reads no more, and a consumer
+    that tracks it again misses nothing. Method: three lives; the second one tracks less than the others."""
+    transport, store = FileTransport(tmp_path / "recording", partitions=2), FileCheckpoints(tmp_path / "checkpoint")
+    ledger, lives = Ledger(), list[Checkpoint]()
+    more = blocks_of("o", "o10", 11, 4)
+    for blocks, wants in ((OLD, None), (more[:2], Tracked(("a/",))), (more[2:], None)):
+        async with publish(EVERYTHING, transport, redundant=False) as publisher:
+            await publisher.send(blocks)
+        async with consume(
+            EVERYTHING, transport, store, start=GENESIS.start, tracked=wants, stop_at_end=True
+        ) as updates:
+            async for update in updates:
+                ledger.apply(update)
+                update.done()
+            lives.append(updates.checkpoint())
+    transport.close()
+    assert [{source.split(":")[0] for source in each.read} for each in lives] == [
+        {"default", "ta", "tb"},
+        {"default", "ta"},
+        {"default", "ta", "tb"},
+    ]
+    assert lives[1].position.keys() == lives[0].position.keys()
+    assert ledger.hashes == hashes(OLD, more)
+    for block in more[2:]:
+        assert ledger.batches[block.payload.hash].values == values_of(block)
 
 
 async def test_a_pattern_that_meets_no_prefix_is_told(tmp_path: Path) -> None:

@@ -6,17 +6,19 @@ import random
 
 import pytest
 
-from cardinal_streams.machines.chain_events import ChainUpdate
-from cardinal_streams.machines.consumer_events import Checkpoint
+from cardinal_streams.limits import ConsumerLimits, ReassemblyLimits
+from cardinal_streams.machines.chain_events import ChainUpdate, Start
+from cardinal_streams.machines.consumer_events import Checkpoint, OpenReorgChannel
 from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.machines.reassembly_events import Completed
+from cardinal_streams.machines.reassembly_events import Completed, Evicted
 from cardinal_streams.machines.reread import Reread
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
+from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import BatchMsg, Reorg
 from cardinal_streams.produce.simulation_machine import GENESIS, SimulationOptions, simulate
 from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.transport import partition_of
-from tests.cardinal_streams.helpers import hash_of
+from tests.cardinal_streams.helpers import hash_of, message_records, payload
 
 PARTITIONS = 4
 
@@ -34,6 +36,42 @@ def test_only_what_was_read_before_and_is_not_needed_is_done() -> None:
     assert not reread.is_done(done, "a:0", 5)
     assert reread.left == {}
     assert reread.needed([hash_of("more")], lambda _: False) == (hash_of("more"),)
+
+
+LOST = Checkpoint(start=Start(hash_of("o5"), 5, 5), position={"t:0": 0}, read={"t:0": 1}, needed=(hash_of("lost"),))
+GONE = Checkpoint(start=Start(hash_of("o5"), 5, 5), position={"gone:0": 0}, read={"gone:0": 5})
+
+
+@pytest.mark.parametrize("known", [LOST, GONE])
+def test_a_chain_that_has_all_its_blocks_waits_for_nothing_from_before_a_restart(known: Checkpoint) -> None:
+    """Goal: a reorg beyond the threshold is followed although something that was needed before the restart never comes:
+    a block whose other messages are deleted, or a topic that is not read any more. Method: ten blocks of two messages
+    follow the start, so that the first block is given up as idle; then a reorg to a block below all of them."""
+    limits = ConsumerLimits(reassembly=ReassemblyLimits(idle_messages_max=5))
+    consumer = ChainConsumer(reorg_threshold=2, checkpoint=known, limits=limits)
+    rows = [encode(BatchMsg(hash_of("lost"), "a/lost", b"v"))]
+    for number in range(6, 16):
+        rows += message_records(payload(f"o{number}", f"o{number - 1}", number, updates={f"a/{number}": b"v"}))
+    events = [event for offset, row in enumerate(rows) for event in consumer.receive(*row, "t:0", offset)]
+    assert [event.hash for event in events if isinstance(event, Evicted)] == [hash_of("lost")]
+    announced = consumer.receive(*encode(Reorg(hash_of("o2"), 2)), "t:0", len(rows))
+    assert announced == [OpenReorgChannel(hash_of("o2"), 2)]
+    consumer.check()
+
+
+def test_a_chain_that_lacks_blocks_waits_before_it_goes_back() -> None:
+    """Claim: until the chain has a final block, a lower number does not prove that it has the ancestor of a reorg."""
+    consumer = ChainConsumer(reorg_threshold=2, checkpoint=GONE)
+    rows = [encode(Reorg(hash_of("o2"), 2))]
+    for number in (6, 7):
+        rows += message_records(payload(f"o{number}", f"o{number - 1}", number))
+    opened = [
+        offset
+        for offset, row in enumerate(rows)
+        for event in consumer.receive(*row, "t:0", offset)
+        if isinstance(event, OpenReorgChannel)
+    ]
+    assert opened == [2]
 
 
 Row = tuple[bytes, bytes, str, int]
