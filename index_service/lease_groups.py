@@ -354,6 +354,10 @@ class LeaseGroups:
         def written(operation: WriteLeases) -> None:
             group.writing -= 1
             machine.written(operation.changes, stored=operation.error is None)
+            # The machine would go on to give fences below those in the database, and every save with such a fence is
+            # refused.
+            if operation.error is None:
+                machine.raise_fences(operation.raised)
             refusal = None if operation.error is None else Refusal("leases cannot be written", operation.error)
             on_done(operation if refusal is None else refusal)
 

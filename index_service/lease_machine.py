@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -295,6 +295,17 @@ class LeaseMachine:
             slot = self._slots[row.partition]
             if slot.state is LeaseState.WRITING and slot.fence == row.fence:
                 self._apply(row.partition, LeaseEvent.WRITTEN if stored else LeaseEvent.NOT_WRITTEN)
+
+    def raise_fences(self, fences: Mapping[int, int]) -> None:
+        """Takes over fences that something else has raised on disk, by partition. It ends the leases with lower fences,
+        because no save with such a lease is accepted."""
+        for partition, fence in fences.items():
+            slot = self._slots[partition]
+            # A lease with a higher fence was given since then.
+            if slot.fence < fence:
+                slot.fence = fence
+                if slot.state is not LeaseState.FREE:
+                    self._apply(partition, LeaseEvent.ENDED)
 
     def check(self) -> None:
         leased = [(partition, each.member_id) for each in self._members.values() for partition in each.leases]

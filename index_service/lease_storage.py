@@ -117,9 +117,14 @@ def load_leases(session: Session, client_id: str, stream_name: str) -> StoredLea
 
 class WriteLeases(Operation):
     """Writes rows of the table `lease_fences`, for one client id on one stream. Without rows, the operation writes
-    nothing, but it still ends after all earlier writes."""
+    nothing, but it still ends after all earlier writes.
 
-    __slots__ = ("changes", "client_id", "stream_name", "ttl_ms")
+    raised: after the operation, the fences in the database that are higher than those in `changes`, by partition. The
+        rows of these partitions are not written. A mirror raises fences in the database when it copies those of its
+        source (`index_service.fences.copy_positions`).
+    """
+
+    __slots__ = ("changes", "client_id", "raised", "stream_name", "ttl_ms")
     needs_little = True
 
     def __init__(
@@ -135,8 +140,10 @@ class WriteLeases(Operation):
         self.stream_name = stream_name
         self.changes = changes
         self.ttl_ms = ttl_ms
+        self.raised: dict[int, int] = {}
 
     def apply(self, session: Session) -> None:
+        self.raised = self._find_raised(session)
         session.execute_many(
             WRITE_FENCE,
             [
@@ -153,21 +160,35 @@ class WriteLeases(Operation):
                     ),
                 }
                 for row in self.changes
+                if row.partition not in self.raised
             ],
         )
+
+    def _find_raised(self, session: Session) -> dict[int, int]:
+        keys = [(self.client_id, self.stream_name, row.partition) for row in self.changes]
+        raised: dict[int, int] = {}
+        for row, key, stored in zip(self.changes, keys, _find(session, keys), strict=True):
+            # A damaged row may be replaced, but a damaged fence must not become that of later leases.
+            if stored is not None and stored[0] > row.fence:
+                check_sealed(lease_fences.name, (*key, *stored), FENCE_REMEDY)
+                raised[row.partition] = int(stored[0])
+        return raised
 
 
 def find_fences(session: Session, keys: Sequence[Key]) -> dict[Key, int | None]:
     """Returns the highest fence given for each partition; None if it was never leased. Raises DatabaseCorrupt."""
-    if not keys:
-        return {}
-    asked = [{"client_id": client, "stream_name": stream, "partition": partition} for client, stream, partition in keys]
     fences: dict[Key, int | None] = dict.fromkeys(keys)
-    for key, found in zip(keys, session.find_many(_FENCE, asked), strict=True):
+    for key, found in zip(keys, _find(session, keys), strict=True):
         if found is not None:
             check_sealed(lease_fences.name, (*key, *found), FENCE_REMEDY)
             fences[key] = int(found[0])
     return fences
+
+
+def _find(session: Session, keys: Sequence[Key]) -> list[Any]:
+    """Returns the row of each partition, without its key, or None. The seals are not compared."""
+    asked = [{"client_id": client, "stream_name": stream, "partition": partition} for client, stream, partition in keys]
+    return session.find_many(_FENCE, asked) if asked else []
 
 
 def raise_fences(session: Session, floor: int) -> None:

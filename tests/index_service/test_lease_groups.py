@@ -16,9 +16,11 @@ import pytest
 from index_service.extensions import Lease, LeaseRequest, LeaseResponse
 from index_service.fences import raise_fences
 from index_service.lease_groups import LeaseGroups, Refusal
+from index_service.lease_machine import StoredLease
+from index_service.lease_storage import WriteLeases
 from index_service.limits import LEASE_LIMITS, LeaseLimits
 from stream_storage.commit import apply_read, commit_batch
-from stream_storage.contract import Do, Operation
+from stream_storage.contract import Do, Operation, ignore_done
 from stream_storage.engine import Engine
 from stream_storage.runner import Runner
 from tests.support.databases import open_database
@@ -124,8 +126,8 @@ def test_a_group_that_writes_while_its_fences_are_raised_gives_only_higher_ones_
     groups.raise_fences()
     groups.ask("a")
     groups.runner.run()
-    assert groups.fences() == [2, 2], "it was given before, and no save with it is taken"
-    groups.ask("a", "s", Lease(0, 2), Lease(1, 2))
+    assert groups.fences() == [], "no save with the next ones would be taken"
+    groups.ask("a")
     groups.runner.run()
     assert groups.fences() == [RAISED + 1, RAISED + 1]
 
@@ -145,6 +147,22 @@ def test_a_group_that_was_read_before_its_fences_were_raised_is_read_again(group
     groups.ask("a")
     groups.runner.run()
     assert groups.fences() == [RAISED + 1, RAISED + 1]
+
+
+def test_a_group_gives_fences_above_those_that_a_mirror_has_copied(groups: Groups) -> None:
+    """The node has become a mirror. Its source has raised the fence of one partition, and nothing tells the group."""
+    groups.ask("a")
+    groups.runner.run()
+    assert groups.fences() == [1, 1]
+    groups.runner.submit_write(WriteLeases("c", "s", [StoredLease(0, RAISED, None)], 0, ignore_done))
+    groups.runner.run()
+    # A save with the fence of this partition is refused, so the member no longer names its lease.
+    groups.ask("a", "s", Lease(1, 1))
+    groups.runner.run()
+    assert groups.fences() == [1]
+    groups.ask("a", "s", Lease(1, 1))
+    groups.runner.run()
+    assert groups.fences() == [RAISED + 1, 1]
 
 
 def test_who_waited_for_a_group_that_is_forgotten_can_ask_again(groups: Groups) -> None:

@@ -130,6 +130,24 @@ def test_an_operator_shuts_out_the_fence_before() -> None:
         leases.raise_fence(0)
 
 
+def test_fences_that_were_raised_on_disk_end_lower_leases_and_later_ones_are_higher() -> None:
+    leases = machine()
+    served(leases, request(1))
+    kept = [Lease(0, 1)]
+    leases.request(request(2, holding=kept), 0.0)
+    changes = leases.take_changes()
+    assert changes == [StoredLease(1, 2, "a")]
+    leases.written(changes, stored=True)
+    leases.raise_fences({1: 50})
+    leases.check()
+    assert leases.answer(request(2, holding=kept), 0.0).leases == kept
+    assert leases.has_news(request(2, holding=kept))
+    assert served(leases, request(3, holding=kept)).leases == [*kept, Lease(1, 51)]
+    # The result of an earlier write comes late.
+    leases.raise_fences({1: 50})
+    assert leases.answer(request(3, holding=kept), 0.0).leases == [*kept, Lease(1, 51)]
+
+
 def test_many_members_that_expire_at_once_are_dealt_with_at_once() -> None:
     leases = machine()
     for number in range(50):

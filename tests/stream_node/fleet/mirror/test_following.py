@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from index_service.extensions import LEASE, SET_POSITION, LeaseRequest, PositionKey, SetRequest
+from index_service.extensions import (
+    FENCED_SAVE,
+    LEASE,
+    SET_POSITION,
+    FencedSave,
+    LeaseRequest,
+    PositionKey,
+    SaveStatus,
+    SetRequest,
+)
 from index_service.fences import FENCES, FencesRequest
 from ockam.actors.address import Route
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
@@ -211,6 +220,35 @@ async def test_fences_of_a_promoted_mirror_are_above_all_that_the_source_has_giv
             await request(b.address, MirrorAction.PROMOTE, "s")
             taken = await ask(other, INDEX_SERVICE, LEASE, LeaseRequest(1, "app", "s", "you", 1, [], False))
             assert taken.leases[0].fence > given.leases[0].fence + 10
+
+
+async def test_a_group_at_the_former_source_gets_leases_with_which_it_can_save(tmp_path: Path) -> None:
+    """The former source has become a mirror, and copies the raised fences while its group has lower ones in memory."""
+    async with served(tmp_path / "a") as a, served(tmp_path / "b") as b, stream_peer(a.address) as peer:
+        route = await peer.create("s")
+        await peer.push(route, b"x")
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(1))
+        given = await ask(peer, INDEX_SERVICE, LEASE, LeaseRequest(1, "app", "s", "me", 1, [], False))
+        await request(b.address, MirrorAction.PROMOTE, "s")
+        with trio.fail_after(30):
+            while True:
+                (found,) = (await ask(peer, INDEX_SERVICE, FENCES, FencesRequest(1, "s", None, 10))).fences
+                if found.fence > given.leases[0].fence + 10:
+                    break
+                await trio.sleep(0.05)
+
+        async def save(fence: int) -> SaveStatus:
+            return (await ask(peer, INDEX_SERVICE, FENCED_SAVE, FencedSave(1, "app", "s", 0, 1, fence))).status
+
+        # The lease from before is still renewed, but a save with it is refused.
+        assert await save(given.leases[0].fence) is SaveStatus.FENCED
+        statuses: list[SaveStatus] = []
+        for number in range(2, 5):
+            asked = LeaseRequest(number, "app", "s", "me", 1, [], False)
+            statuses += [await save(each.fence) for each in (await ask(peer, INDEX_SERVICE, LEASE, asked)).leases]
+        assert statuses[-1:] == [SaveStatus.OK]
+        assert SaveStatus.FENCED not in statuses
 
 
 async def test_a_mirror_serves_pulls_and_refuses_pushes_and_forgets_no_sequence_number(tmp_path: Path) -> None:
