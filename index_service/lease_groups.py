@@ -6,6 +6,7 @@ partitions. LeaseGroups survives crashes of the index worker, so such a crash lo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,7 +17,7 @@ import structlog
 from index_service.extensions import LeaseRequest, LeaseResponse, PositionKey
 from index_service.lease_machine import GroupMember, LeaseCounters, LeaseMachine, StoredLease
 from index_service.lease_storage import StoredLeases, WriteLeases, load_leases
-from index_service.limits import LeaseLimits, LeaseStatistics
+from index_service.limits import LeaseLimits, LeaseStatistics, share_of
 from index_service.listing import PositionRow
 from index_service.storage import SetPosition
 from stream_storage.contract import Do
@@ -34,19 +35,25 @@ SWEEP_S_MIN = 1.0
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The reason why a request was refused, and the storage error that caused the refusal, if any."""
+    """The reason why a request was refused, and the storage error that caused the refusal, if any.
+
+    is_passing: whether the same request can succeed later, although no storage error has caused the refusal.
+    """
 
     reason: str
     error: StorageError | None = None
+    is_passing: bool = False
 
 
 class Group(msgspec.Struct):
     """A group of members in memory. Its `machine` is None until its rows have been read; `waiting` has the callbacks of
-    the requests that wait for these rows. `writing` is the number of its database writes that are under way. `moves` is
-    the `LeaseMachine.moves` that was last reported. `entries` is the group's part of `LeaseGroups._entries`."""
+    the requests that wait for these rows. `party` is the party for which the group counts, see `LeaseGroups.lease`.
+    `writing` is the number of its database writes that are under way. `moves` is the `LeaseMachine.moves` that was last
+    reported. `entries` is the group's part of `LeaseGroups._entries`."""
 
     machine: LeaseMachine | None
     waiting: list[Callable[[LeaseMachine | Refusal], None]]
+    party: str
     writing: int = 0
     moves: int = 0
     entries: int = 0
@@ -84,6 +91,9 @@ class LeaseGroups:
         self._counters = LeaseCounters()
         self._groups: dict[GroupKey, Group] = {}
         self._entries = 0
+        # The groups and the entries of each party.
+        self._groups_of: Counter[str] = Counter()
+        self._entries_of: Counter[str] = Counter()
         self._swept_s = float("-inf")
         self._ttl_ms = round(limits.ttl_s * 1000)
 
@@ -94,8 +104,12 @@ class LeaseGroups:
     def keys(self) -> list[GroupKey]:
         return list(self._groups)
 
-    def lease(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None]) -> None:
-        """Serves a member's request to join a group, to renew its leases or to leave the group."""
+    def lease(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None], party: str = "") -> None:
+        """Serves a member's request to join a group, to renew its leases or to leave the group.
+
+        party: the party (a host or an identity) that sends the request; empty for the node itself, which has no share.
+            A group counts for the party whose request brings it into memory.
+        """
         key = request.client_id, request.stream_name
 
         def go(machine: LeaseMachine | Refusal) -> None:
@@ -109,9 +123,9 @@ class LeaseGroups:
             else:
                 on_done(refusal)
 
-        self._use(key, go)
+        self._use(key, party, go)
 
-    def offer(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None]) -> None:
+    def offer(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None], party: str = "") -> None:
         """Answers a request that has waited: gives free partitions to its member, and renews no lease."""
         key = request.client_id, request.stream_name
 
@@ -122,7 +136,7 @@ class LeaseGroups:
                 machine.offer(request, self._monotonic_s())
                 self._give(key, machine, request, on_done)
 
-        self._use(key, go)
+        self._use(key, party, go)
 
     def has_news(self, request: LeaseRequest) -> bool:
         """Whether a waiting request should be answered now. A group that left the memory has news."""
@@ -143,7 +157,7 @@ class LeaseGroups:
         return None if group is None or group.machine is None else group.machine.find_member(member_id)
 
     def set_position(
-        self, key: PositionKey, index: int | None, on_done: Callable[[SetPosition | Refusal], None]
+        self, key: PositionKey, index: int | None, on_done: Callable[[SetPosition | Refusal], None], party: str = ""
     ) -> None:
         """Sets a position, or deletes it (None). Refused while a member has the lease of the partition."""
         group_key = key.client_id, key.stream_name
@@ -163,7 +177,7 @@ class LeaseGroups:
             position = (*group_key, key.partition)
             self._submit(group_key, SetPosition(position, index, self._now_us(), changes, self._ttl_ms, written))
 
-        self._use(group_key, go)
+        self._use(group_key, party, go)
 
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of this position's partition now, or None if no member has it."""
@@ -204,8 +218,7 @@ class LeaseGroups:
         """Removes a group from memory if it has no members and no database write of the group is under way."""
         group = self._groups.get(key)
         if group is not None and group.machine is not None and not group.machine.members and not group.writing:
-            self._count(group, 0)
-            del self._groups[key]
+            self._remove(key)
 
     def forget(self, is_meant: Callable[[str], bool]) -> None:
         """Removes the groups of some streams from memory, because their rows are no longer those that this object
@@ -219,8 +232,7 @@ class LeaseGroups:
         # usual. The other node honours the lease in the written row, unless the fence of the lease is too low. In that
         # case the member's first save is refused, and the member asks for leases again.
         for key in [key for key in self._groups if is_meant(key[1])]:
-            group = self._groups.pop(key)
-            self._count(group, 0)
+            group = self._remove(key)
             # The rows read for waiting requests may be from before the change. The error says that a request can
             # succeed later.
             for work in group.waiting:
@@ -231,7 +243,7 @@ class LeaseGroups:
         members, held = sum(each.members for each in machines), sum(each.held for each in machines)
         return LeaseStatistics.of(len(self._groups), members, held, self._counters)
 
-    def _use(self, key: GroupKey, work: Callable[[LeaseMachine | Refusal], None]) -> None:
+    def _use(self, key: GroupKey, party: str, work: Callable[[LeaseMachine | Refusal], None]) -> None:
         """Calls `work` with the LeaseMachine of the group, after reading its rows if necessary, or with a Refusal."""
         group = self._groups.get(key)
         if group is not None and group.machine is not None:
@@ -239,13 +251,16 @@ class LeaseGroups:
         elif group is not None and len(group.waiting) < WAITING_MAX:
             group.waiting.append(work)
         elif group is not None:
-            work(Refusal(f"{WAITING_MAX} requests wait for this group to be read; ask again later"))
-        elif self._has_room(groups=1, entries=0):
-            self._groups[key] = group = Group(None, [work])
+            work(Refusal(f"{WAITING_MAX} requests wait for this group to be read; ask again later", is_passing=True))
+        elif self._has_room(party, groups=1, entries=0):
+            self._groups[key] = group = Group(None, [work], party)
+            self._groups_of[party] += 1
             load = partial(load_leases, client_id=key[0], stream_name=key[1])
             self._storage.submit_read(Do(load, partial(self._loaded, key, group)))
         else:
-            work(Refusal(f"{len(self._groups)} groups share streams already; ask again later"))
+            count, own = len(self._groups), self._groups_of[party]
+            reason = f"{count} groups share streams already, {own} of them of this client; ask again later"
+            work(Refusal(reason, is_passing=True))
 
     def _loaded(self, key: GroupKey, group: Group, operation: Do[StoredLeases]) -> None:
         if self._groups.get(key) is not group:
@@ -264,7 +279,7 @@ class LeaseGroups:
             self._count(group, found.size)
         else:
             found = Refusal("the leases cannot be read", operation.error)
-            del self._groups[key]
+            self._remove(key)
         waiting, group.waiting = group.waiting, []
         for work in waiting:
             work(found)
@@ -278,30 +293,49 @@ class LeaseGroups:
             return None
         if member is None and machine.members >= self.limits.members_max:
             return Refusal(f"{machine.members} members share this stream already; more are not taken in")
-        entries = 1 + max(0, request.partitions - machine.partitions)
-        if not self._has_room(groups=0, entries=entries, spared=(request.client_id, request.stream_name)):
-            return Refusal("the members and partitions of all groups are too many; ask again later")
-        group = self._groups[request.client_id, request.stream_name]
+        key = request.client_id, request.stream_name
+        group, entries = self._groups[key], 1 + max(0, request.partitions - machine.partitions)
+        if not self._has_room(group.party, groups=0, entries=entries, spared=key):
+            count, own = self._entries, self._entries_of[group.party]
+            reason = f"the groups have too many members and partitions: {count}, {own} of them of this client"
+            return Refusal(f"{reason}; ask again later", is_passing=True)
         self._count(group, group.entries + entries)
         return None
 
     def _count(self, group: Group, entries: int) -> None:
         self._entries += entries - group.entries
+        self._entries_of[group.party] += entries - group.entries
         group.entries = entries
 
-    def _has_room(self, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
-        """Whether the limits allow this many more groups and entries (members or partitions). `sweep` explains
+    def _remove(self, key: GroupKey) -> Group:
+        """Removes a group from memory, and returns it."""
+        group = self._groups.pop(key)
+        self._count(group, 0)
+        self._groups_of[group.party] -= 1
+        # Anybody can come from many addresses, so parties without groups are forgotten.
+        if not self._groups_of[group.party]:
+            del self._groups_of[group.party], self._entries_of[group.party]
+        return group
+
+    def _has_room(self, party: str, *, groups: int, entries: int, spared: GroupKey | None = None) -> bool:
+        """Whether the limits allow a party this many more groups and entries (members or partitions). `sweep` explains
         `spared`."""
         # If there is no room, the first pass removes expired members, and the second pass checks again.
         for _ in range(2):
-            few = len(self._groups) + groups <= self.limits.groups_max
-            if few and self._entries + entries <= self.limits.entries_max:
+            if self._fits(party, groups, entries):
                 return True
             if self._monotonic_s() < self._swept_s + SWEEP_S_MIN:
                 return False
             self._swept_s = self._monotonic_s()
             self.sweep(self.keys, spared)
         return False
+
+    def _fits(self, party: str, groups: int, entries: int) -> bool:
+        groups_max, entries_max = self.limits.groups_max, self.limits.entries_max
+        few = len(self._groups) + groups <= groups_max and self._entries + entries <= entries_max
+        # Without shares, one party could keep the groups of all others out of memory.
+        own_groups, own_entries = self._groups_of[party] + groups, self._entries_of[party] + entries
+        return few and (not party or (own_groups <= share_of(groups_max) and own_entries <= share_of(entries_max)))
 
     def _give(
         self,

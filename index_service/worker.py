@@ -86,7 +86,7 @@ logger = structlog.get_logger(__name__)
 class IndexService:
     """The index service: its storage, its leases and its counters. This object survives crashes of the worker.
 
-    now_us: returns the time in microseconds since 1970.
+    now_us: returns the time of the streams, in microseconds since 1970.
     monotonic_s: reads the clock of the leases, in seconds. It never goes back, and advances even without requests.
     """
 
@@ -265,9 +265,10 @@ class IndexWorker(Worker):
             self._list_fences(message, request)
         elif isinstance(request, SetRequest):
             set_done = self._counted(lambda result: self._set_done(message, request, result))
-            service.groups.set_position(request.key, request.index, set_done)
+            service.groups.set_position(request.key, request.index, set_done, _party_of(message))
         else:
-            service.groups.lease(request, self._counted(lambda result: self._lease_done(message, request, result)))
+            lease_done = self._counted(lambda result: self._lease_done(message, request, result))
+            service.groups.lease(request, lease_done, _party_of(message))
         # The request may have brought the first group, whose members must be removed if they do not renew.
         self._arm_sweep()
 
@@ -322,7 +323,7 @@ class IndexWorker(Worker):
             for message, request in asked:
                 # A save of the specification gets no answer: its sender would take it for the answer to a get.
                 if not isinstance(request, SaveIndex | SavePartitionIndex):
-                    self._refuse_later(message, operation.error)
+                    self._refuse_later(message, str(operation.error))
             return
         answers = []
         # Each request gets the answer of its own protocol, in the order in which the requests came.
@@ -476,7 +477,7 @@ class IndexWorker(Worker):
         if remote_streams is not None and self._passed_on(remote_streams, message):
             return
         answer = self.context.guard(lambda result: self._answer_lease(message, request, result))
-        self._service.groups.offer(request, answer)
+        self._service.groups.offer(request, answer, _party_of(message))
 
     def _answer_lease(self, message: Message, request: LeaseRequest, result: LeaseResponse | Refusal) -> None:
         if isinstance(result, Refusal):
@@ -487,6 +488,11 @@ class IndexWorker(Worker):
     def _refused(self, message: Message, refusal: Refusal) -> None:
         if refusal.error is not None:
             self._failed(message, refusal.error)
+        elif refusal.is_passing:
+            # A member whose request is answered as not valid ends its membership. This one asks again.
+            self._service.refused += 1
+            self._log(message, "index_request_refused", ProtocolError(refusal.reason))
+            self._refuse_later(message, refusal.reason)
         else:
             self._not_served(message, ProtocolError(refusal.reason))
 
@@ -508,10 +514,10 @@ class IndexWorker(Worker):
     def _failed(self, message: Message, error: StorageError) -> None:
         self._service.failed += 1
         logger.error("index_requests_failed", requests=1, reason=str(error))
-        self._refuse_later(message, error)
+        self._refuse_later(message, str(error))
 
-    def _refuse_later(self, message: Message, error: StorageError) -> None:
-        self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(str(error))))
+    def _refuse_later(self, message: Message, reason: str) -> None:
+        self.context.call_later(FAILURE_DELAY_S, lambda: self.reply(message, failed_payload(reason)))
 
     def _arm_sweep(self) -> None:
         if not self._sweeps and len(self._service.groups):
@@ -527,3 +533,8 @@ class IndexWorker(Worker):
         self._sweeps = False
         self._waits.sweep()
         self._arm_sweep()
+
+
+def _party_of(message: Message) -> str:
+    """Returns the party for which a group counts that this message brings into memory, see `LeaseGroups.lease`."""
+    return "" if message.origin.is_node else message.origin.party

@@ -11,13 +11,13 @@ import trio
 import trio.testing
 
 from index_service.extensions import LEASE, Lease, LeaseRequest, LeaseResponse
-from index_service.limits import LEASE_LIMITS, LeaseLimits
+from index_service.limits import FAILURE_DELAY_S, LEASE_LIMITS, LeaseLimits
 from index_service.worker import IndexService
 from ockam.actors.address import local
 from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
-from ockam.protocol import ERROR, Protocol
+from ockam.protocol import ERROR, Protocol, is_failure
 from ockam.transport.remote_streams import RemoteStreams
 from stream_storage.contract import Operation, Session, ignore_done
 from tests.support.databases import execute_text, open_database
@@ -84,6 +84,16 @@ class IndexNode:
         self.send(protocol.encode_request(request))
         (payload,) = await self.idle()
         return ERROR.decode_response(payload).reason
+
+    async def refused_now(self, protocol: Protocol[Q, Any], request: Q, *, origin: Origin = HERE) -> str:
+        """The reason of the error that this request gets after a while, and that says that it can succeed later."""
+        self.send(protocol.encode_request(request), origin=origin)
+        assert await self.idle() == []
+        await trio.sleep(FAILURE_DELAY_S)
+        (payload,) = await self.idle()
+        reason = ERROR.decode_response(payload).reason
+        assert is_failure(reason), reason
+        return reason
 
     async def execute(self, statement: str) -> None:
         operation = Sql(statement)

@@ -25,6 +25,7 @@ from index_service.limits import FAILURE_DELAY_S, SWEEP_GROUPS_MAX, TEXT_BYTES_M
 from index_service.protocol import INDEX, GetIndex
 from index_service.requests import read_extension
 from ockam.actors.cell import RESTART_DELAY_S_MIN
+from ockam.actors.message import Origin
 from ockam.protocol import ERROR
 from tests.index_service.index_node import index_node
 
@@ -233,13 +234,36 @@ async def test_members_groups_and_partitions_have_a_bound_and_make_room_when_the
         await first.renew()
         await second.renew()
         assert "2 members share this stream already" in await running.refused(LEASE, running.member("c").request())
-        assert "too many" in await running.refused(LEASE, running.member("a", 9, "other").request())
+        assert "too many" in await running.refused_now(LEASE, running.member("a", 9, "other").request())
         await running.member("a", 2, "other").renew()
-        assert "2 groups share" in await running.refused(LEASE, running.member("a", 1, "third").request())
+        assert "2 groups share" in await running.refused_now(LEASE, running.member("a", 1, "third").request())
         first.partitions = 20
-        assert "too many" in await running.refused(LEASE, first.request())
-        await trio.sleep(TTL_S + 0.1)
+        assert "too many" in await running.refused_now(LEASE, first.request())
+        await trio.sleep(2 * TTL_S)
         assert len((await running.member("a", 9, "third").renew()).leases) == 9
+
+
+async def test_one_party_leaves_room_for_the_groups_of_others(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Claim: one party can have a quarter of what all groups together can have. Method: two hosts, and limits that are
+    small; what the first host does not get, the second one gets."""
+    first, second = (Origin("http", f"192.0.2.{number}:5000") for number in (1, 2))
+    async with index_node(tmp_path, LeaseLimits(groups_max=8, entries_max=40)) as running:
+        await running.ask(LEASE, running.member("a", 3).request(), origin=first)
+        # With this member, the first host would have eleven members and partitions.
+        more = running.member("b", 9)
+        assert "4 of them of this client" in await running.refused_now(LEASE, more.request(), origin=first)
+        await running.ask(LEASE, running.member("a", 1, stream_name="t").request(), origin=first)
+        third = running.member("a", 1, stream_name="u")
+        assert "2 of them of this client" in await running.refused_now(LEASE, third.request(), origin=first)
+        for stream_name, partitions in (("u", 1), ("v", 7)):
+            member = running.member("a", partitions, stream_name=stream_name)
+            assert len((await running.ask(LEASE, member.request(), origin=second)).leases) == partitions
+        # The node's own workers have no share.
+        for number in range(4):
+            await running.member("a", 1, stream_name=f"own {number}").renew()
+        await trio.sleep(2 * TTL_S)
+        member = running.member("a", 9, stream_name="w")
+        assert len((await running.ask(LEASE, member.request(), origin=first)).leases) == 9
 
 
 async def test_groups_are_forgotten_and_their_fences_are_not(tmp_path: Path, autojump_clock: MockClock) -> None:
