@@ -175,7 +175,8 @@ class Services:
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
         self._directory.forget_positions = delete_positions
         self.trials = WriteTrials(storage, self._directory.counters)
-        self._index = IndexService(storage, now_us, lease_limits=limits, remote_streams=remote_streams)
+        # A saved position is compared with the creation time of its stream, so both come from one clock.
+        self._index = IndexService(storage, self._directory.now_us, lease_limits=limits, remote_streams=remote_streams)
         # The mirrors share the lease groups of the index service: a promotion ends the leases of the source.
         self._mirrors = MirrorService(
             node,
@@ -197,7 +198,7 @@ class Services:
                 storage,
                 directory=self._directory,
                 trust=read_trust(config),
-                now_us=now_us,
+                now_us=self._directory.now_us,
                 new_id=new_id,
             )
             # The node of a cluster that serves the shard of the chain has the block node, see `shards`.

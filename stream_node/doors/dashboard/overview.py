@@ -95,8 +95,10 @@ class Overview:
             unread = str(error)
         else:
             self._consumers_behind = len(found.waiting)
+            # The positions have the time of the streams, which differs from the wall clock after a jump.
+            streams_us = self._parts.services.now_us()
             # With many consumers this takes long, and clients must be served meanwhile.
-            self._stuck = await trio.to_thread.run_sync(self._find_stuck, found, now_us)
+            self._stuck = await trio.to_thread.run_sync(self._find_stuck, found, streams_us)
         if trio.current_time() >= self._endings_at_s + ENDINGS_EVERY_S:
             self._endings = await trio.to_thread.run_sync(read_endings, self._parts.config)
             self._endings_at_s = trio.current_time()

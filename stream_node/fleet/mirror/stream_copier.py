@@ -121,7 +121,10 @@ class StreamCopier:
         try:
             page = await remote.ask(index_service, MARKED_POSITIONS, request)
             return page.positions, page.more
-        except SourceRefused:
+        except SourceRefused as error:
+            # Any other refusal can pass. Positions that were stored without their generation would keep a wrong one.
+            if f"{MARKED_POSITIONS.name} is not served" not in str(error):
+                raise
             # An older source does not say to which incarnation of the stream its positions belong.
             plain = await remote.ask(index_service, POSITIONS, request)
             positions = [

@@ -218,7 +218,7 @@ class MirrorTasks:
         if self.directory.find_keeper(name) is not None:
             raise MirrorError(f"a part of this node writes {name!r}, so it cannot be a mirror")
         made = await stream.write(
-            partial(make_mirror, name=name, partition=partition, created_us=self._now_us(), source=change)
+            partial(make_mirror, name=name, partition=partition, created_us=self.directory.now_us(), source=change)
         )
         self.directory.open_stream(made)
         self.note_role(stream.identity, made.mirror)

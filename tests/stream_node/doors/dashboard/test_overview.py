@@ -9,13 +9,14 @@ import hashlib
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ockam.identity.rules.rights import Right
 from ockam.identity.rules.tokens import create_token, revoke_token
 from stream_client import connect, set_position
-from stream_node.doors.dashboard import sessions
+from stream_node.doors.dashboard import overview, sessions
 from stream_node.doors.dashboard.history import History, Sample, quantile_ms
 from stream_node.doors.dashboard.rendering import STATIC
 from stream_node.doors.dashboard.silence import Silence
@@ -140,6 +141,26 @@ async def test_a_stuck_consumer_is_named_first(tmp_path: Path) -> None:
         assert "3 messages wait in orders." in texts[-1]
         assert "finished" not in texts[-1]
         assert texts[-1].index("What is wrong now") < texts[-1].index("The node")
+
+
+async def test_no_consumer_is_stuck_because_the_clock_has_jumped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The positions have the time of the streams, which does not believe the jump. Method: the overview alone sees the
+    wall clock of a year later; the other consumer shows that it has looked."""
+    monkeypatch.setattr(overview, "time", SimpleNamespace(time=lambda: time.time() + 365 * 86_400))
+    async with (
+        http_node(tmp_path, consumer_stuck_after=("late=0s", "*=1h")) as node,
+        node.client() as client,
+        connect(node.running.address) as streams,
+    ):
+        await (await streams.create("orders")).push(b"x")
+        for name in ("busy", "late"):
+            await set_position(streams, name, "orders", 0, 0)
+        text = ""
+        while "The consumer late is stuck" not in text:
+            text = (await get(client, "")).text
+        assert "The consumer busy is stuck" not in text
 
 
 async def test_a_position_beyond_the_end_is_named(tmp_path: Path) -> None:
