@@ -6,7 +6,7 @@ are higher than all that its source can have given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import BigInteger, Integer, bindparam, literal_column, select, tuple_
@@ -76,18 +76,32 @@ def copy_positions(
     positions: Sequence[MarkedPosition],
     fences: Sequence[StoredFence],
     created: Mapping[int, int],
+    follows: Callable[[Session, int], bool],
 ) -> None:
     """Stores positions and fences of the source of a mirror.
 
     A position replaces an older position of the same consumer, even one with a higher index: an operator may have set
     the position back. A fence is never lowered.
 
-    created: the creation time of each present partition of the source, in microseconds since 1970.
+    created: the creation time of each partition of the source whose messages this node has, in microseconds since 1970.
+        Every other partition that this node has keeps its positions and fences: those of the source belong to other
+        messages.
+    follows: returns whether the stream with this id is a mirror. A stream that was promoted after the source was asked
+        keeps its positions and fences, too: it gives the indexes before such a position to new messages.
     """
+    partitions = {each.partition for each in positions} | {each.partition for each in fences}
+    streams = {partition: session.log.find_stream(stream_name, partition) for partition in sorted(partitions)}
+    kept = {
+        partition
+        for partition, stream in streams.items()
+        if stream is not None and (partition not in created or not follows(session, stream.stream_id))
+    }
     for each in positions:
+        if each.partition in kept:
+            continue
         key = (each.client_id, stream_name, each.partition)
         created_us, generation = each.created_us, each.generation or each.saved_us
-        stream = session.log.find_stream(stream_name, each.partition)
+        stream = streams[each.partition]
         # A position of the source's present stream, or of an unknown incarnation, becomes one of our present stream.
         if stream is not None and created_us in (0, created.get(each.partition)):
             created_us = stream.created_us
@@ -95,7 +109,7 @@ def copy_positions(
     known = {(row.client_id, row.partition): row.fence for row in list_fences(session, stream_name)}
     # A fence that is lower than the present one would let a former holder save.
     for fence in fences:
-        if fence.fence > known.get((fence.client_id, fence.partition), -1):
+        if fence.partition not in kept and fence.fence > known.get((fence.client_id, fence.partition), -1):
             values = (fence.client_id, stream_name, fence.partition, fence.fence, None, 0)
             names = ("client_id", "stream_name", "partition", "fence", "holder", "ttl_ms", "seal")
             row = dict(zip(names, (*values, seal_of(lease_fences.name, values)), strict=True))

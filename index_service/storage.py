@@ -41,6 +41,7 @@ from stream_storage.seal import (
     SEAL,
     check_sealed,
     position_seal,
+    row_seal,
     seal_column,
 )
 from stream_storage.statement import compiled, upsert
@@ -90,8 +91,14 @@ REPLACE_OLDER = compiled(
     _insert.on_conflict_do_update(
         index_elements=_KEY,
         set_=_replaced,
+        # A lowered position keeps the time of its save, so its newer generation tells that it replaces the higher one.
         # A position 0 is always replaced: a get may have created it, and nobody has saved it.
-        where=(_insert.excluded.saved_us > saved_indexes.c.saved_us) | (saved_indexes.c.idx == literal_column("0")),
+        where=(_insert.excluded.saved_us > saved_indexes.c.saved_us)
+        | (
+            (_insert.excluded.saved_us == saved_indexes.c.saved_us)
+            & (_insert.excluded.generation > saved_indexes.c.generation)
+        )
+        | (saved_indexes.c.idx == literal_column("0")),
     )
 )
 _of_key = [saved_indexes.c[column] == bindparam(column) for column in _KEY]
@@ -101,6 +108,14 @@ _DELETE_OF_STREAM = compiled(
         saved_indexes.c.stream_name == bindparam("stream_name"), saved_indexes.c.partition == bindparam("partition")
     ),
     *("stream_name", "partition"),
+)
+_LIST_ABOVE = compiled(
+    select(*saved_indexes.columns).where(
+        saved_indexes.c.stream_name == bindparam("stream_name"),
+        saved_indexes.c.partition == bindparam("partition"),
+        saved_indexes.c.idx > bindparam("index"),
+    ),
+    *("stream_name", "partition", "index"),
 )
 _MOVE = compiled(
     update(saved_indexes)
@@ -211,6 +226,25 @@ def checked(key: Key, row: tuple[int, ...]) -> StoredPosition:
 def delete_positions(session: Session, stream_name: str, partition: int) -> None:
     """Deletes the positions of all consumers in one deleted partition. Call it inside a transaction."""
     session.execute(_DELETE_OF_STREAM, (stream_name, partition))
+
+
+def lower_positions(session: Session, stream_name: str, partition: int, index: int, now_us: int) -> None:
+    """Lowers the positions above `index` to `index`, because the indexes from there on get other messages. A consumer
+    that went on at a higher index would miss these. Call it inside a transaction.
+
+    A lowered position gets a new generation, so that a running consumer goes on there and does not overwrite it. It
+    keeps the time of its save, so that a position that was saved later at the source of a mirror still replaces it.
+    now_us: the present time in microseconds since 1970.
+    """
+    lowered = []
+    for row in session.execute(_LIST_ABOVE, (stream_name, partition, index)).fetchall():
+        # The true index of a damaged row may be lower. The row stays damaged, so that an operator sets the position.
+        if row[-1] != row_seal(saved_indexes.name, row[:-1]):
+            continue
+        client_id, _, _, _, saved_us, created_us, generation, _ = row
+        key = (client_id, stream_name, partition)
+        lowered.append(sealed_row(key, index, saved_us, created_us, max(now_us, generation + 1)))
+    session.execute_many(REPLACE, lowered)
 
 
 def move_positions(session: Session, stream_name: str, partition: int, from_us: int, to_us: int) -> None:

@@ -16,7 +16,7 @@ from index_service.accesses import Access, IndexRequests, PositionMark
 from index_service.keys import Key
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
-from index_service.storage import saved_indexes
+from index_service.storage import REPLACE, lower_positions, saved_indexes, sealed_row
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Session, ignore_done
 from stream_storage.errors import DatabaseCorrupt
@@ -143,3 +143,32 @@ def test_a_damaged_position_is_refused_until_it_is_overwritten(session: Session)
     higher = IndexRequests([Access(key, 6, True)], 3, ignore_done)
     assert commit_batch(session, [higher]) is None
     assert (higher.error, higher.indexes) == (None, [6])
+
+
+def test_positions_of_one_partition_are_lowered_with_new_generations_and_no_others(session: Session) -> None:
+    """A damaged row is not lowered: its true index may be lower, and a new seal would hide the damage."""
+    damaged: Key = ("damaged", "stream", 0)
+    before: dict[Key, tuple[int, int, int, int]] = {
+        ("a", "stream", 0): (50, 5, 3, 6),
+        ("b\0é", "stream", 0): (2**63 - 1, 5, 0, 900),
+        ("c", "stream", 0): (10, 5, 3, 6),
+        ("a", "stream", 1): (50, 5, 3, 6),
+        ("a", "other", 0): (50, 5, 3, 6),
+    }
+    session.begin()
+    session.execute(REPLACE, sealed_row(damaged, 50, 5, 3, 6))
+    session.execute(_BREAK, (1,))
+    session.execute_many(REPLACE, [sealed_row(key, *row) for key, row in before.items()])
+    lower_positions(session, "stream", 0, 10, 100)
+    session.commit()
+    found = {(row[0], row[1], row[2]): row[3:] for row in session.execute(_ROWS).fetchall()}
+    assert tuple(found.pop(damaged)) == (50, 5, 3, 6, 1)
+    # The higher generation of a clock that was ahead counts, too.
+    after = before | {("a", "stream", 0): (10, 5, 3, 100), ("b\0é", "stream", 0): (10, 5, 0, 901)}
+    assert {key: tuple(row) for key, row in found.items()} == {
+        key: (*row, position_seal(*key, *row)) for key, row in after.items()
+    }
+    # The fixture looks for damage at its end.
+    session.begin()
+    session.execute(REPLACE, sealed_row(damaged, 50, 5, 3, 6))
+    session.commit()

@@ -9,11 +9,13 @@ from functools import partial
 
 import structlog
 
+from index_service.storage import lower_positions
 from stream_node.fleet.mirror.mirror import LocalStream
-from stream_service.mirror_operations import begin_aside, copy_aside, cut_tail
+from stream_service.mirror_operations import AnyChange, begin_aside, copy_aside, cut_tail
 from stream_service.mirror_rows import MirrorRow
 from stream_service.names import NAME_BYTES_MAX
 from stream_service.stored import StoredStream
+from stream_storage.contract import Session
 from stream_storage.history import History
 
 ASIDE = ".aside-"
@@ -61,8 +63,16 @@ async def set_aside(
 
 
 async def cut(stream: LocalStream, index: int, source_history: History, aside_messages: int = 0) -> None:
-    """Cuts all messages from `index` on, in steps. Raises StorageError, MirrorError.
+    """Cuts all messages from `index` on, in steps, and lowers the positions of consumers. Raises StorageError,
+    MirrorError.
     aside_messages: the number of messages that were moved to another stream; stored with the last step."""
-    work = partial(cut_tail, index=index, source_history=source_history, aside_messages=aside_messages)
-    while not (await stream.change(work)).result:
+    now_us = stream.directory.now_us()
+
+    def step(session: Session, change: AnyChange) -> bool:
+        is_last = cut_tail(session, change, index, source_history, aside_messages)
+        # The indexes from here on get other messages, which a consumer with a higher position would miss.
+        lower_positions(session, *stream.identity, session.log.get_stream(change.stream_id).next_index, now_us)
+        return is_last
+
+    while not (await stream.change(step)).result:
         pass

@@ -12,7 +12,7 @@ import trio
 
 from stream_node.fleet.mirror.asking import RemoteNode, asking, change_role
 from stream_node.fleet.mirror.errors import MirrorError
-from stream_node.fleet.mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
+from stream_node.fleet.mirror.protocol import AGREEING, PRIMARIES, MirrorCondition, MirrorState
 from stream_service.mirror_operations import AnyChange, StreamChange, load_history
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror, BePrimary, RoleResponse
@@ -204,7 +204,7 @@ class Mirror:
         (name, partition), next_index = self.stream.identity, self.stream.next_index
         lag = max(0, self.source_next_index - next_index)
         # A mirror whose source is silent may lack the pushes since then.
-        is_level = not lag and self.condition in (MirrorCondition.FOLLOWING, MirrorCondition.CIRCLE)
+        is_level = not lag and self.condition in AGREEING
         lag_s = 0.0 if is_level or self.condition in PRIMARIES else trio.current_time() - self._level_s
         # The role of the row is stronger than the condition that its task has seen.
         is_promoted = row.role in UNDER_PROMOTION

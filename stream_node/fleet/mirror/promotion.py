@@ -8,7 +8,7 @@ A planned promotion loses nothing:
 3. Every partition of the source becomes a mirror of this node, and answers with its end. It confirms no push after
    that.
 4. This node copies up to these ends, and copies the positions of consumers once more.
-5. Every partition of this node becomes a primary.
+5. Every partition of this node becomes a primary. No position stays beyond its end.
 
 After a start, `stream_node.fleet.mirror.promotions` goes on at step 3. If step 3 or 4 fails, this node stores that it
 gives the role back (`StreamRole.RESTORING`), and the partitions of the source become primaries again.
@@ -28,6 +28,7 @@ import trio
 
 from index_service.fences import raise_fences
 from index_service.lease_groups import LeaseGroups
+from index_service.storage import lower_positions
 from stream_node.fleet.mirror.asking import RemoteNode
 from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
 from stream_node.fleet.mirror.mirror import Mirror, do
@@ -45,6 +46,9 @@ from stream_storage.failpoint import failpoint
 COPY_LOOK_S = 0.01
 ASK_S_MAX = 2.0
 """The longest time for which a forced promotion waits for an answer of the source."""
+COMPARE_S_MAX = 5.0
+"""The longest wait of a planned promotion until its mirrors have compared their messages with those of the source."""
+UNCOMPARED = (MirrorCondition.STARTING, MirrorCondition.UNREACHABLE)
 COPY_S_MAX = 60.0
 """The longest time without a copied message during a promotion."""
 
@@ -172,6 +176,7 @@ class Promotion:
         """Makes a partition of this node a primary. Returns its last state as a mirror."""
         name, partition = each.stream.identity
         before: list[MirrorState] = []
+        now_us = each.now_us()
 
         def look() -> None:
             # The operator gets the state that the new primary stores: nothing is copied any more from here on.
@@ -180,6 +185,9 @@ class Promotion:
         def take(session: Session, change: AnyChange) -> None:
             heard = (before[0].source_next_index, before[0].heard_us)
             store_role(session, change, BePrimary(fences), force=True, is_planned=is_planned, heard=heard)
+            # Copied positions can be beyond the messages that were copied. New messages get the indexes in between.
+            end = session.log.get_stream(change.stream_id).next_index
+            lower_positions(session, name, partition, end, now_us)
 
         operation = await each.stream.change(take, look)
         logger.warning("role_changed", stream=name, partition=partition, role="primary", at=each.stream.next_index)
@@ -227,6 +235,13 @@ class Promotion:
 
     async def _copy_positions(self) -> None:
         first = self._mirrors[0]
+        # The copier leaves out a mirror that has not compared its messages since the start of this node. Then consumers
+        # would get many messages again.
+        deadline_s = trio.current_time() + COMPARE_S_MAX
+        while any(each.condition in UNCOMPARED for each in self._mirrors):
+            if trio.current_time() > deadline_s:
+                break
+            await trio.sleep(COPY_LOOK_S)
         with first.asking() as remote:
             try:
                 await self._copier.copy_positions(remote)

@@ -90,6 +90,9 @@ class MirrorCondition(enum.IntEnum):
 PRIMARIES = frozenset({MirrorCondition.FENCING, MirrorCondition.UNFENCED})
 """The conditions of streams that are primaries now, and whose former source is to become a mirror."""
 
+AGREEING = frozenset({MirrorCondition.FOLLOWING, MirrorCondition.CIRCLE})
+"""The conditions of mirrors whose messages are those of their source, as its last answer has shown."""
+
 
 # type MirrorState struct { stream_name: str  partition: uint  condition: MirrorCondition  reason: str  source: str
 #   source_name: str  next_index: uint  source_next_index: uint  lag: uint  lag_us: uint  heard_us: u64

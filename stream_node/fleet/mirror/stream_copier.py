@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -18,11 +18,12 @@ from stream_node.fleet.mirror.asking import RemoteNode, asking
 from stream_node.fleet.mirror.errors import MirrorError, SourceRefused
 from stream_node.fleet.mirror.mirror import completed, do
 from stream_service.extensions import LIST, ListRequest, StreamInfo, StreamKey
-from stream_service.mirror_rows import MirrorRow
+from stream_service.mirror_rows import MirrorRow, find_mirror
 from stream_service.names import stream_address
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.service import SERVICE_ADDRESSES
 from stream_service.workers.stream import StreamWorker
+from stream_storage.contract import Session
 from stream_storage.errors import StorageClosed, StorageError
 
 INTERVAL_S = 2.0
@@ -33,8 +34,11 @@ logger = structlog.get_logger(__name__)
 
 
 class StreamCopier:
-    """Copies what belongs to one stream that is a mirror on this node. follow: makes a partition of the stream a
-    mirror."""
+    """Copies what belongs to one stream that is a mirror on this node.
+
+    follow: makes a partition of the stream a mirror.
+    agrees: returns whether a partition has the messages of its source, as far as this node knows.
+    """
 
     def __init__(
         self,
@@ -43,13 +47,14 @@ class StreamCopier:
         row: MirrorRow,
         new_id: Callable[[], str],
         follow: Callable[[int], Awaitable[None]],
+        agrees: Callable[[int], bool],
     ) -> None:
         self._directory = directory
         self._name = name
         self._row = row
         self._new_id = new_id
         self._follow = follow
-        self._created: dict[int, int] = {}
+        self._agrees = agrees
         self.reason = ""
 
     def is_of(self, row: MirrorRow) -> bool:
@@ -71,19 +76,22 @@ class StreamCopier:
     async def copy_once(self) -> None:
         """Copies everything once. Raises MirrorError, StorageError."""
         with asking(self._directory.node, self._row.source, self._new_id) as remote:
-            for info in await list_partitions(remote, self._row.source_name):
-                # By its creation time, a position is known to belong to this incarnation of the stream.
-                self._created[info.partition] = info.created_us
-                worker = self._find_worker(info.partition)
+            infos = await list_partitions(remote, self._row.source_name)
+            for info in infos:
+                partition, retention = info.partition, info.retention
+                worker = self._find_worker(partition)
                 if worker is None:
-                    await self._follow(info.partition)
-                elif worker.bounds.is_mirror and worker.admin.retention != info.retention:
+                    await self._follow(partition)
+                elif worker.bounds.is_mirror and worker.admin.retention != retention and self._has_same(partition):
                     # The mirror obeys this retention when it becomes a primary.
-                    await completed(partial(worker.admin.set_retention, info.retention))
-            await self.copy_positions(remote)
+                    await completed(partial(worker.admin.set_retention, retention))
+            await self._copy_positions(remote, infos)
 
     async def copy_positions(self, remote: RemoteNode) -> None:
         """Copies the positions and the fences of all consumers of the stream. Raises MirrorError, StorageError."""
+        await self._copy_positions(remote, await list_partitions(remote, self._row.source_name))
+
+    async def _copy_positions(self, remote: RemoteNode, infos: Sequence[StreamInfo]) -> None:
         positions: list[MarkedPosition] = []
         fences: list[StoredFence] = []
         index_service = local(INDEX_ADDRESSES[0])
@@ -106,13 +114,17 @@ class StreamCopier:
             if after is None:
                 break
         if positions or fences:
+            # Not before the answers: the source may have got other messages meanwhile. By its creation time, a position
+            # is known to belong to this incarnation of the stream.
+            created = {info.partition: info.created_us for info in infos if self._has_same(info.partition)}
             # Both are stored in one transaction, so no consumer has a position without its fence.
             work = partial(
                 copy_positions,
                 stream_name=self._name,
                 positions=positions,
                 fences=fences,
-                created=dict(self._created),
+                created=created,
+                follows=is_mirror,
             )
             await do(self._directory.storage.submit_write, work)
 
@@ -132,6 +144,13 @@ class StreamCopier:
             ]
             return positions, plain.more
 
+    def _has_same(self, partition: int) -> bool:
+        """Returns whether a partition has the messages of its source. Otherwise the positions of the source would make
+        consumers skip messages that are only here, and its retention could delete them."""
+        worker = self._find_worker(partition)
+        # A mirror that has no message yet takes everything from its source.
+        return worker is not None and (not worker.bounds.next_index or self._agrees(partition))
+
     def _find_worker(self, partition: int) -> StreamWorker | None:
         worker = self._directory.node.find_worker(stream_address(self._name, partition))
         return worker if isinstance(worker, StreamWorker) else None
@@ -140,6 +159,12 @@ class StreamCopier:
         if reason and reason != self.reason:
             logger.warning("mirror_positions_not_copied", stream=self._name, reason=reason)
         self.reason = reason
+
+
+def is_mirror(session: Session, stream_id: int) -> bool:
+    """Returns whether a stream follows its source. Call it inside a transaction. Raises DatabaseCorrupt."""
+    row = find_mirror(session, stream_id)
+    return row is not None and row.follows
 
 
 async def list_partitions(remote: RemoteNode, name: str) -> list[StreamInfo]:

@@ -25,7 +25,7 @@ from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost
 from stream_node.fleet.mirror.followers import Followers
 from stream_node.fleet.mirror.message_copier import MessageCopier
 from stream_node.fleet.mirror.mirror import Identity, LocalStream, Mirror
-from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
+from stream_node.fleet.mirror.protocol import AGREEING, MirrorCondition, MirrorState
 from stream_node.fleet.mirror.stream_copier import StreamCopier
 from stream_service.extensions import RICH_PUSH
 from stream_service.follower_rows import FollowerRow
@@ -126,6 +126,10 @@ class MirrorTasks:
         mirror = self._find(identity)
         return mirror.stream.row if mirror is not None and mirror.condition is MirrorCondition.FOLLOWING else None
 
+    def _agrees(self, identity: Identity) -> bool:
+        mirror = self._find(identity)
+        return mirror is not None and mirror.condition in AGREEING
+
     def get_own_address(self) -> str:
         """Returns the `host:port` at which other nodes reach this node. Raises MirrorError if it is not known."""
         if self.own_address is None:
@@ -184,7 +188,12 @@ class MirrorTasks:
             return
         self.end(("copier", name))
         copier = self.copiers[name] = StreamCopier(
-            self.directory, name, row, self.new_id, lambda partition: self.make(name, [partition], row)
+            self.directory,
+            name,
+            row,
+            self.new_id,
+            follow=lambda partition: self.make(name, [partition], row),
+            agrees=lambda partition: self._agrees((name, partition)),
         )
         self.begin(("copier", name), copier.run)
 

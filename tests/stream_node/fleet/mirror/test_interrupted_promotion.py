@@ -184,12 +184,18 @@ async def test_a_node_goes_on_with_a_promotion_at_another_address(tmp_path: Path
     failing = {ENVIRONMENT_VARIABLE: "promotion_source_demoted:2"}
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b", environment=failing) as b:
         await die_promoting(a, b, 0)
+        async with stream_peer(a.address) as peer:
+            await peer.save_index("c", "s", 7)
+            assert await peer.get_index("c", "s") == 7
         with NodeProcess(tmp_path / "b") as moved:
             assert moved.address != b.address
             (first, second) = await wait_for(a.address, follows_to(10, 0))
             assert first.source == second.source == moved.address
             await wait_for(moved.address, lambda found: not found)
             assert await takers(moved.address, a.address) == [(True, True), (False, False)]
+            # The promotion copies the positions once more, after the new start, too.
+            async with stream_peer(moved.address) as peer:
+                assert await peer.get_index("c", "s") == 7
 
 
 async def test_a_source_that_is_lost_in_the_middle_gets_its_role_back_when_it_returns(tmp_path: Path) -> None:

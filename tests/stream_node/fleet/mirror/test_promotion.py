@@ -91,6 +91,8 @@ async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_f
         b.kill()
         async with stream_peer(a.address) as peer:
             await peer.push_all(S, [b"lost %d" % number for number in range(lost)])
+            await peer.save_index("c", "s", 100 + lost)
+            assert await peer.get_index("c", "s") == 100 + lost
         a.kill()
         b.start()
         await wait_for(b.address, is_in(MirrorCondition.UNREACHABLE))
@@ -111,6 +113,9 @@ async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_f
         first_index, next_index, aside = await contents(a.address, found.aside_name)
         assert (first_index, next_index) == (100, 100 + lost)
         assert [message.data for message in aside] == [b"lost %d" % number for number in range(lost)]
+        # A consumer that has read the lost messages goes on at the first new one.
+        async with stream_peer(a.address) as peer:
+            assert await peer.get_index("c", "s") == 100
         # And back again, as planned.
         await request(a.address, MirrorAction.PROMOTE, "s")
         async with stream_peer(a.address) as peer:
