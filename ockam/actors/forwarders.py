@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import weakref
 from collections import Counter
 from collections.abc import Callable
 
@@ -49,6 +50,9 @@ FORWARDERS_MAX = 10_000
 PARTY_FORWARDERS_MAX = 100
 SENDERS_MAX = 1_000
 """The most senders that the client of one forwarder can answer. The one that was quiet longest is forgotten first."""
+SHOWN_MAX = 4 * SENDERS_MAX
+"""The most routes that one forwarder remembers of its client's answers. The one that was unused longest is forgotten
+first; a message over it then goes the registered route."""
 HEADER_BYTES = 256
 """An upper bound of the bytes that a frame adds to its payload and routes, and a ForwardDelivery to its payload."""
 FORWARDED, NOT_FORWARDED = "forwarded", "not_forwarded"
@@ -84,8 +88,11 @@ class Forwarder(Worker):
     def __init__(self, node: Node, registration: Registration) -> None:
         self._node = node
         self.registration = registration
-        # By the first hop of a sender: whether the sender is outside this node, and whether the client has answered.
-        self._senders: dict[Address, tuple[bool, bool]] = {}
+        # By the first hop of a sender: its origin, or None for a worker of this node. A strong reference would keep
+        # the connections of a thousand senders in memory after their end.
+        self._senders: dict[Address, weakref.ref[Origin] | None] = {}
+        # The hashes of the routes that the client has shown, each with the sender, see `_show`.
+        self._shown: dict[int, None] = {}
 
     def joined(self, answer: bytes) -> None:
         """Tells the client, whose route is new, that it is registered."""
@@ -137,19 +144,16 @@ class Forwarder(Worker):
 
     def refusal_of_size(self, rest: Route, return_route: Route, payload: bytes) -> str | None:
         # A message of somebody else must not end the client's connection, so its limits are checked.
-        hops = (*self.registration.route, *rest, self.registration.address, *return_route)
-        if len(self.registration.route) + len(rest) > ROUTE_HOPS_MAX or len(return_route) + 1 > ROUTE_HOPS_MAX:
-            return f"the route is too long; {ROUTE_HOPS_MAX} hops are the most"
-        size_bytes = len(payload) + sum(len(hop.value) + 8 for hop in hops) + HEADER_BYTES
-        most_bytes = self.registration.origin.frame_bytes_max
-        return None if size_bytes <= most_bytes else f"the client takes frames of at most {most_bytes} bytes"
+        registration = self.registration
+        onward, back = (*registration.route, *rest), (registration.address, *return_route)
+        return _refusal_of_size("client", registration.origin, onward, back, payload)
 
     def through(self, return_route: Route, rest: Route, payload: bytes) -> Message:
         route = self.registration.route
-        # A sender that replies to an answer of the client has the client's first hop in its route already.
-        is_answered = self._senders.get(return_route[1], (False, False))[1] if len(return_route) > 1 else False
-        onward = rest if rest[:1] == route[:1] and is_answered else (*route, *rest)
-        return Message(onward, return_route, payload)
+        # A sender that replies to an answer of the client has the client's first hop in its route already. What comes
+        # behind that hop must be shown: else one answer would open every worker of the client to the sender.
+        is_reply = rest[:1] == route[:1] and len(return_route) > 1 and self._is_shown(return_route[1], rest[1:])
+        return Message(rest if is_reply else (*route, *rest), return_route, payload)
 
     @property
     def is_connected(self) -> bool:
@@ -177,22 +181,52 @@ class Forwarder(Worker):
     def _note_sender(self, message: Message) -> Route:
         """Remembers the sender, to whom the client may answer. Returns the return route with this forwarder in it."""
         if message.return_route:
-            sender = message.return_route[0]
-            _, is_answered = self._senders.pop(sender, (False, False))
-            self._senders[sender] = message.origin.kind in FROM_OUTSIDE, is_answered
+            sender, origin = message.return_route[0], message.origin
+            self._senders.pop(sender, None)
+            self._senders[sender] = weakref.ref(origin) if origin.kind in FROM_OUTSIDE else None
             if len(self._senders) > SENDERS_MAX:
                 del self._senders[next(iter(self._senders))]
         return (self.registration.address, *message.return_route)
 
     def _answer(self, message: Message, rest: Route) -> None:
-        is_outside, _ = self._senders[rest[0]]
-        self._senders[rest[0]] = is_outside, True
-        # An answer to a sender outside passes like an answer of this node. If the sender is a worker of this node, the
-        # rights of the client decide.
-        origin = HERE if is_outside else message.origin
+        known = self._senders[rest[0]]
+        # The origin ends with its connection, and when a channel moves to another one. Then there are no bounds to ask.
+        sender = HERE if known is None else known() or HERE
         back = (self.registration.address, *message.return_route)
-        if len(back) > ROUTE_HOPS_MAX or not self.context.send(Message(rest, back, message.payload, origin)):
-            self.refuse(message, "the sender is not connected any more")
+        # The sender's connection sends an answer of this node at once, and ends if too much waits for the sender. So an
+        # answer must not come there that the sender cannot take: it would cost the sender all its other requests.
+        refusal = _refusal_of_size("sender", sender, rest, back, message.payload)
+        if sender.is_behind(1 << 62):
+            refusal = "too much waits for the sender already; ask again later"
+        if refusal is None:
+            self._show(rest[0], message.return_route[1:])
+            # An answer to a sender outside passes like an answer of this node. If the sender is a worker of this node,
+            # the rights of the client decide.
+            origin = message.origin if known is None else HERE
+            if not self.context.send(Message(rest, back, message.payload, origin)):
+                refusal = "the sender is not connected any more"
+        if refusal is not None:
+            self.refuse(message, refusal)
+
+    def _show(self, sender: Address, route: Route) -> None:
+        """Remembers that the client has shown this route to the sender. The route has no first hop, which is another
+        one when the client connects again."""
+        # A route has up to 8 KiB. Its hash is enough: it depends on a secret of this process, so nobody can find
+        # another route with the same hash.
+        key = hash((sender, route))
+        self._shown.pop(key, None)
+        self._shown[key] = None
+        if len(self._shown) > SHOWN_MAX:
+            del self._shown[next(iter(self._shown))]
+
+    def _is_shown(self, sender: Address, route: Route) -> bool:
+        """Whether this route begins with one that the client has shown to the sender."""
+        for end in range(1, len(route) + 1):
+            if hash((sender, route[:end])) in self._shown:
+                # A route that is used must not be forgotten.
+                self._show(sender, route[:end])
+                return True
+        return False
 
 
 Make = Callable[[Registration], Forwarder]
@@ -350,3 +384,13 @@ def _read(message: Message) -> RegisterRequest:
         except bare.DecodeError as error:
             raise ProtocolError(f"the payload is no name, a BARE string: {error}") from error
     return RegisterRequest(0, name, stores=False, confirms=False)
+
+
+def _refusal_of_size(whose: str, origin: Origin, onward: Route, back: Route, payload: bytes) -> str | None:
+    """Returns why the other side of `origin` cannot get a message of this size and with these routes; None if it
+    can."""
+    if max(len(onward), len(back)) > ROUTE_HOPS_MAX:
+        return f"the route is too long; {ROUTE_HOPS_MAX} hops are the most"
+    size_bytes = len(payload) + sum(len(hop.value) + 8 for hop in (*onward, *back)) + HEADER_BYTES
+    most_bytes = origin.frame_bytes_max
+    return None if size_bytes <= most_bytes else f"the {whose} takes frames of at most {most_bytes} bytes"

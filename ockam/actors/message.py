@@ -21,7 +21,7 @@ def _no_bound() -> int:
     return 1 << 62
 
 
-class Origin(msgspec.Struct, frozen=True, eq=False):
+class Origin(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """Where a message entered this node. The node sets the origin; a peer cannot choose it.
 
     kind: "local" for a worker of this node, "tcp" for a connection, "channel" for a secure channel.

@@ -13,7 +13,8 @@ import pytest
 import trio
 
 import bare
-from ockam.actors.address import local
+from ockam.actors import forwarders
+from ockam.actors.address import Route, local
 from ockam.actors.forwarders import PARTY_FORWARDERS_MAX, Forwarders
 from ockam.actors.forwarding_protocol import RegisterRequest
 from ockam.actors.message import Message, Origin
@@ -56,6 +57,49 @@ async def test_messages_and_answers_pass_in_both_directions(tmp_path: Path, wire
         await sender.send(answer.return_route, b"on")
         second = await client.receive()
         assert (second.onward_route, second.payload) == (ME, b"on")
+
+
+async def test_an_answer_shows_its_own_route_and_to_its_own_sender(tmp_path: Path) -> None:
+    """Claim: a message over a route that no answer has shown to its sender goes the registered route, so the other
+    workers of the client stay out of reach; a route that begins with a shown one leads there. Method: a sender who puts
+    another worker's name behind the client's connection, and one who has the shown route from somebody else."""
+    async with forwarding_node(tmp_path) as running:
+        client, sender, other = await connect(running), await connect(running), await connect(running)
+        await client.register()
+        await sender.send(client.address, b"a question")
+        question = await client.receive()
+        await client.send(question.return_route, b"an answer")
+        address, connection, me = (await sender.receive()).return_route
+        assert me == ME[0]
+        await sender.send((address, connection, local("admin")), b"to another worker")
+        assert (await client.receive()).onward_route == (*ME, connection, local("admin"))
+        await sender.send((address, connection, me, local("further")), b"on")
+        assert (await client.receive()).onward_route == (*ME, local("further"))
+        await other.send((address, connection, me), b"it was not answered")
+        assert (await client.receive()).onward_route == (*ME, connection, me)
+
+
+async def test_the_shown_route_that_was_unused_longest_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claim: the routes that a forwarder remembers are bounded, and a route that is used stays. Method: room for two;
+    the answers of three workers, and a message over the first route before the third."""
+    monkeypatch.setattr(forwarders, "SHOWN_MAX", 2)
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running), await connect(running)
+        await client.register()
+        await sender.send(client.address, b"a question")
+        question = await client.receive()
+        shown: list[Route] = []
+        for name in ("one", "two", "three"):
+            answer = client.frame(question.return_route, b"an answer", (local(name),))
+            await client.stream.send_all(answer)
+            shown.append((await sender.receive()).return_route)
+            await sender.send(shown[0], b"still")
+            assert (await client.receive()).onward_route == (local("one"),)
+        for route, onward in zip(shown[1:], ((*ME, *shown[1][1:]), (local("three"),)), strict=True):
+            await sender.send(route, b"on")
+            assert (await client.receive()).onward_route == onward
 
 
 async def test_an_address_ends_with_the_connection_of_its_client(tmp_path: Path) -> None:
@@ -138,6 +182,49 @@ async def test_a_client_that_never_reads_costs_its_senders_only_a_refusal(tmp_pa
         assert sent - len(numbers) <= 200
         await sender.send(client.address, b"again")
         assert (await client.receive()).payload == b"again"
+
+
+async def test_a_sender_that_never_reads_costs_the_client_only_a_refusal(tmp_path: Path) -> None:
+    """Claim: what waits for a sender is bounded, its connection stays, it gets all answers that were not refused in
+    order, and others notice nothing. Method: numbered answers of 64 KiB until one is refused; then the sender reads."""
+    async with forwarding_node(tmp_path) as running, neighbour(running):
+        client, sender = await connect(running), await connect(running)
+        await client.register()
+        await sender.send(client.address, b"a question")
+        back = (await client.receive()).return_route
+        # The client reads its refusals meanwhile.
+        refused: list[bytes] = []
+        sent = 0
+        while not refused:
+            await client.send(back, sent.to_bytes(4, "big") * 16_384)
+            sent += 1
+            assert sent < 2_000
+            with trio.move_on_after(0.005):
+                refused.append((await client.receive()).payload)
+        assert "too much waits for the sender" in ERROR.decode_response(refused[0]).reason
+        unread = running.statistics().tcp.memory.unread_bytes
+        assert unread < 32 * 1024 * 1024
+        numbers = []
+        with trio.move_on_after(2):
+            while True:
+                numbers.append(int.from_bytes((await sender.receive()).payload[:4], "big"))
+        assert numbers == list(range(len(numbers)))
+        assert sent - len(numbers) <= 200
+        await client.send(back, b"again")
+        assert (await sender.receive()).payload == b"again"
+
+
+async def test_an_answer_that_the_sender_cannot_take_is_refused(tmp_path: Path) -> None:
+    """Claim: an answer above the frames of the sender is refused to the client, and not dropped in silence. Method: a
+    sender of the legacy framing, whose frames are the smaller ones."""
+    async with forwarding_node(tmp_path) as running:
+        client, sender = await connect(running), await connect(running, LEGACY)
+        await client.register()
+        await sender.send(client.address, b"a question")
+        back = (await client.receive()).return_route
+        assert "the sender takes frames of at most" in await client.refused(back, bytes(70_000))
+        await client.send(back, bytes(64_000))
+        assert len((await sender.receive()).payload) == 64_000
 
 
 async def test_what_would_end_the_connection_of_the_client_is_refused(tmp_path: Path) -> None:
