@@ -88,6 +88,14 @@ class SharedUse:
             _HEAD.pack_into(self._map, entry, digest, until_s)
             return True
 
+    def give_back_created(self, key: str, partitions: int, per_hour: int) -> None:
+        with self._locked():
+            entry = self._find(key)
+            if entry is not None:
+                digest, until_s = _HEAD.unpack_from(self._map, entry)
+                # A time in the past means the same as now: all permits are there.
+                _HEAD.pack_into(self._map, entry, digest, until_s - partitions * HOUR_S / max(per_hour, 1e-9))
+
     def _add(self, at: int, change: int) -> None:
         # A thing that was opened before the file had room for its identity was not counted.
         _COUNT.pack_into(self._map, at, max(0, _COUNT.unpack_from(self._map, at)[0] + change))

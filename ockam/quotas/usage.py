@@ -175,6 +175,14 @@ class Usage:
             may_create = self.machine.may_create(partitions, now_s)
         return None if may_create else self.refuse("streams_per_hour", peer)
 
+    def give_back_created(self, partitions: int, now_s: float) -> None:
+        """Returns the permits of partitions that `create` has counted and that were not created."""
+        most = self.machine.limits.streams_per_hour
+        if self._shared is not None and most is not None:
+            self._shared.give_back_created(self.key, partitions, most)
+        else:
+            self.machine.give_back_created(partitions, now_s)
+
     @property
     def turns_away(self) -> bool:
         """Whether a new connection must be closed at once: too many others are open above the limit already."""

@@ -174,6 +174,13 @@ class UsageMachine:
         bucket.spend(partitions, now_s)
         return True
 
+    def give_back_created(self, partitions: int, now_s: float) -> None:
+        """Returns the permits of partitions that were counted and not created."""
+        bucket = self._streams
+        if bucket is not None:
+            # The permits may have come back with time already.
+            bucket.spend(-min(partitions, bucket.room_max - bucket.room(now_s)), now_s)
+
     # Bytes in flight.
 
     def hold(self, change_bytes: int) -> None:

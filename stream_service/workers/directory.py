@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -16,6 +16,7 @@ from ockam.errors import AddressInUse
 from ockam.identity.identity import NODE
 from ockam.identity.rules.rights import Demand, Right
 from ockam.identity.rules.rules import ANYTHING_TO_ANYBODY, Rule, Rules
+from ockam.quotas.usage import Usage
 from ockam.transport.remote_streams import RemoteStreams
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
@@ -35,6 +36,14 @@ from stream_storage.runner import Runner
 
 if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
+
+
+class Reservation(NamedTuple):
+    """The places of partitions that are about to be made. counted: the number of them that `usage` has counted."""
+
+    addresses: Sequence[Address]
+    usage: Usage
+    counted: int
 
 
 class StreamFactory:
@@ -158,7 +167,7 @@ class StreamDirectory:
             gate.holds(origin, Right.CREATE, name) and gate.find_next(origin, Right.FORWARD, "") is not None
         )
 
-    def reserve(self, origin: Origin, addresses: Sequence[Address]) -> str | None:
+    def reserve(self, origin: Origin, addresses: Sequence[Address]) -> Reservation | str:
         """Counts partitions that are about to be made, until `give_back`. If there are too many, counts none of them
         and returns the reason."""
         # Partitions that are being created count too, each once. Otherwise many creates at the same time could exceed
@@ -167,15 +176,20 @@ class StreamDirectory:
         if self.count + len(self.making) + new > self.limits.streams_max:
             return f"this node serves at most {self.limits.streams_max} streams"
         refusal = origin.usage.create(new, trio.current_time(), origin.peer)
-        if refusal is None:
-            self.making.update(addresses)
-        return refusal
+        if refusal is not None:
+            return refusal
+        self.making.update(addresses)
+        return Reservation(addresses, origin.usage, new)
 
-    def give_back(self, addresses: Sequence[Address]) -> None:
-        for address in addresses:
+    def give_back(self, reservation: Reservation, failed: int = 0) -> None:
+        """Ends a reservation. failed: the number of its partitions that were not made."""
+        for address in reservation.addresses:
             self.making[address] -= 1
             if not self.making[address]:
                 del self.making[address]
+        # A client repeats a create that failed. Otherwise a full disk would use up the limit of its identity.
+        if failed:
+            reservation.usage.give_back_created(min(failed, reservation.counted), trio.current_time())
 
     def note_changed(self, record: StreamRecord) -> None:
         """Has the worker of a read-only stream answer its readers, after its writer has changed the stream."""

@@ -26,7 +26,7 @@ from stream_service.operations import describe_streams, ensure_streams
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, CreateStream
 from stream_service.stored import StoredStream
 from stream_service.where import WHERE, WhereResponse
-from stream_service.workers.directory import StreamDirectory
+from stream_service.workers.directory import Reservation, StreamDirectory
 from stream_storage.contract import Do
 from stream_storage.errors import StorageError
 
@@ -149,11 +149,11 @@ class ServiceWorker(Worker):
             self.context.send_run(requests)
             return partitions
         directory, addresses = self._directory, [stream_address(name, partition) for partition in missing]
-        refusal = directory.reserve(message.origin, addresses)
-        if refusal is not None:
-            raise ProtocolError(refusal)
+        reserved = directory.reserve(message.origin, addresses)
+        if isinstance(reserved, str):
+            raise ProtocolError(reserved)
         # An Init promises that the stream exists, so the streams must be on disk before the requests are forwarded.
-        made = self.context.guard(lambda operation: self._made(operation, name, message, requests, addresses))
+        made = self.context.guard(lambda operation: self._made(operation, name, message, requests, reserved))
         work = partial(ensure_streams, name=name, partitions=missing, created_us=directory.now_us())
         directory.storage.submit_write(Do(work, made))
         return partitions
@@ -185,10 +185,10 @@ class ServiceWorker(Worker):
         name: str,
         message: Message,
         requests: Sequence[Message],
-        addresses: Sequence[Address],
+        reserved: Reservation,
     ) -> None:
         # The reservation ends: the directory counts the streams that exist now.
-        self._directory.give_back(addresses)
+        self._directory.give_back(reserved, 0 if operation.error is None else len(reserved.addresses))
         if operation.error is not None:
             self._directory.counters.creates_failed += 1
             logger.error("create_failed", stream=name, reason=str(operation.error))
@@ -203,7 +203,7 @@ class ServiceWorker(Worker):
         except AddressInUse as error:
             self._directory.counters.refuse(self, message, str(error))
             return
-        logger.info("stream_created", stream=name, partitions=len(addresses), **message.origin.who)
+        logger.info("stream_created", stream=name, partitions=len(reserved.addresses), **message.origin.who)
         self.context.send_run(requests)
 
     def _list(self, message: Message) -> None:

@@ -32,6 +32,10 @@ from stream_service.protocol import (
     PullRequest,
     PushRequest,
 )
+from stream_service.stored import StoredStream
+from stream_service.workers import service
+from stream_storage.contract import Session
+from stream_storage.errors import DiskFull
 from tests.limits.limited_node import FLOODER, NEIGHBOUR, WHO, Limited, limited
 from tests.support.certificates import Authority
 from tests.support.served import wait_until
@@ -192,6 +196,25 @@ async def test_streams_created(tmp_path: Path) -> None:
         # What exists can be used.
         assert (await peer.push(await peer.create("one"), b"x")).index == 0
         await unlimited_still(node)
+
+
+async def test_creates_that_failed_use_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: a client that repeats its create until the disk has room gets its streams then. Method: storage that fails
+    creates; two partitions in an hour are the limit, and three creates of two partitions fail."""
+
+    def fail(session: Session, name: str, partitions: list[int], created_us: int) -> list[StoredStream]:
+        raise DiskFull("the disk is full")
+
+    async with limited(tmp_path, {WHO: {"streams_per_hour": 2}}) as node:
+        peer = await node.peer()
+        with monkeypatch.context() as broken:
+            broken.setattr(service, "ensure_streams", fail)
+            for _ in range(3):
+                create = CREATE_PARTITIONED.encode_request(CreatePartitions("orders", 2))
+                assert "the disk is full" in await peer.refused(SERVICE, create)
+        assert len(await peer.create_partitions("orders", 2)) == 2
+        # These two have used up the limit: nothing was given back twice.
+        await reason_of(peer, SERVICE, CREATE.encode_request(CreateStream("more")))
 
 
 async def test_parked_pulls(tmp_path: Path) -> None:

@@ -126,3 +126,12 @@ def test_what_a_dead_process_had_open_is_given_back_and_what_it_created_is_not()
         assert [again.take("a", "connections_max", 3) for _ in range(3)] == [True, True, False]
         assert [second.create("a", count, 10) for count in (4, 3, 1)] == [False, True, False]
         assert second.create("b", 10, 10), "another identity has its own"
+
+
+def test_permits_of_creates_that_failed_come_back_once() -> None:
+    with shared(2) as (first, second):
+        assert first.create("a", 7, 10)
+        first.give_back_created("a", 5, 10)
+        assert [second.create("a", count, 10) for count in (9, 8, 1)] == [False, True, False]
+        second.give_back_created("a", 30, 10)
+        assert [first.create("a", count, 10) for count in (11, 10, 1)] == [False, True, False], "never more than all"

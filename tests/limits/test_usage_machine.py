@@ -125,6 +125,16 @@ def test_a_lower_limit_keeps_the_debt() -> None:
     assert machine.delay_s(0.0) == (0.0, "")
 
 
+def test_permits_of_creates_that_failed_come_back_and_never_more_than_all() -> None:
+    machine = UsageMachine(IdentityLimits(streams_per_hour=4))
+    assert machine.may_create(3, 0.0)
+    machine.give_back_created(2, 0.0)
+    assert [machine.may_create(count, 0.0) for count in (4, 3, 1)] == [False, True, False]
+    # After half an hour two permits have come back by themselves.
+    machine.give_back_created(4, 1_800.0)
+    assert [machine.may_create(count, 1_800.0) for count in (5, 4, 1)] == [False, True, False]
+
+
 def test_reads_are_small_enough_for_the_rate() -> None:
     machine = UsageMachine(IdentityLimits(requests_per_second=10_000))
     machine.note_request_bytes(100, 20_000)

@@ -205,15 +205,17 @@ class MirrorTasks:
         addresses = [stream_address(name, partition) for partition in partitions]
         missing = [address for address in addresses if not self._node.is_registered(address)]
         # The streams are counted before they are made, so that two requests together stay within the quota.
-        refusal = self.directory.reserve(origin, missing) if missing else None
-        if refusal is not None:
-            raise MirrorError(refusal)
+        reserved = self.directory.reserve(origin, missing) if missing else None
+        if isinstance(reserved, str):
+            raise MirrorError(reserved)
         try:
             for partition in partitions:
                 await self._make(name, partition, row, force)
         finally:
             # The streams that were made count by themselves now; the places of the others are free again.
-            self.directory.give_back(missing)
+            if reserved is not None:
+                failed = sum(not self._node.is_registered(address) for address in missing)
+                self.directory.give_back(reserved, failed)
 
     async def _make(self, name: str, partition: int, row: MirrorRow, force: bool) -> None:
         stream = self.stream((name, partition))
