@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from ockam.identity.identity import Identity
+from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.protocol import REFUSAL
 from ockam.quotas.shared_use import SharedUse
 from ockam.quotas.usage_machine import NO_LIMITS, OPEN_LIMITS, IdentityLimits, UsageMachine
@@ -232,7 +232,8 @@ class Usages:
     limits_loopback: whether the general limits also apply to anonymous peers on this machine.
     on_excess: called each time when an identity exceeds a limit.
     names_channels: whether only identities that the operator has named can open channels. If not, anybody can make any
-    number of identities, so a request that came out of a channel of another process counts for the peer's address."""
+    number of identities. So a request that came out of a channel of another process, or that a worker makes for its
+    sender, counts for the peer's address."""
 
     def __init__(
         self,
@@ -262,6 +263,13 @@ class Usages:
                 self.forget_unused(now_s)
             usage = self._usages[key] = Usage(key, self.limits_of(key), self._exceeded, self._shared)
         return usage
+
+    def key_of(self, identity: Identity, peer: str) -> str:
+        """Returns the key of the usage for which this identity counts outside its own channel, see `names_channels`.
+        peer: the `host:port` of the other side."""
+        if identity.source == "channel" and not self.names_channels:
+            identity = ANONYMOUS
+        return party_key(identity, peer)
 
     def limits_of(self, key: str) -> IdentityLimits:
         """Returns the limits of an identity. The most precise pattern that sets a limit decides, else the general

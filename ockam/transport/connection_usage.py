@@ -11,7 +11,7 @@ from ockam.actors.node import Node
 from ockam.actors.turns import Share
 from ockam.identity.identity import Identity
 from ockam.quotas.memory import Holdings
-from ockam.quotas.usage import UNLIMITED, Usage, Usages, party_key
+from ockam.quotas.usage import UNLIMITED, Usage, Usages
 from ockam.quotas.usage_waits import waits_of
 from ockam.transport.forwarding import CONNECTION_PREFIX, reports_to_sender
 
@@ -39,7 +39,7 @@ class ConnectionUsage:
 
     def join(self, identity: Identity) -> None:
         now_s = trio.current_time()
-        key = party_key(identity, self._peer)
+        key = self._usages.key_of(identity, self._peer)
         # A token can prove the identity for which the connection counts already.
         if key == self.usage.key:
             return

@@ -8,8 +8,8 @@ import trio
 
 from ockam.actors.address import Address
 from ockam.actors.message import Message, Origin
-from ockam.identity.identity import ANONYMOUS, Identity
-from ockam.quotas.usage import UNLIMITED, Usage, Usages, party_key
+from ockam.identity.identity import Identity
+from ockam.quotas.usage import UNLIMITED, Usage, Usages
 from stream_node.fleet.cluster.protocol import MEMBER, MemberEnvelope, envelope_hop, read_envelope
 
 ENVELOPES_MAX = 10_000
@@ -62,6 +62,4 @@ class Envelopes:
         if identity.source == "local":
             # The workers of the members have no limits.
             return UNLIMITED
-        if identity.source == "channel" and not self._usages.names_channels:
-            identity = ANONYMOUS
-        return self._usages.get(party_key(identity, peer), trio.current_time())
+        return self._usages.get(self._usages.key_of(identity, peer), trio.current_time())

@@ -38,17 +38,18 @@ class Process(Worker):
 
 
 class Pusher(AsyncWorker):
-    """Pushes each message to the stream `orders`, and answers with its index. as_sender: it acts for the sender."""
+    """Pushes each message to a stream, and answers with its index. as_sender: it acts for the sender."""
 
     node: HostNode
 
-    def __init__(self, as_sender: bool = False) -> None:
+    def __init__(self, as_sender: bool = False, stream: str = "orders") -> None:
         self._as_sender = as_sender
+        self._stream = stream
 
     async def handle(self, message: Message) -> None:
         try:
             async with self.node.client(message if self._as_sender else None) as client:
-                index = await (await client.create("orders")).push(message.payload)
+                index = await (await client.create(self._stream)).push(message.payload)
         except ClientError as error:
             self.reply(message, error_payload(str(error)))
         else:

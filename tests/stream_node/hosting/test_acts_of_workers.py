@@ -17,8 +17,10 @@ from ockam.actors.address import tcp
 from ockam.identity.rules.rights import ALL_RIGHTS, Right
 from ockam.identity.rules.rules import Rule
 from ockam.protocol import ERROR
+from ockam.transport.wire_head import HEAD
 from stream_service.protocol import PUSH, PushRequest
 from tests.ockam.identity.rules.guarded_node import Guarded, guarded, may
+from tests.ockam.identity.rules.ways import Channel
 from tests.support.served import served, wait_until
 
 SAMPLES = "tests.stream_node.hosting.sample_workers"
@@ -115,3 +117,18 @@ async def test_a_worker_has_limits_of_its_own(tmp_path: Path) -> None:
             assert (await peer.ask((local("pusher"),), b"one")).payload.startswith(b"0 at ")
             await peer.create("others")
             assert len((await peer.pull(await peer.create("orders"), 0, 10)).messages) == 1
+
+
+async def test_new_identities_bring_a_worker_that_acts_for_them_no_new_limits(tmp_path: Path) -> None:
+    """Claim: where anybody may open a channel, what a worker does for an identity counts for the address of its sender.
+    Method: one partition in an hour; two identities of one address ask a worker each, which makes a stream."""
+    workers = tuple(f"{SAMPLES}:Pusher@{name}?as_sender=true&stream={name}" for name in ("one", "two"))
+    settings = {"identity_streams_per_hour": 1, "identity_limits_loopback": True, "secure_channel_trust_anyone": True}
+    async with guarded(tmp_path, may(ALL_RIGHTS, who="*"), worker=workers, **settings) as node:
+        answers = []
+        for name in ("one", "two"):
+            peer = await Channel(tmp_path).peer(node, HEAD)
+            answers.append((await peer.ask((local(name),), b"x")).payload)
+        assert answers[0].startswith(b"0 at ")
+        reason = ERROR.decode_response(answers[1]).reason
+        assert "identity_streams_per_hour is 1 for anonymous:127.0.0.1" in reason

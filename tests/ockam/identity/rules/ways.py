@@ -102,17 +102,17 @@ class Channel(Way):
     documented = "channel:IDENTIFIER"
 
     def __init__(self, folder: Path) -> None:
-        self._own = make_identity(secrets.token_bytes(32), secrets.token_bytes(32), int(time.time()))
-        self.identity = f"channel:{self._own}"
+        self.own = make_identity(secrets.token_bytes(32), secrets.token_bytes(32), int(time.time()))
+        self.identity = f"channel:{self.own}"
         self.settings = {
-            "secure_channel_trusted": [str(self._own)],
+            "secure_channel_trusted": [str(self.own)],
             "secure_channel_handshakes_per_second": 10_000,
         }
 
     async def peer(self, node: Guarded, wire: Wire) -> StreamPeer:
         stream = (await node.running.peer(wire)).stream
         peer = ChannelPeer(stream, wire)
-        await peer.shake_hands(self.machine(self._own))
+        await peer.shake_hands(self.machine(self.own))
         return peer
 
     def machine(self, own: OwnIdentity) -> ChannelMachine:
