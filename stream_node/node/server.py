@@ -204,7 +204,8 @@ class Server:
                     )
                     services.start(stored)
                     # 7. Secure channels, and the services by which operators look at the node.
-                    channels = start_channels(node, nursery, config, self._access)
+                    close_identities = partial(self._close_identities, tcp)
+                    channels = start_channels(node, nursery, config, self._access, close_identities)
                     parts = self._parts = NodeParts(
                         config=config,
                         folder=folder if config.database is None else None,

@@ -110,6 +110,10 @@ class TrustList:
     def is_named(self, peer: PeerIdentity) -> bool:
         return peer.identifier in self._always or peer.identifier in self._from_file
 
+    def trusts(self, identifier: str) -> bool:
+        """Whether the identity with this identifier may open channels."""
+        return self.anyone or identifier in map(format_identifier, (*self._always, *self._from_file))
+
     def refusal(self, peer: PeerIdentity) -> str | None:
         """Returns None if this identity is trusted, else a text that says how to trust it."""
         if self.anyone or self.is_named(peer):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ockam.actors.node import Node
     from ockam.identity.channel.identity_file import IdentityHolder
-    from ockam.identity.channel.workers.channels import SecureChannels
+    from ockam.identity.channel.workers.channels import CloseIdentities, SecureChannels
     from stream_node.node.identity.access import NodeAccess
 
 IDENTITY_FILE = "identity.json"
@@ -54,11 +54,15 @@ def check_settings(config: Config) -> None:
 
 
 def start_channels(
-    node: Node, nursery: trio.Nursery, config: Config, access: NodeAccess | None = None
+    node: Node,
+    nursery: trio.Nursery,
+    config: Config,
+    access: NodeAccess | None = None,
+    close_identities: CloseIdentities = lambda is_meant, reason: 0,
 ) -> SecureChannels | None:
     """Starts the listener for secure channels. Returns None if the settings turn it off. Raises IdentityFileError.
     If the node trusts any identity, its own identity is made now, so that a failure is noticed at the start. access:
-    the rules, whose audit log gets refused channels."""
+    the rules, whose audit log gets refused channels. close_identities: see `SecureChannels`."""
     if not config.secure_channel:
         return None
     import time
@@ -93,7 +97,14 @@ def start_channels(
     known = KnownHistories(None if anyone else Path(config.data_dir) / KNOWN_FILE)
     audit = access.audit if access is not None else None
     channels = SecureChannels(
-        node, nursery, lambda now_s: holder().get(now_s), trust, limits=limits, known=known, audit=audit
+        node,
+        nursery,
+        lambda now_s: holder().get(now_s),
+        trust,
+        limits=limits,
+        known=known,
+        audit=audit,
+        close_identities=close_identities,
     )
     channels.start(config.secure_channel_addresses)
     if access is not None:

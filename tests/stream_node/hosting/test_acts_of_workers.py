@@ -14,10 +14,12 @@ import trio
 
 from ockam import local
 from ockam.actors.address import tcp
+from ockam.identity.channel.trust_list import save_trusted
 from ockam.identity.rules.rights import ALL_RIGHTS, Right
 from ockam.identity.rules.rules import Rule
 from ockam.protocol import ERROR
 from ockam.transport.wire_head import HEAD
+from stream_node.node.identity.channel_services import trust_file
 from stream_service.protocol import PUSH, PushRequest
 from tests.ockam.identity.rules.guarded_node import Guarded, guarded, may
 from tests.ockam.identity.rules.ways import Channel
@@ -132,3 +134,15 @@ async def test_new_identities_bring_a_worker_that_acts_for_them_no_new_limits(tm
         assert answers[0].startswith(b"0 at ")
         reason = ERROR.decode_response(answers[1]).reason
         assert "identity_streams_per_hour is 1 for anonymous:127.0.0.1" in reason
+
+
+async def test_a_worker_acts_no_longer_for_an_identity_that_is_not_trusted_any_more(tmp_path: Path) -> None:
+    """Method: the client that acts for the identity is left open by the worker, and closed when the trust ends."""
+    channel, file = Channel(tmp_path), trust_file(str(tmp_path / "data"))
+    save_trusted(file, {channel.own.identifier: "for a while"})
+    worker = f"{SAMPLES}:Pusher@pusher?as_sender=true"
+    async with guarded(tmp_path, may(ALL_RIGHTS, who="*"), worker=(worker,)) as node:
+        peer = await channel.peer(node, HEAD)
+        assert (await peer.ask((local("pusher"),), b"one")).payload.startswith(b"0 at ")
+        save_trusted(file, {})
+        await node.running.wait_closed_because("not_trusted")

@@ -49,6 +49,8 @@ NOBODY_TRUSTED = (
     "whose identifier `stream-node identity show` prints there"
 )
 
+CloseIdentities = Callable[[Callable[[Identity], bool], str], int]
+
 logger = structlog.get_logger(__name__)
 
 
@@ -57,6 +59,8 @@ class SecureChannels:
 
     identity: returns the identity of this node; it is called for each handshake, and raises IdentityFileError.
     known: the identities that have replaced a key. audit: the log of refused peers and of changes of `trust`.
+    close_identities: closes the connections inside the node of the chosen identities, see
+    `TcpTransport.close_identities`.
     now_s: returns seconds since 1970. new_id: returns 8 random bytes as hex. ephemeral: returns a new key; None: random
     ones."""
 
@@ -70,6 +74,7 @@ class SecureChannels:
         limits: ChannelLimits | None = None,
         known: KnownHistories | None = None,
         audit: Audit | None = None,
+        close_identities: CloseIdentities = lambda is_meant, reason: 0,
         now_s: Callable[[], int] = lambda: int(time.time()),
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
         ephemeral: Callable[[], X25519PrivateKey] | None = None,
@@ -84,6 +89,7 @@ class SecureChannels:
         self._now_s = now_s
         self._new_id = new_id
         self._ephemeral = ephemeral
+        self._close_identities = close_identities
         self._admission: AdmissionMachine[ChannelWorker] = AdmissionMachine(self._limits)
         self._usages: dict[ChannelWorker, list[Usage]] = {}
         self._lines = LogRate()
@@ -176,6 +182,8 @@ class SecureChannels:
         IDLE_INTERVALS, also ends those that are idle or expired, or have lost their connection."""
         if self.trust.refresh():
             ended = self._end_where(lambda channel, peer: self.trust.refusal(peer) is not None, "not_trusted")
+            # What a worker does for an identity goes over a connection inside the node, which the channel's end leaves.
+            self._close_identities(self._is_untrusted, "not_trusted")
             if self._audit is not None:
                 self._audit.note(Entry("trust_changed", reason=f"{self.trust}; {ended} channels ended"))
         if interval % IDLE_INTERVALS:
@@ -264,6 +272,9 @@ class SecureChannels:
 
     def _refusal(self, peer: PeerIdentity) -> str | None:
         return self.trust.refusal(peer) or self._known.refusal(peer)
+
+    def _is_untrusted(self, identity: Identity) -> bool:
+        return identity.source == "channel" and not self.trust.trusts(identity.name)
 
     def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
         """Logs and audits a refusal, both at a bounded rate. identifier: the peer's, or empty."""

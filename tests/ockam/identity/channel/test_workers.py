@@ -5,6 +5,7 @@ Method: a real node with a worker in the place of a connection, in virtual time;
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from ockam.identity.channel.errors import CiphertextRefused
 from ockam.identity.channel.messages import CLOSE, PLAINTEXT
 from ockam.identity.channel.trust_list import TrustList, load_trusted, save_trusted
 from ockam.identity.channel.workers.channel import ChannelWorker
-from ockam.identity.identity import Identity
+from ockam.identity.identity import ANONYMOUS, Identity
 from tests.ockam.identity.channel.channel_node import LISTENER, channel_node
 from tests.ockam.identity.channel.samples import ephemeral, identity
 
@@ -101,6 +102,29 @@ async def test_an_identity_that_is_removed_loses_its_channels_within_a_second(
         await trio.sleep(1)
         world.initiator("alice").begin()
         assert world.channels.statistics().refused == {"not_trusted": 1, "closed": 1}
+
+
+async def test_what_a_worker_does_for_an_identity_ends_with_its_trust(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Claim: the connections inside the node that act for a removed identity are closed with its channels, and those of
+    others stay."""
+    file = tmp_path / "trusted"
+    alice, bob = identity("alice"), identity("bob")
+    others = [Identity("channel", str(bob)), Identity("token", str(alice)), ANONYMOUS]
+    closed: list[Identity] = []
+
+    def close(is_meant: Callable[[Identity], bool], reason: str) -> int:
+        closed.extend(each for each in (Identity("channel", str(alice)), *others) if is_meant(each))
+        return len(closed)
+
+    save_trusted(file, {alice.identifier: "alice", bob.identifier: "bob"})
+    async with channel_node(TrustList(file), close_identities=close):
+        await trio.sleep(1)
+        assert not closed
+        save_trusted(file, {bob.identifier: "bob"})
+        await trio.sleep(1)
+        assert closed == [Identity("channel", str(alice))]
 
 
 async def test_a_crash_ends_the_channel_for_good(
