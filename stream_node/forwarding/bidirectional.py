@@ -74,8 +74,8 @@ _Key = tuple[str, SubscribeRequest | PublisherRequest]
 
 
 class Bidirectional:
-    """The subscriptions and publishers of a node. A subscription ends with the connection of its request. A publisher
-    ends with the last of the connections by which its client has asked for it.
+    """The subscriptions and publishers of a node. A subscription ends with the connection or channel of its request. A
+    publisher ends with the last of the connections by which its client has asked for it.
 
     stream_service, index_service: the addresses of these services. own_workers: the addresses of the operator's
     workers, also of those that do not run."""
@@ -94,17 +94,25 @@ class Bidirectional:
         """Starts the service. Raises AddressInUse."""
         self.node.register(list(map(local, ADDRESSES)), lambda: BidirectionalService(self))
 
-    def subscribe(self, origin: Origin, request: SubscribeRequest) -> None:
-        """Begins a subscription. If the client has it already, it goes on by the connection of this request. Raises
-        ProtocolError."""
+    def subscribe(self, origin: Origin, request: SubscribeRequest, way_back: Route = ()) -> None:
+        """Begins a subscription. If the client has it already, it goes on by the connection of this request. way_back:
+        the route to the client, whose first hop is its connection or channel. Raises ProtocolError."""
         key = origin.party, request
         if key in self._all:
             self._end(key)
         elif len(self._mine(key)) >= PARTY_WORKERS_MAX:
             raise ProtocolError(f"too many subscriptions; {PARTY_WORKERS_MAX} are the most for one client")
         self._add(
-            key, origin, local("STB_C_" + secrets.token_hex(8)), lambda: StreamSubscription(self, origin, request)
+            key,
+            origin,
+            local("STB_C_" + secrets.token_hex(8)),
+            lambda: StreamSubscription(self, origin, request, way_back),
         )
+
+    def end_subscription(self, origin: Origin, request: SubscribeRequest) -> None:
+        key = origin.party, request
+        if key in self._all:
+            self._end(key)
 
     def ensure_publisher(self, origin: Origin, request: PublisherRequest) -> Address:
         key = origin.party, request
@@ -164,7 +172,7 @@ class BidirectionalService(AnsweringWorker):
             address = self._bidirectional.ensure_publisher(message.origin, request)
             self.context.send(reply_to(message, address, IRRELEVANT))
         else:
-            self._bidirectional.subscribe(message.origin, request)
+            self._bidirectional.subscribe(message.origin, request, message.return_route)
 
 
 def _read(message: Message) -> SubscribeRequest | PublisherRequest:
@@ -250,7 +258,7 @@ class StreamSubscription(Worker):
     """Reads a stream from the saved index of its subscription on, and sends its messages on, each at least once. While
     the receiver of a message takes none, this message and all behind it wait in the stream."""
 
-    def __init__(self, owner: Bidirectional, origin: Origin, request: SubscribeRequest) -> None:
+    def __init__(self, owner: Bidirectional, origin: Origin, request: SubscribeRequest, way_back: Route) -> None:
         self._owner = owner
         self._origin = origin
         # The node must not take a message from a stream for a request of the client itself.
@@ -258,6 +266,7 @@ class StreamSubscription(Worker):
         self._request = request
         self._index = 0
         self._waiting: Message | None = None
+        self._way_back = way_back
 
     def started(self) -> None:
         self._link = StreamLink(
@@ -274,7 +283,17 @@ class StreamSubscription(Worker):
     def stopped(self) -> None:
         self._link.close()
 
+    def _has_ended(self) -> bool:
+        """Whether the client is gone. Then this subscription ends, and sends nothing more."""
+        # A channel can end long before its connection, for example because its identity is not trusted any more.
+        is_gone = any(not self._owner.node.is_registered(hop) for hop in self._way_back[:1])
+        if is_gone:
+            self._owner.end_subscription(self._origin, self._request)
+        return is_gone
+
     def _answered(self, what: str, payload: bytes) -> None:
+        if self._has_ended():
+            return
         name, client_id = self._request.stream_name, self._request.subscription_id
         if what == "open":
             self._link.ask("index", INDEX.encode_request(GetIndex(client_id, name)), self._owner.index_service)
@@ -290,6 +309,8 @@ class StreamSubscription(Worker):
             self._pull()
 
     def _failed(self, what: str, payload: bytes) -> None:
+        if self._has_ended():
+            return
         logger.warning("subscription_failed", stream=self._request.stream_name, **self._origin.who)
         # An index that cannot be saved does not end the reading. A new beginning would read the stream twice at a time.
         if what != "save":
@@ -297,6 +318,8 @@ class StreamSubscription(Worker):
 
     def _pull(self) -> None:
         """Pulls the next page, now or when the receiver of its first message can take it."""
+        if self._has_ended():
+            return
         if self._waiting is not None and self._must_wait(self._waiting):
             self.context.call_later(ROOM_WAIT_S, self._pull)
             return

@@ -13,6 +13,8 @@ import trio
 
 from ockam.actors import mailbox
 from ockam.actors.address import Route, local
+from ockam.identity.channel.trust_list import save_trusted
+from ockam.identity.rules.rights import ALL_RIGHTS
 from ockam.transport.connection import Connection
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
@@ -21,7 +23,10 @@ from stream_client import SavedIndexes, Stream
 from stream_client import connect as connect_client
 from stream_node.forwarding import bidirectional
 from stream_node.forwarding.bidirectional import PARTY_WORKERS_MAX, PublisherProxy, StreamSubscription
+from stream_node.node.identity.channel_services import trust_file
 from stream_node.node.process import NodeProcess
+from tests.ockam.identity.rules.guarded_node import guarded, may
+from tests.ockam.identity.rules.ways import Channel
 from tests.stream_node.forwarding.forwarding_peers import (
     ForwardedPeer,
     connect,
@@ -161,6 +166,30 @@ async def test_what_ends_before_its_connection_leaves_nothing_there(tmp_path: Pa
             await publisher_route(peer, b"topic", b"answers%d" % number)
         assert len(workers_of(running, PublisherProxy)) == PARTY_WORKERS_MAX
         assert watchers_of(running) == [1 + PARTY_WORKERS_MAX]
+
+
+async def test_a_subscription_ends_with_the_channel_that_has_asked_for_it(tmp_path: Path) -> None:
+    """Claim: nothing is sent by the rights of an identity that is not trusted any more, though its connection stays.
+    Method: a message before the end of the trust, which arrives, and one after it."""
+    channel, file = Channel(tmp_path), trust_file(str(tmp_path / "data"))
+    save_trusted(file, {channel.own.identifier: "for a while"})
+    async with guarded(tmp_path, may(ALL_RIGHTS, who="*"), forwarding=True) as node:
+        running, channels = node.running, parts_of(node.running).channels
+        assert channels is not None
+        pong, writer = await connect(running), await connect(running)
+        await pong.register()
+        peer = await channel.peer(node, HEAD)
+        await peer.send(SUBSCRIBE_SERVICE, subscription(b"talk", b"foo"))
+        route = await publisher_route(writer, b"talk", b"")
+        await writer.send((*route, *pong.address), b"0")
+        assert (await pong.receive()).payload == b"0"
+        save_trusted(file, {})
+        await wait_until(lambda: not channels.statistics().open)
+        await writer.send((*route, *pong.address), b"1")
+        await wait_until(lambda: not workers_of(running, StreamSubscription))
+        assert not running.statistics().tcp.closed
+        await writer.send(pong.address, b"2")
+        assert (await pong.receive()).payload == b"2"
 
 
 async def test_an_index_that_cannot_be_saved_begins_no_second_reading(
