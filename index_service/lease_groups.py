@@ -327,7 +327,10 @@ class LeaseGroups:
             if self._monotonic_s() < self._swept_s + SWEEP_S_MIN:
                 return False
             self._swept_s = self._monotonic_s()
-            self.sweep(self.keys, spared)
+            # A party at its own share gets room by its own groups only. To sweep all would stop the node for long, each
+            # time that a client asks again.
+            own = [key for key, group in self._groups.items() if group.party == party]
+            self.sweep(own if self._fits("", groups, entries) else self.keys, spared)
         return False
 
     def _fits(self, party: str, groups: int, entries: int) -> bool:

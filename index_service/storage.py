@@ -228,22 +228,28 @@ def delete_positions(session: Session, stream_name: str, partition: int) -> None
     session.execute(_DELETE_OF_STREAM, (stream_name, partition))
 
 
-def lower_positions(session: Session, stream_name: str, partition: int, index: int, now_us: int) -> None:
+def lower_positions(
+    session: Session, stream_name: str, partition: int, index: int, now_us: int, *, renews_all: bool = False
+) -> None:
     """Lowers the positions above `index` to `index`, because the indexes from there on get other messages. A consumer
     that went on at a higher index would miss these. Call it inside a transaction.
 
     A lowered position gets a new generation, so that a running consumer goes on there and does not overwrite it. It
     keeps the time of its save, so that a position that was saved later at the source of a mirror still replaces it.
-    now_us: the present time in microseconds since 1970.
+    now_us: the present time in microseconds since 1970. renews_all: also gives the lower positions a new generation:
+    what consumers keep elsewhere, such as the checkpoint of a chain, can be ahead of its position here.
     """
     lowered = []
-    for row in session.execute(_LIST_ABOVE, (stream_name, partition, index)).fetchall():
+    for row in session.execute(_LIST_ABOVE, (stream_name, partition, -1 if renews_all else index)).fetchall():
         # The true index of a damaged row may be lower. The row stays damaged, so that an operator sets the position.
         if row[-1] != row_seal(saved_indexes.name, row[:-1]):
             continue
-        client_id, _, _, _, saved_us, created_us, generation, _ = row
+        client_id, _, _, before, saved_us, created_us, generation, _ = row
         key = (client_id, stream_name, partition)
-        lowered.append(sealed_row(key, index, saved_us, created_us, max(now_us, generation + 1)))
+        # A client takes a position whose generation is before its save for one that a consumer saved. The save can have
+        # the time of another node, whose clock is ahead.
+        renewed = max(now_us, saved_us, generation + 1)
+        lowered.append(sealed_row(key, min(index, before), saved_us, created_us, renewed))
     session.execute_many(REPLACE, lowered)
 
 

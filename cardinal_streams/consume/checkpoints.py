@@ -67,8 +67,10 @@ class NodeCheckpoints:
                 source = source_of(topic, partition)
                 # Not lowered: an offset behind the text that a consumer saved itself. The consumer died between the two
                 # halves of a save, or a mirror copied the offset before the text.
-                # Not lowered either: an offset equal to the position. Earlier versions of this program saved it.
-                is_lowered |= mark.may_be_set and mark.index < ends[partition] and mark.index != position[source]
+                # Not lowered either: an offset of an older node equal to the position, which earlier versions of this
+                # program saved.
+                is_old = not mark.generation and mark.index == position[source]
+                is_lowered |= mark.may_be_set and mark.index < ends[partition] and not is_old
                 position[source] = min(mark.index, position[source])
         if not is_lowered:
             return checkpoint

@@ -47,7 +47,7 @@ from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.feeds import FeedSet
-from cardinal_streams.transports.transport import Transport, is_reorg_topic, reorg_topic
+from cardinal_streams.transports.transport import Transport, reorg_topic
 from stream_client import StreamRemade
 from stream_client.errors import ClientError
 from stream_client.shell.background import background_tasks
@@ -425,13 +425,7 @@ async def _known(
             raise ChainStoreMismatch(
                 f"{source} was read up to offset {end}, and ends at {ends[source]}: it was made again"
             )
-    read = {}
-    for source, end in checkpoint.read.items():
-        topic, _ = split_source(source)
-        # Without this, the end of a topic that is not tracked any more, and so is never read again, would stay in all
-        # later checkpoints. Its position stays: a consumer that tracks more again continues there.
-        if topic in topics or is_reorg_topic(topic):
-            read[source] = min(end, ends.get(source, end))
+    read = {source: min(end, ends.get(source, end)) for source, end in checkpoint.read.items()}
     return msgspec.structs.replace(checkpoint, read=read)
 
 

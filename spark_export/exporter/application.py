@@ -83,10 +83,14 @@ class SparkExporter(Exporter):
         """Exports all messages that are on the node at the time of the call; see `Exporter.run`."""
         started_s, steps, left_out = time.monotonic(), list[ExportStep](), dict[str, LeftOutStream]()
         overtaken, committed, done = 0, 0, False
+        until: dict[Incarnation, int] | None = None
         self._is_ending = False
         self._stopping.clear()
         while not done:
-            state, ranges = await self._plan(None, left_out)
+            state, ranges = await self._plan(until, left_out)
+            if until is None:
+                # As in `Exporter.run`: a run that meets other exporters must end even if a producer goes on pushing.
+                until = {each.of: each.end for each in ranges}
             if not ranges:
                 break
             try:

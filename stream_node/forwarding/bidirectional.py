@@ -238,8 +238,10 @@ class PublisherProxy(Worker):
             self._refuse(message, error_payload(reason))
 
     def _failed(self, what: str, payload: bytes) -> None:
-        for message in self._link.take_pending():
-            self._refuse(message, payload)
+        # An attempt to make the stream says nothing about pushes, each of which gets an answer of its own.
+        if what != "open":
+            for message in self._link.take_pending():
+                self._refuse(message, payload)
         # The next attempts may fail as well, for example without the right to create. If messages waited for them, the
         # full mailbox would stop each connection that feeds it.
         self.context.resume()
@@ -360,7 +362,8 @@ class StreamSubscription(Worker):
         if mailbox is None:
             # While the node stops, the operator's workers end before the connections of the subscribers. A worker that
             # was given up runs again after the next start. At other addresses, a client has gone, perhaps for good.
-            return receiver in self._owner.own_workers
+            may_route = node.gate is None or node.gate.holds(self._origin, Right.ROUTE, str(receiver))
+            return may_route and receiver in self._owner.own_workers
         is_behind = isinstance(worker, Forwarder) and not worker.registration.stores and worker.is_behind
         if not (is_behind or mailbox.full or mailbox.at_limit):
             return False
@@ -376,6 +379,9 @@ class StreamSubscription(Worker):
         # Whoever writes the stream has chosen these routes, and the receiver answers by its own rights, also with an
         # `error` of the node. So an answer goes into a stream only, and into none that this client may not write.
         if not stream or (gate is not None and not gate.holds(self._origin, Right.WRITE, stream)):
+            return ()
+        # An answer in the stream that is read here would go to a worker that answers again, without end.
+        if stream == self._request.stream_name:
             return ()
         request = PublisherRequest(stream, self._request.stream_name, self._request.subscription_id)
         # The publisher stores the rest of the route with the answer, for whoever reads that stream.

@@ -26,7 +26,7 @@ import msgspec
 
 from ockam.actors.async_worker import AsyncWorker
 from ockam.actors.worker import ALWAYS, Restarts, Worker
-from ockam.identity.rules.rights import RIGHT_NAMES, Demand
+from ockam.identity.rules.rights import RIGHT_NAMES, Demand, Right
 from stream_node.node.config import Config, ConfigError
 
 ENTRY_POINTS = "stream_node.workers"
@@ -63,6 +63,11 @@ class LoadedWorker(msgspec.Struct, frozen=True):
     make: Callable[[], Worker]
     demand: Demand | None
     restarts: Restarts
+
+    @property
+    def takes_routed(self) -> bool:
+        """Whether it can take messages for which a sender needs no other right than `route`."""
+        return self.demand is None or self.demand.rights == Right.ROUTE
 
 
 def parse_worker(text: str) -> WorkerSpec:

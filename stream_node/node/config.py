@@ -367,7 +367,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_subscribe_sessions_max: Count = 1_000
     """The maximum number of subscriptions at one time."""
     block_subscribe_slow_s_max: Seconds = 30.0
-    """The node ends the session of a subscriber that accepts nothing for this long."""
+    """The node ends the session of a subscriber that confirms nothing for this long while its window is full."""
     block_subscribe_missing_s_max: Seconds = 30.0
     """The longest time that a subscription waits for a missing block if a higher block is stored. Then the
     subscription ends."""

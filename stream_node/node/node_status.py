@@ -38,7 +38,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     version: the version of the program.
     schema_version: the version of the tables in its database.
-    now_us, started_us: the node's clock, and when the node started.
+    now_us, started_us: the time of the node's streams, and when the node started.
     connections: the number of open connections.
     partitions: the number of partitions that are served.
     messages: the number of messages that were stored.

@@ -200,7 +200,7 @@ class Server:
                         note_offset=partial(write_note, folder),
                         tracing=self._tracing,
                         remote_streams=remote_streams,
-                        own_workers=[each.address for each in own_workers],
+                        own_workers=[each.address for each in own_workers if each.takes_routed],
                     )
                     services.start(stored)
                     # 7. Secure channels, and the services by which operators look at the node.
@@ -221,7 +221,8 @@ class Server:
                         condition=self.condition,
                         remote_streams=remote_streams,
                     )
-                    register_status(parts, wall_clock_us, __version__, nursery)
+                    # Operators compare the times of messages and positions with it.
+                    register_status(parts, services.now_us, __version__, nursery)
                     register_connections(parts)
                     self._hosted = HostedWorkers(
                         node, tcp, nursery, config, own_workers, services.now_us, remote_streams

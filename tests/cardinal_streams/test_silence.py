@@ -146,9 +146,9 @@ async def test_a_consumer_of_one_prefix_reads_its_topics_only(tmp_path: Path, un
     assert list(found.values()) == [{f"a/o{number}": b"o%d" % number} for number in range(1, 11)]
 
 
-async def test_a_topic_that_is_not_tracked_any_more_is_not_waited_for(tmp_path: Path) -> None:
-    """Claim: checkpoints do not say for ever how far a topic was read that the consumer reads no more, and a consumer
-    that tracks it again misses nothing. Method: three lives; the second one tracks less than the others."""
+async def test_a_topic_that_is_tracked_again_misses_nothing(tmp_path: Path) -> None:
+    """Claim: a consumer that tracks less for a while keeps how far it has read the other topics, and begins none of
+    their finished blocks again. Method: three lives; the second one tracks less than the others."""
     transport, store = FileTransport(tmp_path / "recording", partitions=2), FileCheckpoints(tmp_path / "checkpoint")
     ledger, lives = Ledger(), list[Checkpoint]()
     more = blocks_of("o", "o10", 11, 4)
@@ -163,11 +163,8 @@ async def test_a_topic_that_is_not_tracked_any_more_is_not_waited_for(tmp_path: 
                 update.done()
             lives.append(updates.checkpoint())
     transport.close()
-    assert [{source.split(":")[0] for source in each.read} for each in lives] == [
-        {"default", "ta", "tb"},
-        {"default", "ta"},
-        {"default", "ta", "tb"},
-    ]
+    for each in lives:
+        assert {source.split(":")[0] for source in each.read} == {"default", "ta", "tb"}
     assert lives[1].position.keys() == lives[0].position.keys()
     assert ledger.hashes == hashes(OLD, more)
     for block in more[2:]:

@@ -70,13 +70,16 @@ def change_trusted(file: Path, change: Callable[[dict[bytes, str]], Mapping[byte
 class TrustList:
     """The trusted identifiers of a node. A file that cannot be read trusts nobody. Raises InvalidIdentifier.
 
-    anyone: whether every identity is accepted."""
+    anyone: whether every identity is accepted. lost: the identifiers that this list has had since the node's start, and
+    has no more."""
 
     def __init__(self, file: Path | None, identifiers: Iterable[str] = (), *, anyone: bool = False) -> None:
         self._file = file
         self._always = dict.fromkeys(map(parse_identifier, identifiers), "")
         self._from_file: dict[bytes, str] = {}
         self._stamp: tuple[int, ...] | None = None
+        self._ever: set[bytes] = set()
+        self.lost: frozenset[str] = frozenset()
         self.anyone = anyone
         self.refresh()
 
@@ -100,6 +103,9 @@ class TrustList:
         except IdentityFileError as error:
             self._from_file = {}
             logger.error("trust_file_unusable", reason=str(error))
+        trusted = {*self._always, *self._from_file}
+        self._ever |= trusted
+        self.lost = frozenset() if self.anyone else frozenset(map(format_identifier, self._ever - trusted))
         return True
 
     def replace_identifiers(self, identifiers: Iterable[str]) -> None:
@@ -109,10 +115,6 @@ class TrustList:
 
     def is_named(self, peer: PeerIdentity) -> bool:
         return peer.identifier in self._always or peer.identifier in self._from_file
-
-    def trusts(self, identifier: str) -> bool:
-        """Whether the identity with this identifier may open channels."""
-        return self.anyone or identifier in map(format_identifier, (*self._always, *self._from_file))
 
     def refusal(self, peer: PeerIdentity) -> str | None:
         """Returns None if this identity is trusted, else a text that says how to trust it."""

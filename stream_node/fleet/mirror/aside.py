@@ -71,7 +71,8 @@ async def cut(stream: LocalStream, index: int, source_history: History, aside_me
     def step(session: Session, change: AnyChange) -> bool:
         is_last = cut_tail(session, change, index, source_history, aside_messages)
         # The indexes from here on get other messages, which a consumer with a higher position would miss.
-        lower_positions(session, *stream.identity, session.log.get_stream(change.stream_id).next_index, now_us)
+        end = session.log.get_stream(change.stream_id).next_index
+        lower_positions(session, *stream.identity, end, now_us, renews_all=True)
         return is_last
 
     while not (await stream.change(step)).result:

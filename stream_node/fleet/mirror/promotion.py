@@ -48,7 +48,7 @@ ASK_S_MAX = 2.0
 """The longest time for which a forced promotion waits for an answer of the source."""
 COMPARE_S_MAX = 5.0
 """The longest wait of a planned promotion until its mirrors have compared their messages with those of the source."""
-UNCOMPARED = (MirrorCondition.STARTING, MirrorCondition.UNREACHABLE)
+UNCOMPARED = (MirrorCondition.STARTING, MirrorCondition.UNREACHABLE, MirrorCondition.FAILED)
 COPY_S_MAX = 60.0
 """The longest time without a copied message during a promotion."""
 
@@ -176,7 +176,7 @@ class Promotion:
         """Makes a partition of this node a primary. Returns its last state as a mirror."""
         name, partition = each.stream.identity
         before: list[MirrorState] = []
-        now_us = each.now_us()
+        now_us = each.stream.directory.now_us()
 
         def look() -> None:
             # The operator gets the state that the new primary stores: nothing is copied any more from here on.
@@ -187,7 +187,7 @@ class Promotion:
             store_role(session, change, BePrimary(fences), force=True, is_planned=is_planned, heard=heard)
             # Copied positions can be beyond the messages that were copied. New messages get the indexes in between.
             end = session.log.get_stream(change.stream_id).next_index
-            lower_positions(session, name, partition, end, now_us)
+            lower_positions(session, name, partition, end, now_us, renews_all=not is_planned)
 
         operation = await each.stream.change(take, look)
         logger.warning("role_changed", stream=name, partition=partition, role="primary", at=each.stream.next_index)

@@ -148,8 +148,11 @@ class StreamCopier:
         """Returns whether a partition has the messages of its source. Otherwise the positions of the source would make
         consumers skip messages that are only here, and its retention could delete them."""
         worker = self._find_worker(partition)
+        # After a crash, a worker does not know its stream yet.
+        if worker is None or not worker.bounds.stream_id:
+            return False
         # A mirror that has no message yet takes everything from its source.
-        return worker is not None and (not worker.bounds.next_index or self._agrees(partition))
+        return not worker.bounds.next_index or self._agrees(partition)
 
     def _find_worker(self, partition: int) -> StreamWorker | None:
         worker = self._directory.node.find_worker(stream_address(self._name, partition))

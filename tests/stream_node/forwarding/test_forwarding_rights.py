@@ -147,12 +147,14 @@ async def test_who_writes_a_stream_gets_no_rights_of_the_worker_that_answers(tmp
         may(ALL_RIGHTS, who="token:bob", name="operator"),
         may(Right.WRITE, who="worker:echo", name="echo"),
         may(Right.READ | Right.WRITE | Right.CREATE, "talk", who="token:mallory", name="talk"),
+        may(Right.WRITE | Right.CREATE, "answers", who="token:mallory", name="answers"),
         may(Right.INDEX, "app", who="token:mallory", name="index"),
         may(Right.ROUTE, "echo", who="token:mallory", name="route"),
     )
     async with tokens(tmp_path, *rules, worker=("tests.stream_node.hosting.sample_workers:Echo@echo",)) as on:
         operator, mallory = await on.client("bob"), await on.client("mallory")
-        await operator.ask((local("stream_service"),), CREATE.encode_request(CreateStream("orders")))
+        for name in ("orders", "answers"):
+            await operator.ask((local("stream_service"),), CREATE.encode_request(CreateStream(name)))
         talk = (await mallory.ask((local("stream_service"),), CREATE.encode_request(CreateStream("talk")))).return_route
         echo, orders = (local("echo"),), (stream_address("orders", 0),)
         forged = PUSH.encode_request(PushRequest(1, b"by the rights of echo"))
@@ -160,13 +162,14 @@ async def test_who_writes_a_stream_gets_no_rights_of_the_worker_that_answers(tmp
             RoutedMessage(echo, orders, forged, ""),
             RoutedMessage(echo, (), b"by the rights of echo", "orders"),
             RoutedMessage(echo, echo, b"in a circle", ""),
-            RoutedMessage(echo, (local("me"),), b"answered", "talk"),
+            RoutedMessage(echo, echo, b"in a circle through the stream", "talk"),
+            RoutedMessage(echo, (local("me"),), b"answered", "answers"),
         ):
             await mallory.ask(talk, PUSH.encode_request(PushRequest(1, encode_routed(routed))))
         request = SUBSCRIBE.encode_request(SubscribeRequest("talk", "app"))
         await mallory.send((local("stream_bidirectional"),), request)
-        await wait_stored(operator, "talk", 5)
-        assert await stored_in(operator, "orders") == 0
+        await wait_stored(operator, "answers", 1)
+        assert (await stored_in(operator, "orders"), await stored_in(operator, "talk")) == (0, 5)
         node = parts_of(on.node.running).node
         routed_before = node.statistics().routed
         await trio.sleep(0.1)

@@ -182,10 +182,13 @@ class SecureChannels:
         IDLE_INTERVALS, also ends those that are idle or expired, or have lost their connection."""
         if self.trust.refresh():
             ended = self._end_where(lambda channel, peer: self.trust.refusal(peer) is not None, "not_trusted")
-            # What a worker does for an identity goes over a connection inside the node, which the channel's end leaves.
-            self._close_identities(self._is_untrusted, "not_trusted")
             if self._audit is not None:
                 self._audit.note(Entry("trust_changed", reason=f"{self.trust}; {ended} channels ended"))
+        if self.trust.lost:
+            # What a worker does for an identity goes over a connection inside the node, which the channel's end leaves.
+            # The worker can open another one for a message that has waited. Identities that this member of a cluster
+            # has never trusted, because another member does, keep theirs.
+            self._close_identities(self._has_lost_trust, "not_trusted")
         if interval % IDLE_INTERVALS:
             return
         # The proof of the other side was valid at the handshake, and ends later.
@@ -273,8 +276,8 @@ class SecureChannels:
     def _refusal(self, peer: PeerIdentity) -> str | None:
         return self.trust.refusal(peer) or self._known.refusal(peer)
 
-    def _is_untrusted(self, identity: Identity) -> bool:
-        return identity.source == "channel" and not self.trust.trusts(identity.name)
+    def _has_lost_trust(self, identity: Identity) -> bool:
+        return identity.source == "channel" and identity.name in self.trust.lost
 
     def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
         """Logs and audits a refusal, both at a bounded rate. identifier: the peer's, or empty."""
