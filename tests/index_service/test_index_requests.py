@@ -145,13 +145,17 @@ def test_a_damaged_position_is_refused_until_it_is_overwritten(session: Session)
     assert (higher.error, higher.indexes) == (None, [6])
 
 
-def test_positions_of_one_partition_are_lowered_with_new_generations_and_no_others(session: Session) -> None:
+@pytest.mark.parametrize("renews_all", [False, True])
+def test_positions_of_one_partition_are_lowered_with_new_generations_and_no_others(
+    session: Session, renews_all: bool
+) -> None:
     """A damaged row is not lowered: its true index may be lower, and a new seal would hide the damage."""
     damaged: Key = ("damaged", "stream", 0)
     before: dict[Key, tuple[int, int, int, int]] = {
         ("a", "stream", 0): (50, 5, 3, 6),
         ("b\0é", "stream", 0): (2**63 - 1, 5, 0, 900),
         ("c", "stream", 0): (10, 5, 3, 6),
+        ("d", "stream", 0): (50, 500, 3, 6),
         ("a", "stream", 1): (50, 5, 3, 6),
         ("a", "other", 0): (50, 5, 3, 6),
     }
@@ -159,12 +163,13 @@ def test_positions_of_one_partition_are_lowered_with_new_generations_and_no_othe
     session.execute(REPLACE, sealed_row(damaged, 50, 5, 3, 6))
     session.execute(_BREAK, (1,))
     session.execute_many(REPLACE, [sealed_row(key, *row) for key, row in before.items()])
-    lower_positions(session, "stream", 0, 10, 100)
+    lower_positions(session, "stream", 0, 10, 100, renews_all=renews_all)
     session.commit()
     found = {(row[0], row[1], row[2]): row[3:] for row in session.execute(_ROWS).fetchall()}
     assert tuple(found.pop(damaged)) == (50, 5, 3, 6, 1)
-    # The higher generation of a clock that was ahead counts, too.
+    # The higher generation of a clock that was ahead counts, too, and so does a save by such a clock.
     after = before | {("a", "stream", 0): (10, 5, 3, 100), ("b\0é", "stream", 0): (10, 5, 0, 901)}
+    after |= {("d", "stream", 0): (10, 500, 3, 500), ("c", "stream", 0): (10, 5, 3, 100 if renews_all else 6)}
     assert {key: tuple(row) for key, row in found.items()} == {
         key: (*row, position_seal(*key, *row)) for key, row in after.items()
     }

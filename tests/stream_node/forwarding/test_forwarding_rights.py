@@ -207,6 +207,25 @@ async def test_a_full_worker_that_the_subscriber_may_not_reach_stops_nothing(
         assert on.node.running.statistics().node.dropped["subscription_refused"] == 1
 
 
+async def test_an_absent_worker_that_the_subscriber_may_not_reach_stops_nothing(tmp_path: Path) -> None:
+    """Claim: a subscription waits for an own worker that is not there only where its client may send."""
+    rules = (
+        may(Right.READ | Right.WRITE | Right.CREATE, "talk", who="token:*", name="talk"),
+        may(Right.INDEX, "app", who="token:bob", name="index"),
+    )
+    worker = "tests.stream_node.hosting.sample_workers:Echo@echo"
+    async with tokens(tmp_path, *RULES, *rules, worker=(worker,)) as on:
+        alice, mallory, bob = [await on.client(name) for name in ("alice", "mallory", "bob")]
+        await alice.register_own("alice", stores=False)
+        parts_of(on.node.running).node.unregister(local("echo"))
+        talk = (await mallory.ask((local("stream_service"),), CREATE.encode_request(CreateStream("talk")))).return_route
+        for route in ((local("echo"),), ALICE):
+            routed = RoutedMessage(route, (), b"the second one", "")
+            await mallory.ask(talk, PUSH.encode_request(PushRequest(1, encode_routed(routed))))
+        await bob.send((local("stream_bidirectional"),), SUBSCRIBE.encode_request(SubscribeRequest("talk", "app")))
+        assert (await alice.receive()).payload == b"the second one"
+
+
 async def refusal_to_register(peer: ForwardedPeer) -> str:
     request = REGISTER.encode_request(RegisterRequest(1, "alice", stores=True, confirms=True))
     return ERROR.decode_response((await peer.ask(SERVICE, request)).payload).reason

@@ -24,9 +24,10 @@ MESSAGES = 3
 PEERS = 12
 PUSHES = 20
 IDENTITY_BYTES_MAX = 64 * 1024 * 1024
-GROWTH_BYTES_MAX = 320 * 1024 * 1024
+GROWTH_BYTES_MAX = 448 * 1024 * 1024
 """Twelve followers took 2,700 MiB when nothing was counted. Now it is what may be held for one identity, and one more
-message: while it is received from the node itself, it is there several times."""
+message: while it is received from the node itself, it is there several times. What the kinds before have left in the
+allocator counts, too: 120 to 250 MiB alone, and up to 355 beside other tests."""
 KINDS = {
     "followers": ("/v1/streams/large", "text/event-stream"),
     "pages": ("/v1/streams/large?data=text", "application/json"),
