@@ -25,13 +25,6 @@ UNDER_WAY_MAX = 256
 FAILURE_DELAY_S = 1.0
 """The delay before the answer to a request that failed with a storage error, or for lack of room, in seconds. Some
 clients repeat a failed request as soon as they have the answer."""
-PARTY_SHARE = 4
-"""One party (a host or an identity) can have at most the fraction 1/PARTY_SHARE of the groups, members and partitions
-of all groups together, as of the connections of a door."""
-
-
-def share_of(most: int) -> int:
-    return max(1, most // PARTY_SHARE)
 
 
 class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +33,7 @@ class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
     ttl_s: how long a lease lasts after its last renewal, in seconds.
     members_max, partitions_max: the largest numbers of members and of partitions of one group.
     groups_max: the largest number of groups in memory. A group without members counts until the next sweep. One party
-        can have its share (`PARTY_SHARE`) of this number, and of `entries_max`.
+        can have its share (`ockam.quotas.usage_machine.share_of`) of this number, and of `entries_max`.
     entries_max: the largest number of members and partitions of all groups together. Each takes about 300 bytes of
         memory.
     """

@@ -21,6 +21,14 @@ BURST_S = 1.0
 """After a pause, an identity can send at once what its limit allows in this many seconds."""
 HOUR_S = 3_600.0
 
+PARTY_SHARE = 4
+"""One party (a host or an identity) can have at most the fraction 1/PARTY_SHARE of what all parties share, such as the
+connections of a door."""
+
+
+def share_of(most: int) -> int:
+    return max(1, most // PARTY_SHARE)
+
 
 class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one identity. None means that there is no limit.

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from ockam.quotas.usage_machine import share_of
 from stream_node.care.doctor_access import examine_access, find_unwritable
 from stream_node.care.findings import Finding, Values, check_workers, named, of_each
-from stream_node.doors.http.places_machine import share_of
 from stream_node.node.clock_note import find_problem
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.databases import check_url

@@ -10,12 +10,13 @@ import trio
 
 from ockam.identity.identity import Identity
 from ockam.identity.tls_layer import TlsLayer
+from ockam.quotas.usage_machine import share_of
 from ockam.transport.listener import open_listeners
 from ockam.transport.sockets import socket_name
 from stream_node.doors.http.app import Endpoint, HttpApp
 from stream_node.doors.http.connection import HttpConnection, HttpStream
 from stream_node.doors.http.identity import Peer
-from stream_node.doors.http.places_machine import Admission, share_of
+from stream_node.doors.http.places_machine import Admission
 from stream_node.doors.http.statistics import HttpStatistics
 from stream_node.doors.listener import DoorGuest, DoorListener
 from stream_node.node.inside_clients import InsideClients

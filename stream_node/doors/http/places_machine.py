@@ -13,16 +13,12 @@ from collections import Counter
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-PARTY_SHARE = 4
-"""One host or one certificate can have at most the fraction 1/PARTY_SHARE of all connections of a door."""
+from ockam.quotas.usage_machine import share_of
+
 HEALTH_PLACES = 16
 """The number of connections above all limits that can only ask for the health of the node."""
 CANDIDATES_MAX = 32
 """The largest number of half connections that are searched for one whose peer has not just sent something."""
-
-
-def share_of(guests_max: int) -> int:
-    return max(1, guests_max // PARTY_SHARE)
 
 
 class Guest(Protocol):

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from ockam.quotas.usage_machine import share_of
 from stream_client import errors
-from stream_node.doors.http.places_machine import share_of
 from stream_storage.errors import NO_ROOM
 
 MEDIA_TYPE = "application/problem+json"

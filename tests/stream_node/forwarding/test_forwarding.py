@@ -28,7 +28,7 @@ from stream_node.forwarding.services import ForwardingStatistics
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
 from stream_node.node.server import Server
-from tests.stream_node.forwarding.forwarding_peers import STATIC_SERVICE, connect, forwarding_node
+from tests.stream_node.forwarding.forwarding_peers import STATIC_SERVICE, ForwardedPeer, connect, forwarding_node
 from tests.support.served import Served, neighbour, wait_until
 
 ME = (local("me"),)
@@ -156,32 +156,39 @@ async def test_one_client_has_a_bounded_number_of_addresses(tmp_path: Path) -> N
         assert (await other.register()).payload == b"register"
 
 
+async def check_refused(
+    running: Served, talking: ForwardedPeer, deaf: ForwardedPeer, route: Route, reason: str
+) -> None:
+    """Sends numbered messages of 64 KiB over this route until one is refused. Then the peer reads that did not: it gets
+    all that were not refused, in order, and a further one."""
+    refused: list[bytes] = []
+    sent = 0
+    while not refused:
+        await talking.send(route, sent.to_bytes(4, "big") * 16_384)
+        sent += 1
+        assert sent < 2_000
+        # Who sends reads the refusals meanwhile.
+        with trio.move_on_after(0.005):
+            refused.append((await talking.receive()).payload)
+    assert reason in ERROR.decode_response(refused[0]).reason
+    assert running.statistics().tcp.memory.unread_bytes < 32 * 1024 * 1024
+    numbers = []
+    with trio.move_on_after(2):
+        while True:
+            numbers.append(int.from_bytes((await deaf.receive()).payload[:4], "big"))
+    assert numbers == list(range(len(numbers)))
+    assert sent - len(numbers) <= 200
+    await talking.send(route, b"again")
+    assert (await deaf.receive()).payload == b"again"
+
+
 async def test_a_client_that_never_reads_costs_its_senders_only_a_refusal(tmp_path: Path) -> None:
     """Claim: what waits for it is bounded, its connection stays, it gets all that was not refused in order, and others
     notice nothing. Method: numbered messages of 64 KiB until one is refused; then the client reads."""
     async with forwarding_node(tmp_path) as running, neighbour(running):
         client, sender = await connect(running), await connect(running)
         await client.register()
-        # The sender reads its refusals meanwhile.
-        refused: list[bytes] = []
-        sent = 0
-        while not refused:
-            await sender.send(client.address, sent.to_bytes(4, "big") * 16_384)
-            sent += 1
-            assert sent < 2_000
-            with trio.move_on_after(0.005):
-                refused.append((await sender.receive()).payload)
-        assert "too much waits" in ERROR.decode_response(refused[0]).reason
-        unread = running.statistics().tcp.memory.unread_bytes
-        assert unread < 32 * 1024 * 1024
-        numbers = []
-        with trio.move_on_after(2):
-            while True:
-                numbers.append(int.from_bytes((await client.receive()).payload[:4], "big"))
-        assert numbers == list(range(len(numbers)))
-        assert sent - len(numbers) <= 200
-        await sender.send(client.address, b"again")
-        assert (await client.receive()).payload == b"again"
+        await check_refused(running, sender, client, client.address, "too much waits")
 
 
 async def test_a_sender_that_never_reads_costs_the_client_only_a_refusal(tmp_path: Path) -> None:
@@ -192,26 +199,7 @@ async def test_a_sender_that_never_reads_costs_the_client_only_a_refusal(tmp_pat
         await client.register()
         await sender.send(client.address, b"a question")
         back = (await client.receive()).return_route
-        # The client reads its refusals meanwhile.
-        refused: list[bytes] = []
-        sent = 0
-        while not refused:
-            await client.send(back, sent.to_bytes(4, "big") * 16_384)
-            sent += 1
-            assert sent < 2_000
-            with trio.move_on_after(0.005):
-                refused.append((await client.receive()).payload)
-        assert "too much waits for the sender" in ERROR.decode_response(refused[0]).reason
-        unread = running.statistics().tcp.memory.unread_bytes
-        assert unread < 32 * 1024 * 1024
-        numbers = []
-        with trio.move_on_after(2):
-            while True:
-                numbers.append(int.from_bytes((await sender.receive()).payload[:4], "big"))
-        assert numbers == list(range(len(numbers)))
-        assert sent - len(numbers) <= 200
-        await client.send(back, b"again")
-        assert (await sender.receive()).payload == b"again"
+        await check_refused(running, client, sender, back, "too much waits for the sender")
 
 
 async def test_an_answer_that_the_sender_cannot_take_is_refused(tmp_path: Path) -> None:

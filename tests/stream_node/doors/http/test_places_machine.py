@@ -9,7 +9,8 @@ import random
 
 import pytest
 
-from stream_node.doors.http.places_machine import HEALTH_PLACES, PARTY_SHARE, Admission, Places
+from ockam.quotas.usage_machine import PARTY_SHARE
+from stream_node.doors.http.places_machine import HEALTH_PLACES, Admission, Places
 
 
 class Guest:
