@@ -9,7 +9,7 @@ PYTHON = "$(VENV)/bin/python"
 SETUP = @VENV="$(VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check coverage bench smoke docs venv clean setup-run setup-dev
+.PHONY: help demo test slow soak check coverage bench smoke docs venv clean setup-run setup-dev
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
@@ -18,8 +18,11 @@ demo: setup-run ## start nodes, push and pull real data, kill one, prove that no
 	@VENV="$(VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/spark.sh --optional
 	@$(PYTHON) -m stream_node demo
 
-test: setup-dev ## run the whole test suite but the soak tests, on all cores; more options: make test ARGS='-x -k wal'
+test: setup-dev ## run the tests, on all cores; more options: make test ARGS='-x -k wal'
 	@$(PYTHON) -m pytest -q -n auto --dist loadfile $(ARGS)
+
+slow: setup-dev ## run the tests that take seconds each, on all cores
+	@$(PYTHON) -m pytest -q -n auto --dist loadfile -m "slow and not soak" $(ARGS)
 
 soak: setup-dev ## run the tests that take minutes
 	@$(PYTHON) -m pytest -q -m soak $(ARGS)

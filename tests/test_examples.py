@@ -53,6 +53,7 @@ def run_example(name: str, node: NodeProcess) -> list[str]:
     return result.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in WITH_SPARK | WITH_A_SCHEDULER])
 def test_an_example_runs_on_a_fresh_node(name: str, node: NodeProcess) -> None:
     assert run_example(name, node)

@@ -76,6 +76,7 @@ def own_address(tmp_path: Path) -> Iterator[str]:
         assert node.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_says_to_do_works_and_prints_what_it_shows(
     tmp_path: Path, programs: Path, page: str, request: pytest.FixtureRequest

@@ -140,6 +140,7 @@ def test_deliveries_are_counted_for_every_consumer() -> None:
     assert all(sample.p50_us is not None and sample.p50_us > 0 for sample in samples)
 
 
+@pytest.mark.slow
 def test_followers_by_parts_and_by_pages_get_every_message() -> None:
     """Goal: both kinds of followers get and time each message. Method: few of them; the counts of the samples."""
     plan = msgspec.structs.replace(TINY, followers=((3, 100.0),), follow_seconds=0.2)
@@ -151,6 +152,7 @@ def test_followers_by_parts_and_by_pages_get_every_message() -> None:
     assert all(each.p50_us is not None and each.p50_us > 0 for each in samples)
 
 
+@pytest.mark.slow
 def test_each_kind_of_request_over_http_is_measured() -> None:
     """Goal: every goal of HTTP has a figure. Method: the shortest run; the counts of its samples."""
     samples = list(http.samples(msgspec.structs.replace(TINY, rounds=1, http_seconds=0.01)))
@@ -356,6 +358,7 @@ def test_a_sample_says_what_the_server_spent() -> None:
     assert sample.fsyncs_per_second > 0
 
 
+@pytest.mark.slow
 def test_large_messages_are_pushed_and_pulled_whole() -> None:
     """Goal: each size is pushed and pulled, with the bytes of the plan. Method: the samples of a small run."""
     plan = msgspec.structs.replace(TINY, large_pushed_bytes=(200_000,), large_pulled_bytes=(20_000, 90_000))

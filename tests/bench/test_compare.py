@@ -95,6 +95,7 @@ def test_a_row_of_many_rounds_shows_the_interval_of_the_median() -> None:
     assert "1.000 to 1.050" in out.getvalue()
 
 
+@pytest.mark.slow
 def test_a_checkout_measures_itself(tmp_path: Path) -> None:
     """Goal: a side has figures of its node and of its client. Method: this checkout; one work with a node."""
     if not (HERE / ".venv" / "bin" / "python").exists():

@@ -109,6 +109,7 @@ def test_a_peer_does_the_same_work(tmp_path: Path, kind: Kind) -> None:
     assert [work for work, _ in counts] == ([compared.LOADED] if Work.AT_RATE in kind.works else [])
 
 
+@pytest.mark.slow
 def test_our_own_clients_do_the_work_that_they_are_told() -> None:
     """Goal: what is compared with the peers is this work. Method: each work, and what a plain client then reads."""
     own = Own()

@@ -16,6 +16,7 @@ def test_each_worker_gets_a_stream() -> None:
     assert len(set(streams_of(2))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "direct"), [pytest.param(1, False, marks=pytest.mark.soak), (2, True)])
 def test_a_measurement_has_a_rate_and_the_time_of_the_node(
     workers: int, direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

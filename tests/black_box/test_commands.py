@@ -32,6 +32,7 @@ def here(node: NodeProcess) -> tuple[str, str]:
     return "--node", node.address
 
 
+@pytest.mark.slow
 def test_push_pull_and_consume_round_trip(command: Command, here: tuple[str, str], tmp_path: Path) -> None:
     """From files and from standard input, line feeds taken off; in text, and in JSON with one object a line."""
     (tmp_path / "a").write_bytes(b"first\nsecond\r\n")

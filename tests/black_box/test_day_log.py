@@ -81,6 +81,7 @@ def test_a_day_answers_who_deleted_why_refused_and_who_sends_most(tmp_path: Path
     assert acts == [("token:alice", "create"), ("token:alice", "delete")]
 
 
+@pytest.mark.slow
 def test_a_source_that_is_down_is_said_at_growing_intervals(command: CommandLine, tmp_path: Path) -> None:
     """The mirror tries many times; its log says so in a few lines, and the last one has the number."""
     with NodeProcess(tmp_path / "source") as source, NodeProcess(tmp_path / "mirror") as mirror:

@@ -85,6 +85,7 @@ def test_a_manager_learns_of_start_reload_and_stop(manager: Manager, tmp_path: P
     assert manager.take_waiting() == []
 
 
+@pytest.mark.slow
 async def test_progress_is_reported_only_while_messages_are_written(tmp_path: Path) -> None:
     """Goal: a node whose disk hangs is killed by its watchdog. Method: each commit takes 1.5 s, and progress is due
     every 0.1 s; during a commit at most the reports arrive that were under way."""

@@ -150,6 +150,7 @@ def test_nothing_is_drawn_over_what_is_typed(node: NodeProcess, stream: str) -> 
     assert "".join(terminal.screen).startswith("onetwo2 messages in ")
 
 
+@pytest.mark.slow
 def test_a_verification_shows_its_share(node: NodeProcess, tmp_path: Path, stream: str) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"line\n" * 12_000)

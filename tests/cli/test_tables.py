@@ -11,6 +11,8 @@ import socket
 import time
 from pathlib import Path
 
+import pytest
+
 from stream_client import StreamInfo, blocking
 from stream_node.cli.output import TABLE_COLUMNS, columns
 from stream_node.cli.streams import index_admin, stream_admin
@@ -63,6 +65,7 @@ def test_a_list_of_positions_says_which_process_holds_a_lease(
     assert f"{socket.gethostname()[:64]}:{os.getpid()}:" in listed
 
 
+@pytest.mark.slow
 def test_a_shell_completes_streams_consumers_and_contexts(
     at_node: CommandLine, node: NodeProcess, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def in_time(run: Callable[[], None]) -> None:
         pool.shutdown(wait=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", [NodeProcess.kill, stop], ids=["gone", "silent"])
 @pytest.mark.parametrize("idempotent", [False, True])
 def test_the_block_of_a_publisher_ends_at_the_timeout(

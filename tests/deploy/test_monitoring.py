@@ -312,6 +312,7 @@ HEALTHY = {
 FIRES_AT = "30m"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
 def test_each_alert_fires_for_its_fault_and_for_no_healthy_node(tmp_path: Path) -> None:
     assert list(FAULTS) == [rule["alert"] for rule in ALERTS]

@@ -147,6 +147,7 @@ def run_seed(seed: int, directory: Path, *, ttl_honoured: bool = True) -> int:
     return world.deaths
 
 
+@pytest.mark.slow
 def test_members_and_nodes_keep_their_promises_together(tmp_path: Path) -> None:
     assert sum(run_seed(seed, tmp_path / str(seed)) for seed in SEEDS) > 2 * len(SEEDS)
 

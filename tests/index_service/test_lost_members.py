@@ -157,6 +157,7 @@ async def test_members_that_end_without_a_word_on_one_connection_leave_room_for_
         assert LEASE.decode_request(other.sent[0]).leave
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "by_channel"), [(1, False), (2, False), (1, True)])
 def test_the_partitions_of_a_killed_process_go_to_the_other_one_before_it_would_renew(
     tmp_path: Path, workers: int, by_channel: bool

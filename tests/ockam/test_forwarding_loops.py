@@ -101,6 +101,7 @@ async def test_a_message_that_loops_is_dropped_also_behind_one_of_this_nodes_own
         assert (dropped(first), connection.sent) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_a_good_client_is_answered_during_and_after_a_flood_of_circles() -> None:
     async with two_nodes() as (first, second):
         good, bad = await first.peer(HEAD), await first.peer(HEAD)

@@ -57,6 +57,7 @@ def send(node: Node, origin: Origin, *payloads: bytes) -> None:
     node.send_run([Message((A,), (ME,), payload, origin) for payload in payloads])
 
 
+@pytest.mark.slow
 async def test_what_a_worker_has_taken_is_held_for_its_sender_until_it_is_handled(node: Node) -> None:
     """Two senders, whose messages are handled alternately: each one's bytes go with its own message."""
     node.register([A], Slow)
@@ -73,6 +74,7 @@ async def test_what_a_worker_has_taken_is_held_for_its_sender_until_it_is_handle
     assert held == [(6, 60), (5, 60), (5, 50), (3, 50), (3, 30), (0, 30), (0, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["crash", "stop", "retire"])
 async def test_an_end_of_the_worker_leaves_nothing_held_that_does_not_wait(node: Node, ends: str) -> None:
     """The first message fails; the others go back and are held, until they are handled or refused."""
@@ -98,6 +100,7 @@ async def test_an_end_of_the_worker_leaves_nothing_held_that_does_not_wait(node:
     assert alice.usage.machine.held_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("awaits", [True, False])
 async def test_a_message_that_was_put_back_does_not_pass_the_gate_again(node: Node, awaits: bool) -> None:
     handled: list[bytes] = []

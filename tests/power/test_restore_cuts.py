@@ -90,6 +90,7 @@ def check_cuts(events: list[Event], disks: int, writes: int) -> None:
     examine(events, [(done, seed) for seed in range(8 * disks)], either)
 
 
+@pytest.mark.slow
 def test_every_cut_leaves_the_old_database_or_the_new_one(restoring: list[Event]) -> None:
     check_cuts(restoring, 1, 12)
 

@@ -60,6 +60,7 @@ async def test_want_of_room_passes_whatever_the_system_calls_it(
     assert stored_messages(node.data_dir, "s") == [b"room"]
 
 
+@pytest.mark.slow
 async def test_a_read_that_fails_ends_what_met_it_and_nothing_else(broken_disk: BrokenDisk, tmp_path: Path) -> None:
     """Before, one such read in the writing connection ended all writing until a restart."""
     with node_on(broken_disk, tmp_path) as node:

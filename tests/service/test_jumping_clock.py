@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +91,7 @@ async def test_nothing_is_deleted_by_a_clock_that_jumps_and_one_line_says_so(
         assert node.stop() == 0
 
 
+@pytest.mark.slow
 async def test_a_clock_that_is_believed_and_was_wrong_keeps_no_later_message_in_its_year(
     jumping_clock: JumpingClock, tmp_path: Path
 ) -> None:
@@ -119,6 +121,7 @@ async def test_a_clock_that_is_believed_and_was_wrong_keeps_no_later_message_in_
         assert node.stop() == 0
 
 
+@pytest.mark.slow
 @given(
     times_us=st.lists(st.integers(0, 30), min_size=1, max_size=12),
     deleted=st.integers(0, 12),

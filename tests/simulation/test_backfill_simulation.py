@@ -45,6 +45,7 @@ WANTED = (
 """At least so much must happen in each forty of the seeds, or they would show little."""
 
 
+@pytest.mark.slow
 def test_every_backfill_seed_fills_every_hole(ground: Path) -> None:
     seeds.run_seeds(run_or_tell, SEEDS, ground, WANTED, each=40)
 
@@ -91,6 +92,7 @@ def plant_a_store_that_overlooks_damage(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ChainStore, "_note_damaged", lambda self, number, reason: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "saying", "first"),
     [

@@ -53,6 +53,7 @@ WANTED = (
 """At least so much must happen in each hundred of the seeds, or they would show little."""
 
 
+@pytest.mark.slow
 def test_every_block_seed_keeps_every_promise(ground: Path) -> None:
     seeds.run_seeds(run_or_tell, SEEDS, ground, WANTED)
 

@@ -116,6 +116,7 @@ def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PushRun, "_plain_answers", answers_with_index)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "saying", "first"),
     [

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 
 from block_node.grpc.calls.services import GrpcServices, block_methods
@@ -37,6 +38,7 @@ IDLE_S_MAX = 1_800.0
 SEEDS = range(10, 19)
 
 
+@pytest.mark.slow
 def test_a_window_is_given_back_within_a_quarter_second_while_there_is_room(ground: Path) -> None:
     """hiero-consensus-node 21675: "Flow control update wait time-out", since the receiver waited with the window.
 

@@ -59,6 +59,7 @@ RARE = (("unsent", 1),)
 """As WANTED, of what happens in two of a hundred seeds: too few to ask for it of SEEDS."""
 
 
+@pytest.mark.slow
 def test_every_grpc_seed_keeps_every_promise(ground: Path) -> None:
     seeds.run_seeds(run_or_tell, SEEDS, ground, WANTED)
 
@@ -117,6 +118,7 @@ def plant_a_block_that_is_not_taken_from_a_silent_publisher(monkeypatch: pytest.
     monkeypatch.setattr(PublishMachine, "_end_stalled", lambda self, finished: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "saying"),
     [

@@ -40,9 +40,9 @@ TEST = (
     'echo "test in $(notdir $(CURDIR)): $(ARGS)"; test -z "$$SKIPPED_FILES" || echo tests/test_x.py >"$$SKIPPED_FILES"'
 )
 
-CLONE = "test in stream-node: "
+CLONE, SLOW = "test in stream-node: ", "slow tests"
 ONCE_MORE = "--last-failed --last-failed-no-failures none"
-AGAIN = "test in here: tests/black_box/test_demo.py "
+AGAIN = "test in here: -m not soak tests/black_box/test_demo.py "
 EXTRAS = "install all"
 RUN_S_MAX = 120
 
@@ -72,7 +72,7 @@ class CheckOut:
             "tools/spark.sh": f'{extras}\necho "install $EXTRAS"\n',
             # With --version, no test runs.
             "Makefile": f"test:\n\t@case '$(ARGS)' in --version) {venv};; *) {test};; esac\nsmoke:\n\t@echo measured\n"
-            f"soak:\n\t@{soak}\nvenv:\n\t@{venv}\ncoverage:\n\t@echo covered >&2\n",
+            f"slow:\n\t@echo slow tests\nsoak:\n\t@{soak}\nvenv:\n\t@{venv}\ncoverage:\n\t@echo covered >&2\n",
         }.items():
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text(text, encoding="utf-8")
@@ -116,7 +116,7 @@ def test_a_fresh_clone_is_tested_before_anything_is_installed(tmp_path: Path) ->
     done = CheckOut(tmp_path, test=show, venv='echo "make $@ sets up" >&2').run()
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("make test sets up\n")
-    assert said(done) == [CLONE, "checked", EXTRAS, AGAIN, "tests/test_x.py", "measured"]
+    assert said(done) == [CLONE, SLOW, "checked", EXTRAS, AGAIN, "tests/test_x.py", "measured"]
 
 
 def test_the_clone_has_what_is_committed_and_the_specifications(tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ def test_the_clone_has_what_is_committed_and_the_specifications(tmp_path: Path) 
     (house._bin / "ls").symlink_to(str(shutil.which("ls")))
     (house.root / "extra").touch()
     done = house.run(NO_SPARK="1")
-    assert (done.returncode, said(done)) == (0, ["../shared", "checked", "measured"])
+    assert (done.returncode, said(done)) == (0, ["../shared", SLOW, "checked", "measured"])
 
 
 def test_without_asking_nothing_is_installed(tmp_path: Path) -> None:
     done = CheckOut(tmp_path).run(CI="")
-    assert (done.returncode, said(done)) == (0, [CLONE, "checked", "measured"])
+    assert (done.returncode, said(done)) == (0, [CLONE, SLOW, "checked", "measured"])
 
 
 def test_programs_that_are_not_there_are_asked_of_apt(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_download_that_breaks_off_is_tried_again(tmp_path: Path) -> None:
     """Method: each set-up, and that of the extras, fails at first."""
     once = "test -e {0} || {{ : >{0}; exit 1; }}"
     done = CheckOut(tmp_path, venv=once.format("set_up"), extras=once.format("extras")).run()
-    assert (done.returncode, said(done)) == (0, [CLONE, "checked", EXTRAS, AGAIN, "measured"]), done.stderr
+    assert (done.returncode, said(done)) == (0, [CLONE, SLOW, "checked", EXTRAS, AGAIN, "measured"]), done.stderr
     assert done.stderr.count("ci: once more: ") == 3
 
 
@@ -163,7 +163,7 @@ def test_root_tests_the_checkout_of_another_user(tmp_path: Path) -> None:
     for path in (house.root, *house.root.rglob("*")):
         os.chown(path, 12345, 12345)
     done = house.run(NO_SPARK="1")
-    assert (done.returncode, said(done)) == (0, [CLONE, "check", "measured"]), done.stderr
+    assert (done.returncode, said(done)) == (0, [CLONE, SLOW, "check", "measured"]), done.stderr
 
 
 def test_coverage_is_measured_after_check(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_coverage_is_measured_after_check(tmp_path: Path) -> None:
 
 def test_it_stops_where_check_fails(tmp_path: Path) -> None:
     done = CheckOut(tmp_path, check="exit 3").run()
-    assert (done.returncode, said(done)) == (3, [CLONE])
+    assert (done.returncode, said(done)) == (3, [CLONE, SLOW])
 
 
 def test_it_fails_where_the_tests_of_the_clone_fail_twice(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_it_fails_where_the_tests_of_the_clone_fail_twice(tmp_path: Path) -> Non
     assert said(done) == [CLONE, CLONE + ONCE_MORE]
     (tmp_path / "mended").mkdir()
     done = CheckOut(tmp_path / "mended", test=f"{TEST}; test -n '$(ARGS)'").run()
-    assert (done.returncode, said(done)[:3]) == (0, [CLONE, CLONE + ONCE_MORE, "checked"])
+    assert (done.returncode, said(done)[:3]) == (0, [CLONE, CLONE + ONCE_MORE, SLOW])
     assert done.stderr.splitlines()[-1] == "ci: 1 tests needed a second try: (a run that named none)"
 
 
@@ -211,7 +211,7 @@ def test_a_run_without_a_second_try_says_so(tmp_path: Path) -> None:
 
 def test_what_fails_with_the_extras_is_tried_once_more(tmp_path: Path) -> None:
     """Method: tests that always fail with the extras; then tests of which the second try passes."""
-    lines = [CLONE, "checked", EXTRAS, AGAIN, AGAIN]
+    lines = [CLONE, SLOW, "checked", EXTRAS, AGAIN, AGAIN]
     (tmp_path / "broken").mkdir()
     done = CheckOut(tmp_path / "broken", test=f"{TEST}; test -z '$(ARGS)'").run()
     assert done.returncode != 0
@@ -234,7 +234,7 @@ def test_compiled_modules_are_tested_where_there_is_a_c_compiler(tmp_path: Path)
         house.stand_in("python3", ":")
         done = house.run()
         assert done.returncode == code, done.stderr
-        compiled = [line for line in said(done) if line.startswith("test in stream-node: tests/bare tests/ockam")]
+        compiled = [line for line in said(done) if line.startswith("test in stream-node: -m not soak tests/bare tests/ockam")]
         assert len(compiled) == (name == "used")
 
 
@@ -267,7 +267,7 @@ def test_tests_begin_within_their_time_and_what_failed_at_any_time(tmp_path: Pat
 def test_soak_tests_that_fail_are_tried_once_more(tmp_path: Path) -> None:
     """Method: a first run of the others fails, and its second does not; then one of Spark's fails twice."""
     told = 'echo "soak $(ARGS)"'
-    lines = [CLONE, "checked", "measured", "soak tests/spark_export", "soak --ignore tests/spark_export"]
+    lines = [CLONE, SLOW, "checked", "measured", "soak tests/spark_export", "soak --ignore tests/spark_export"]
     (tmp_path / "mended").mkdir()
     once = f"{told}; case '$(ARGS)' in --ignore*) test -e tried || {{ : >tried; exit 1; }};; esac"
     done = CheckOut(tmp_path / "mended", soak=once).run(NO_SPARK="1")
@@ -275,7 +275,7 @@ def test_soak_tests_that_fail_are_tried_once_more(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     done = CheckOut(tmp_path / "broken", soak=f"{told}; exit 1").run(NO_SPARK="1")
     assert done.returncode != 0
-    assert said(done) == [*lines[:4], f"{lines[3]} {ONCE_MORE}"]
+    assert said(done) == [*lines[:5], f"{lines[4]} {ONCE_MORE}"]
 
 
 def test_a_process_that_the_tests_left_behind_is_told_and_ended(tmp_path: Path) -> None:

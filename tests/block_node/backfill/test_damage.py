@@ -46,6 +46,7 @@ def check_file(directory: Path) -> None:
         assert not verify(session).problems
 
 
+@pytest.mark.slow
 async def test_a_publisher_mends_what_is_damaged(tmp_path: Path) -> None:
     """The newest block, too; a node that starts again goes on behind it. Another block of the number mends nothing."""
     async with served(tmp_path / "undisturbed") as running:

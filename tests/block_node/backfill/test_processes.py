@@ -86,6 +86,7 @@ def check_stored_once(data_dir: Path, count: int) -> None:
     assert not report.problems
 
 
+@pytest.mark.slow
 async def test_1_the_initial_backfill(tmp_path: Path) -> None:
     blocks = chain(40)
     async with process(tmp_path / "one") as one:
@@ -116,6 +117,7 @@ async def test_2_the_ongoing_backfill(tmp_path: Path) -> None:
         await has_all(two, blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first_block", [pytest.param(0, id="live tail", marks=pytest.mark.soak), pytest.param(BLOCKS - 1, id="history")]
 )

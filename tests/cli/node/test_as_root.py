@@ -151,6 +151,7 @@ def test_the_folders_of_workers_belong_to_the_owner_of_the_data(data: Path, plac
     assert strays(data) == []
 
 
+@pytest.mark.slow
 def test_a_database_that_the_node_cannot_write_is_told(data: Path, place: Path, command: CommandLine) -> None:
     """By the start, which fails, and by doctor, whoever runs it."""
     pushed(data)

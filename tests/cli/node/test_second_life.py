@@ -49,6 +49,7 @@ def push(node: NodeProcess, index: int) -> None:
             assert client.create(f"s{number}").push(b"x") == index
 
 
+@pytest.mark.slow
 def test_the_directory_of_a_worker_is_refused(data: Path, tmp_path: Path) -> None:
     """Alone and with workers, however the directory is written."""
     (tmp_path / "link").symlink_to(data / "w00")

@@ -120,6 +120,7 @@ def test_a_position_beyond_the_end_is_critical(command: CommandLine, tmp_path: P
         assert (done.code, "ahead cannot read orders" in done.text) == (2, True), done.text
 
 
+@pytest.mark.slow
 def test_every_trouble_of_the_node_is_a_result(command: CommandLine, node: NodeProcess, tmp_path: Path) -> None:
     """The dashboard's words, the worst first; a node without HTTP does not look, which is unknown."""
     done = command("status", "--check", "troubles", "--node", node.address)

@@ -221,6 +221,7 @@ def test_what_the_rules_hide_is_left_out_with_a_note(command: CommandLine, tmp_p
         assert [line["request"] for line in lines if line["event"] == "admitted"] == ["stream_create"]
 
 
+@pytest.mark.slow
 def test_the_live_view_follows_a_node_and_leaves_the_terminal_as_it_was(node: NodeProcess, stream: str) -> None:
     with blocking.connect(node.address) as client:
         made = client.create(stream)
@@ -255,6 +256,7 @@ def test_a_small_terminal_shows_what_matters_most(node: NodeProcess, stream: str
         assert termios.tcgetattr(terminal.there) == terminal.before
 
 
+@pytest.mark.slow
 def test_a_node_that_goes_is_shown_as_gone_until_it_is_back(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node:
         with blocking.connect(node.address) as client:

@@ -36,6 +36,7 @@ def test_only_what_the_reader_took_is_saved(at_node: CommandLine, node: NodeProc
     assert at_node("index", "get", stream, "--client", "me").text == "5000\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["pull {}", "consume {} --client c", "stream list", "push {} --json"])
 def test_closed_streams_end_without_a_traceback(
     at_node: CommandLine, node: NodeProcess, stream: str, arguments: str

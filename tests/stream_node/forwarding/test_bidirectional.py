@@ -101,6 +101,7 @@ async def test_a_correspondent_and_a_peer_that_knows_only_routes(tmp_path: Path)
         assert (await peer.receive()).payload == b"HELLO"
 
 
+@pytest.mark.slow
 async def test_a_subscription_goes_on_at_its_saved_index_also_after_a_kill(tmp_path: Path) -> None:
     """Claim: a subscription ends with its connection; the next one of the same id misses nothing, and repeats nothing
     that was saved. Method: messages to an address that stores them, which shows what came."""

@@ -98,6 +98,7 @@ async def to(node: NodeProcess) -> AsyncIterator[ForwardedPeer]:
         yield ForwardedPeer(stream, HEAD)
 
 
+@pytest.mark.slow
 async def test_nothing_confirmed_is_lost_when_the_node_is_killed(tmp_path: Path) -> None:
     """Claim: after kill -9 while messages wait, and again while they are being delivered, the client has every message
     that a sender was told is stored, in order; some can come twice. Senders need not wait for the client to return."""

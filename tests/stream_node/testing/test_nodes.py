@@ -279,6 +279,7 @@ def test_a_database_in_memory_that_has_grown_is_not_kept(monkeypatch: pytest.Mon
     assert in_memory._emptied == []
 
 
+@pytest.mark.slow
 def test_a_fork_has_nodes_of_its_own() -> None:
     """Claim: a child of `os.fork`, which has no thread of its parent, starts its own. Method: both push."""
     text = """

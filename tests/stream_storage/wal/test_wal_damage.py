@@ -80,6 +80,7 @@ def spread(left: Path) -> list[int]:
     return [*range(0, 32, 3), *heads, *pages, *(part * size // 24 for part in range(1, 24)), size - 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rebooted", [False, True])
 def test_one_wrong_byte_anywhere_is_refused_or_does_no_harm(left: Path, tmp_path: Path, rebooted: bool) -> None:
     """After a power cut, only the last transaction may be missing, and the node logs that."""

@@ -70,6 +70,7 @@ def test_any_part_of_the_last_transaction_may_be_missing_after_a_power_cut(
         shutil.rmtree(directory)
 
 
+@pytest.mark.slow
 def test_what_an_older_log_left_is_no_part_of_a_torn_transaction(tmp_path: Path) -> None:
     """Between the new sectors stand whole transactions of the log before, whose checksums fit one behind the other."""
     database = Database.open(tmp_path / "living")

@@ -27,6 +27,7 @@ async def part(peer: StreamPeer) -> tuple[list[bytes], bool]:
     return [each.data for each in messages_of(found) or ()], found.more
 
 
+@pytest.mark.slow
 @BOTH_WIRES
 @pytest.mark.parametrize("kind", WAYS, ids=lambda kind: kind.name)
 async def test_no_part_comes_after_the_right_is_gone(tmp_path: Path, kind: type[Way], wire: Wire) -> None:

@@ -102,6 +102,7 @@ async def fill(address: str, name: str, *messages: bytes) -> None:
             await stream.push(message)
 
 
+@pytest.mark.slow
 async def test_mirrors_of_each_other_are_named_until_one_is_promoted(tmp_path: Path) -> None:
     async with served(tmp_path / "a", error_delay_s=0.0) as a, http_node(tmp_path / "b") as b, b.client() as client:
         await fill(a.address, "orders", b"1", b"2")

@@ -64,6 +64,7 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
+@pytest.mark.slow
 async def test_every_number_is_that_of_the_commands_and_the_metrics(tmp_path: Path) -> None:
     every = may(ALL_RIGHTS, who="token:all")
     write_rules(tmp_path / "access.toml", [every, may(Right.READ, "orders", "anonymous", "reads")])

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
+import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -57,6 +58,7 @@ def from_another_host(node: NodeProcess) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=f"http://{node.http[0]}", transport=transport, timeout=60, trust_env=False)
 
 
+@pytest.mark.slow
 async def test_what_is_made_for_peers_that_do_not_read_is_bounded(tmp_path: Path) -> None:
     """They ask for messages in every way. A good client pushes meanwhile, and nothing is held for them afterwards."""
     settings = {"STREAM_NODE_IDENTITY_LIMITS_LOOPBACK": "true"}

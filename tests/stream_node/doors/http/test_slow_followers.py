@@ -52,6 +52,7 @@ async def fill(stream: Stream, count: int = COUNT) -> None:
             await publisher.push(DATA)
 
 
+@pytest.mark.slow
 async def test_followers_that_do_not_read_keep_little_in_memory_and_disturb_nobody(tmp_path: Path) -> None:
     """Twenty followers do not read 24 MiB each. Another follower gets every message meanwhile, pushes are answered, and
     a stalled follower that begins to read gets every message once."""

@@ -61,6 +61,7 @@ def run_seeds(seeds: range) -> None:
     assert sum((Counter(outcome.faults) for outcome in outcomes), Counter()).keys() == set(FAULTS)
 
 
+@pytest.mark.slow
 def test_every_seed_keeps_every_promise() -> None:
     run_seeds(SEEDS)
 

@@ -67,6 +67,7 @@ async def check_refused(a: NodeProcess) -> None:
     assert {confirm.status for confirm in confirms} == {Status.ERROR}
 
 
+@pytest.mark.slow
 async def test_a_primary_that_has_a_source_to_fence_becomes_no_mirror_as_planned(chain: Chain) -> None:
     a, b, c = chain
     with pytest.raises(MirrorRefused, match=r"'s' at .* to fence.*mirror remove"):
@@ -108,6 +109,7 @@ async def test_an_old_source_finds_the_last_primary_behind_a_mirror_that_was_one
     assert await contents(a.address, "s") == await contents(c.address, "s")
 
 
+@pytest.mark.slow
 async def test_a_primary_whose_older_files_were_put_back_does_not_follow_its_own_mirror(tmp_path: Path) -> None:
     """The mirror knows more of the history than the primary, and follows nobody but the primary."""
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:

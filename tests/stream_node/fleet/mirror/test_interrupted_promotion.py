@@ -89,6 +89,7 @@ def test_every_site_of_a_promotion_has_its_case() -> None:
     assert cases == {site for site in SITES if "promotion" in site}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", [*AS_PLANNED, *(pytest.param(each, marks=pytest.mark.soak) for each in MORE)])
 async def test_a_mirror_that_is_killed_in_a_promotion_goes_on_with_it(tmp_path: Path, site: str) -> None:
     failing = {ENVIRONMENT_VARIABLE: site}
@@ -121,6 +122,7 @@ async def test_a_mirror_that_is_killed_in_a_promotion_goes_on_with_it(tmp_path: 
             assert first.aside_messages == second.aside_messages == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("site", "moves"),
     [
@@ -158,6 +160,7 @@ async def test_a_promotion_that_fails_gives_the_source_its_role_back_over_a_kill
             assert await role_of(b.address) is Role.MIRROR
 
 
+@pytest.mark.slow
 async def test_a_promotion_that_has_taken_a_part_of_a_stream_is_not_undone_after_a_kill(tmp_path: Path) -> None:
     """The rest cannot be promoted at first: on the source, it is the mirror of a third node."""
     failing = {ENVIRONMENT_VARIABLE: "promotion_partition_taken:1"}
@@ -179,6 +182,7 @@ async def test_a_promotion_that_has_taken_a_part_of_a_stream_is_not_undone_after
             assert await takers(b.address, a.address) == [(True, True), (False, False)]
 
 
+@pytest.mark.slow
 async def test_a_node_goes_on_with_a_promotion_at_another_address(tmp_path: Path) -> None:
     """The source has become a mirror of the node at its earlier address, where nobody is any more."""
     failing = {ENVIRONMENT_VARIABLE: "promotion_source_demoted:2"}
@@ -198,6 +202,7 @@ async def test_a_node_goes_on_with_a_promotion_at_another_address(tmp_path: Path
                 assert await peer.get_index("c", "s") == 7
 
 
+@pytest.mark.slow
 async def test_a_source_that_is_lost_in_the_middle_gets_its_role_back_when_it_returns(tmp_path: Path) -> None:
     """The mirror is killed when the source has become one, too, and the source is away when the mirror returns."""
     failing = {ENVIRONMENT_VARIABLE: "promotion_source_demoted:2"}

@@ -114,6 +114,7 @@ async def test_a_stream_that_follows_by_force_gives_its_consumers_all_messages_o
         assert await indexes_read(b.address) == list(range(30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["made anew", "put back"])
 async def test_a_mirror_that_has_parted_keeps_its_positions_and_its_retention(tmp_path: Path, how: str) -> None:
     """The source has other messages now, of which the consumer there has read more than of those of the mirror."""

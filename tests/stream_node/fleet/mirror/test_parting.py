@@ -51,6 +51,7 @@ def command(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "stream_node", *arguments], check=True, capture_output=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["backup", "files", "made anew"])
 async def test_a_source_that_has_gone_back_is_noticed_and_nothing_is_lost(tmp_path: Path, how: str) -> None:
     """`files`: the whole directory is put back, so that no history tells it. Only the messages differ."""

@@ -51,6 +51,7 @@ async def history_of(address: str) -> History:
     return decode_mirror_page(payload).history
 
 
+@pytest.mark.slow
 async def test_a_promotion_without_the_source_needs_force_and_says_what_was_missing(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "a") as a:
         async with served(tmp_path / "b", error_delay_s=0.0) as b:
@@ -250,6 +251,7 @@ async def test_a_promotion_that_fails_in_the_middle_gives_the_source_its_role_ba
         assert await role_of(b.address) is Role.PRIMARY
 
 
+@pytest.mark.slow
 @in_rounds(2)
 async def test_an_old_primary_confirms_nothing_after_its_return(tmp_path: Path, rounds: int) -> None:
     """Publishers wait for it at its address; it asks its mirror before it serves the first of their pushes."""

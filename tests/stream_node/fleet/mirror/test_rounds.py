@@ -106,6 +106,7 @@ async def test_planned_promotions_under_pushes_lose_nothing(tmp_path: Path, roun
         assert len(confirmed) > CONFIRMS * ROUNDS
 
 
+@pytest.mark.slow
 async def test_forced_promotions_under_pushes_give_no_index_two_meanings_unnoticed(
     tmp_path: Path, rounds: list[Round]
 ) -> None:

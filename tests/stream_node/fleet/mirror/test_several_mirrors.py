@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from ockam.actors.address import Route
@@ -51,6 +52,7 @@ async def wait_written(a: NodeProcess, *nodes: NodeProcess) -> None:
             await trio.sleep(0.2)
 
 
+@pytest.mark.slow
 async def test_an_old_primary_asks_all_its_mirrors_and_confirms_nothing_after_its_return(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b, NodeProcess(tmp_path / "c") as c:
         async with stream_peer(a.address) as peer:

@@ -33,6 +33,7 @@ from tests.support.stream_peer import stream_peer
 S: Route = (stream_address("s", 0),)
 
 
+@pytest.mark.slow
 async def test_a_mirror_of_a_node_with_workers_is_promoted_beside_it_only_if_told(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "a", arguments=("--workers", "2")) as a:
         async with served(tmp_path / "b", error_delay_s=0.0) as b:

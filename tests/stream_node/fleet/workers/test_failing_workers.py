@@ -126,6 +126,7 @@ def test_a_worker_for_which_there_is_no_process_is_tried_again(tmp_path: Path) -
         assert "Traceback" not in node.log_file.read_text()
 
 
+@pytest.mark.slow
 def test_a_node_that_gets_no_process_for_a_worker_ends_in_order(tmp_path: Path) -> None:
     """The other worker drains: the lock of its directory says that it has ended cleanly."""
     with NodeProcess(tmp_path / "data", arguments=TWO) as node:

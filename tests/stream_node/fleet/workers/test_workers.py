@@ -70,6 +70,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
         yield node
 
 
+@pytest.mark.slow
 def test_every_connection_reaches_every_stream(node: NodeProcess, tmp_path: Path) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(blocking.connect(node.address)) for _ in range(CLIENTS)]
@@ -159,6 +160,7 @@ def peers_of(node: NodeProcess) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_comes_back_with_everything_confirmed(node: NodeProcess) -> None:
     confirmed: dict[str, list[bytes]] = {f"s{number}": [] for number in range(STREAMS)}
 
