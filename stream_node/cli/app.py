@@ -44,8 +44,8 @@ def build(first: str | None = None) -> typer.Typer:
     typer reads the signature of every command that it is given. For all commands, this takes longer than most of them.
     """
     from stream_node.cli.commands import COMMANDS, GROUPS, load_command
+    from stream_node.cli.groups import with_options
     from stream_node.cli.node.status import MonitoringCommand
-    from stream_node.cli.request_options import with_options
 
     app = typer.Typer(
         name="stream-node",

@@ -14,7 +14,7 @@ import typer
 
 from stream_node.cli.options import NodeOptions
 from stream_node.cli.output import tell
-from stream_node.cli.request_options import RequestOptions, reaching, request_options
+from stream_node.cli.request_options import GIVEN, RequestOptions, reaching
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def open_client(
     from stream_client import connect
     from stream_client.shell.defaults import ANSWER_TIMEOUT_S
 
-    given = request_options() if is_given else RequestOptions(timeout=request_options().timeout)
+    given = GIVEN.get() if is_given else RequestOptions(timeout=GIVEN.get().timeout)
     services = given.services
     service = services.service or target.service
     note = note_of(target, service)
@@ -133,7 +133,7 @@ async def check_contact(target: Target) -> None:
     from stream_client import NodeUnreachable, TlsFailed, connect
 
     route = tuple(tcp(hop) for hop in target.via)
-    patience_s = request_options().contact_timeout_s
+    patience_s = GIVEN.get().contact_timeout_s
     is_there = False
     try:
         async with connect(target.address, via=route, contact_timeout_s=patience_s, **reaching(target)) as client:

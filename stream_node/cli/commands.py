@@ -5,8 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import NamedTuple
 
-from stream_node.cli.groups import Command, Prepare
-from stream_node.cli.request_options import with_block_options, with_options, with_tls_options
+from stream_node.cli.groups import Command, Prepare, with_block_options, with_options, with_tls_options
 
 
 class CommandGroup(NamedTuple):

@@ -1,7 +1,8 @@
-"""Groups of options that several commands share.
+"""Turns functions into commands for typer: adds the shared options, and writes groups of options out.
 
 A group is a NamedTuple whose fields are options. A command has one parameter for the whole group; typer reads the
-options of a command from its signature, so `with_groups` writes the options of the group in the place of the parameter.
+options of a command from its signature, so `with_options` writes the options of the group in the place of the
+parameter.
 """
 
 from __future__ import annotations
@@ -16,19 +17,28 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin, get
 import typer
 from typer.models import OptionInfo
 
+from stream_node.cli.client import with_client
+from stream_node.cli.options import NodeOptions
 from stream_node.cli.output import AS_JSON
+from stream_node.cli.request_options import GIVEN, RequestOptions
 
-Command: TypeAlias = Callable[..., None]
-Prepare: TypeAlias = Callable[[Command], Command]
+Command: TypeAlias = Callable[..., Any]
+Prepare: TypeAlias = Callable[[Command], Callable[..., None]]
 GroupT = TypeVar("GroupT")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 
-def with_groups(command: Command) -> Command:
-    """Returns the command in the form that typer needs: with the options in place of each group, and with --json, which
-    `say` obeys, as the last option."""
-    own = inspect.signature(command, eval_str=True).parameters
+def with_options(command: Command, *, left_out: Collection[str] = ()) -> Callable[..., None]:
+    """Returns the command in the form that typer needs: with the options in place of each group, then --json, which
+    `say` obeys. A command that has --node gets the shared options, too. An async command has --node as its last option,
+    and its first parameter `client` is a client of that node.
+    left_out: the fields of RequestOptions that the command does not get."""
+    own = dict(inspect.signature(command, locals={"StreamClient": object}, eval_str=True).parameters)
+    is_async = inspect.iscoroutinefunction(command)
+    if is_async:
+        del own["client"]
+        own["node"] = _parameter("node", NodeOptions, NodeOptions())
     groups = {name: each.annotation for name, each in own.items() if is_group(each.annotation)}
     parameters: list[inspect.Parameter] = []
     for name, each in own.items():
@@ -36,22 +46,40 @@ def with_groups(command: Command) -> Command:
     has_json = "as_json" in own
     if not has_json:
         parameters.append(_parameter("as_json", JsonOption, False))
-    parameters = [each.replace(annotation=_switch(each.name, each.annotation)) for each in parameters]
+    has_node = any(each.name == "node" for each in parameters)
+    if has_node:
+        parameters += options_of(RequestOptions, left_out)
 
     def run(given: dict[str, Any]) -> None:
         AS_JSON.set(given["as_json"] if has_json else given.pop("as_json"))
-        made = {name: take(group, given) for name, group in groups.items()}
-        command(**given, **made)
+        if has_node:
+            # The command itself gets only its own options; it finds the shared ones in `GIVEN`.
+            options = take(RequestOptions, given)
+            # Options that do not fit together are an error before the command begins.
+            options.tls_options.make()
+            GIVEN.set(options)
+        given |= {name: take(group, given) for name, group in groups.items()}
+        if is_async:
+            node = given.pop("node")
+            with_client(functools.partial(command, **given), node)
+        else:
+            command(**given)
 
-    return typed(command, parameters, lambda **given: copy_context().run(run, given))
-
-
-def typed(command: Command, parameters: list[inspect.Parameter], run: Command) -> Command:
-    """Returns `run` with the name and the help text of a command, and with these parameters, for typer."""
-    made = functools.wraps(command)(run)
+    made = functools.wraps(command)(lambda **given: copy_context().run(run, given))
+    parameters = [each.replace(annotation=_switch(each.name, each.annotation)) for each in parameters]
     made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     made.__annotations__ = {each.name: each.annotation for each in parameters}
     return made
+
+
+def _leaving_out(*fields: str) -> Prepare:
+    return functools.partial(with_options, left_out=fields)
+
+
+with_block_options = _leaving_out("services")
+with_tls_options = _leaving_out("timeout", "channel", "services")
+"""`with_options` in two variants: for commands that speak only the protocols of blocks, and for commands that need only
+TLS and a token."""
 
 
 def is_group(annotation: object) -> bool:

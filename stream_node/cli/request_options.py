@@ -1,21 +1,17 @@
 """The options that all commands with --node share: timeout, TLS, token, secure channel, services and framing.
-`with_options` adds them to a command, so no command has them in its signature. `request_options()` returns their values
-while the command runs."""
+`stream_node.cli.groups.with_options` adds them to a command, so no command has them in its signature. `GIVEN.get()`
+returns their values while the command runs."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
-from collections.abc import Collection
-from contextvars import ContextVar, copy_context
-from functools import partial
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypedDict
 
 import typer
 
-from stream_node.cli.groups import Command, Prepare, options_of, take, typed, with_groups
 from stream_node.cli.options import named
 from stream_node.cli.values import UsageError
 
@@ -256,11 +252,8 @@ class RequestOptions(NamedTuple):
         return CONTACT_TIMEOUT_S if self.timeout is None else self.timeout
 
 
-_given: ContextVar[RequestOptions] = ContextVar("request_options", default=RequestOptions())  # noqa: B039  (frozen)
-
-
-def request_options() -> RequestOptions:
-    return _given.get()
+GIVEN: ContextVar[RequestOptions] = ContextVar("request_options", default=RequestOptions())  # noqa: B039  (frozen)
+"""The shared options of the command that runs."""
 
 
 class Reaching(TypedDict):
@@ -274,41 +267,11 @@ class Reaching(TypedDict):
 def reaching(target: Target, given: RequestOptions | None = None) -> Reaching:
     """Returns the TLS, the token and the secure channel for this node: of the options, otherwise of its context.
     given: the options; None: those of the running command. Raises UsageError."""
-    given = given or request_options()
+    given = given or GIVEN.get()
     return {"tls": given.tls or target.tls, "token": given.token or target.token, "channel": given.channel.make(target)}
 
 
 def proof_for(target: Target) -> tuple[Tls | None, Token | None]:
     """Returns the TLS and the token that `reaching` returns, for commands that open no secure channel."""
-    given = request_options()
+    given = GIVEN.get()
     return given.tls or target.tls, given.token or target.token
-
-
-def with_options(command: Command, *, left_out: Collection[str] = ()) -> Command:
-    """Prepares a command for typer, see `with_groups`. A command that has --node gets the shared options, too.
-    left_out: the fields of RequestOptions that it does not get."""
-    prepared = with_groups(command)
-    own = inspect.signature(prepared).parameters
-    if "node" not in own:
-        return prepared
-
-    def run(given: dict[str, Any]) -> None:
-        # The command itself gets only its own options; it finds the shared ones by `request_options`.
-        options = take(RequestOptions, given)
-        # Options that do not fit together are an error before the command begins.
-        options.tls_options.make()
-        _given.set(options)
-        prepared(**given)
-
-    parameters = [*own.values(), *options_of(RequestOptions, left_out)]
-    return typed(prepared, parameters, lambda **given: copy_context().run(run, given))
-
-
-def _leaving_out(*fields: str) -> Prepare:
-    return partial(with_options, left_out=fields)
-
-
-with_block_options = _leaving_out("services")
-with_tls_options = _leaving_out("timeout", "channel", "services")
-"""`with_options` in two variants: for commands that speak only the protocols of blocks, and for commands that need only
-TLS and a token."""

@@ -12,7 +12,7 @@ import typer
 from stream_node.cli.client import check_contact, run_to_signal
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions, ViaOption
 from stream_node.cli.output import columns, counted, say
-from stream_node.cli.request_options import NO_CHANNEL, reaching, request_options
+from stream_node.cli.request_options import GIVEN, NO_CHANNEL, reaching
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNode
     addresses = [target.address, *(nodes.also or ())]
     for address in addresses:
         split_host_port(address)
-    answer_s_max = request_options().timeout or ANSWER_S_MAX
+    answer_s_max = GIVEN.get().timeout or ANSWER_S_MAX
 
     async def main() -> None:
         # With several nodes, the client itself finds out which of them answer.
@@ -286,7 +286,7 @@ def _with_peer(run: Callable[[GrpcBlockClient], Awaitable[None]], address: str, 
     """Runs an async function with a client of a block node over gRPC. Raises UsageError, ClientError."""
     from block_node.grpc.client.client import connect_grpc
 
-    given = request_options()
+    given = GIVEN.get()
     if nodes.also or nodes.context or nodes.via or given.channel != NO_CHANNEL:
         raise UsageError("--grpc names the node and the way to it: leave out --also, --context, --via and --peer")
 

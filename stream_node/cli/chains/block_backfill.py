@@ -13,7 +13,7 @@ from stream_node.cli.client import check_contact, run_to_signal
 from stream_node.cli.options import ANY_NODE, NodeOptions
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
-from stream_node.cli.request_options import reaching, request_options
+from stream_node.cli.request_options import GIVEN, reaching
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _with_backfill(main: Callable[[Ask], Awaitable[None]], node: NodeOptions) ->
 
     async def connected() -> None:
         await check_contact(target)
-        answer_s_max = request_options().timeout or ANSWER_S_MAX
+        answer_s_max = GIVEN.get().timeout or ANSWER_S_MAX
         via = tuple(tcp(hop) for hop in target.via)
         async with connect(target.address, via=via, answer_timeout_s=answer_s_max, **reaching(target)) as client:
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from stream_node.cli.client import with_client
-from stream_node.cli.options import ANY_NODE, NodeOptions, not_empty
+from stream_node.cli.options import not_empty
 from stream_node.cli.output import columns, say
 from stream_node.cli.values import CommandFailed
 
@@ -22,26 +21,22 @@ Q = TypeVar("Q")
 HEAD = ("member", "address", "state", "shards")
 
 
-def status(node: NodeOptions = ANY_NODE) -> None:
+async def status(client: StreamClient) -> None:
     """Print the members of the cluster, and how many of the 256 shards each one serves. Every member can be asked.
 
     A member is "alive", "leaving" (it gives its shards away) or "silent" (it has not written for five seconds).
 
     Example: stream-node cluster status --node db1:4000
     """
+    from stream_node.fleet.cluster.protocol import STATUS, ClusterStatusRequest
 
-    async def run(client: StreamClient) -> None:
-        from stream_node.fleet.cluster.protocol import STATUS, ClusterStatusRequest
-
-        _say(await _ask(client, STATUS, ClusterStatusRequest(0)))
-
-    with_client(run, node)
+    _say(await _ask(client, STATUS, ClusterStatusRequest(0)))
 
 
-def drain(
+async def drain(
+    client: StreamClient,
     member: Annotated[str, typer.Argument(callback=not_empty, help="The name of the member.")],
     undo: Annotated[bool, typer.Option(help="Let the member take shards again.")] = False,
-    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Make a member give all its shards to the others. It keeps running, and forwards the messages of its clients.
 
@@ -50,13 +45,9 @@ def drain(
 
     Example: stream-node cluster drain db1
     """
+    from stream_node.fleet.cluster.protocol import DRAIN, DrainRequest
 
-    async def run(client: StreamClient) -> None:
-        from stream_node.fleet.cluster.protocol import DRAIN, DrainRequest
-
-        _say(await _ask(client, DRAIN, DrainRequest(0, member, not undo)))
-
-    with_client(run, node)
+    _say(await _ask(client, DRAIN, DrainRequest(0, member, not undo)))
 
 
 async def _ask(client: StreamClient, protocol: Protocol[Q, ClusterStatus], request: Q) -> ClusterStatus:

@@ -58,21 +58,18 @@ def add(
     with_client(run, node)
 
 
-def status(stream: Annotated[str, typer.Argument(help="Only this stream.")] = "", node: NodeOptions = ANY_NODE) -> None:
+async def status(client: StreamClient, stream: Annotated[str, typer.Argument(help="Only this stream.")] = "") -> None:
     """List the mirrors of the node: whether they follow, and how far they are behind in messages and seconds.
 
     Example: stream-node mirror status --json
     """
     from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
 
-    async def run(client: StreamClient) -> None:
-        found = (await _ask(client, MirrorRequest(0, MirrorAction.STATUS, stream))).mirrors
-        say_each(map(_row, found), columns([HEAD, *map(_cells, found)], NUMBERS) if found else "no mirrors")
-        for each in found:
-            if each.reason and not AS_JSON.get():
-                tell(f"{each.stream_name}/{each.partition}: {each.reason}")
-
-    with_client(run, node)
+    found = (await _ask(client, MirrorRequest(0, MirrorAction.STATUS, stream))).mirrors
+    say_each(map(_row, found), columns([HEAD, *map(_cells, found)], NUMBERS) if found else "no mirrors")
+    for each in found:
+        if each.reason and not AS_JSON.get():
+            tell(f"{each.stream_name}/{each.partition}: {each.reason}")
 
 
 def promote(
@@ -131,19 +128,16 @@ def promote(
     with_client(run, node)
 
 
-def remove(stream: StreamArgument, node: NodeOptions = ANY_NODE) -> None:
+async def remove(client: StreamClient, stream: StreamArgument) -> None:
     """Stop following. The stream keeps its messages, and takes pushes from now on. The source is not told.
 
     Example: stream-node mirror remove orders
     """
     from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
 
-    async def run(client: StreamClient) -> None:
-        answer = await _ask(client, MirrorRequest(0, MirrorAction.REMOVE, stream))
-        report = {"stream": stream, "partitions": len(answer.mirrors)}
-        say(report, f"{stream} follows nobody now, and takes pushes")
-
-    with_client(run, node)
+    answer = await _ask(client, MirrorRequest(0, MirrorAction.REMOVE, stream))
+    report = {"stream": stream, "partitions": len(answer.mirrors)}
+    say(report, f"{stream} follows nobody now, and takes pushes")
 
 
 async def _ask(client: StreamClient, request: MirrorRequest) -> MirrorResponse:

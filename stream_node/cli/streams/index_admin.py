@@ -40,25 +40,21 @@ NUMBERS = frozenset({2, 3, 4})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
 
 
-def get(
-    stream: StreamArgument, client_id: ClientOption, partition: PartitionOption = None, node: NodeOptions = ANY_NODE
+async def get(
+    client: StreamClient, stream: StreamArgument, client_id: ClientOption, partition: PartitionOption = None
 ) -> None:
     """Print the saved position of a consumer: the index of its next message, or "none" if no position is saved. Of a
     stream with several partitions, print a line for each. The command does not create a position.
 
     Example: stream-node index get orders --client billing
     """
-
-    async def run(client: StreamClient) -> None:
-        saved = await _saved(client, client_id, stream)
-        chosen = await _chosen(client, stream, partition, saved)
-        for at in chosen:
-            index = saved[at].index if at in saved else None
-            report = {"client": client_id, "stream": stream, "partition": at, "index": index}
-            text = "none" if index is None else str(index)
-            say(report, text if len(chosen) == 1 else f"{text} in {stream}/{at}")
-
-    with_client(run, node)
+    saved = await _saved(client, client_id, stream)
+    chosen = await _chosen(client, stream, partition, saved)
+    for at in chosen:
+        index = saved[at].index if at in saved else None
+        report = {"client": client_id, "stream": stream, "partition": at, "index": index}
+        text = "none" if index is None else str(index)
+        say(report, text if len(chosen) == 1 else f"{text} in {stream}/{at}")
 
 
 def set_to(
@@ -105,12 +101,12 @@ def set_to(
     with_client(run, node)
 
 
-def list_all(
+async def list_all(
+    client: StreamClient,
     stream: Annotated[str | None, typer.Option(help="Only positions in this stream.")] = None,
     client_id: Annotated[
         str | None, typer.Option("--client", help="Only positions of this consumer.", autocompletion=complete_consumer)
     ] = None,
-    node: NodeOptions = ANY_NODE,
 ) -> None:
     """List the saved positions, each with the number of unread messages and the owner of the lease. `saved`
     says how long ago the position was saved. A partition that a consumer of all partitions has not begun to read is
@@ -121,30 +117,27 @@ def list_all(
     from stream_client import list_positions
     from stream_node.care.unread import count_unread
 
-    async def run(client: StreamClient) -> None:
-        ends = {
-            (each.stream_name, each.partition): each
-            async for each in client.list_streams(stream or "")
-            if stream is None or each.stream_name == stream
-        }
-        found = [each async for each in list_positions(client, stream_name=stream, client_id=client_id)]
-        unread = count_unread(found, ends.values())
-        rows: list[tuple[Any, ...]] = []
-        for each in found:
-            lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
-            place = each.client_id, each.stream_name, each.partition
-            rows.append((*place, each.index, lag, each.saved_us, each.holder))
-        # What is left in `unread` are partitions without a position, of consumers that read all partitions of a stream.
-        for (client_name, name), lags in unread.items():
-            rows += ((client_name, name, partition, None, lag, None, None) for partition, lag in lags.items())
-        if not found and stream is not None:
-            await _check_exists(client, stream, None)
-        say_each(
-            (dict(zip(FIELDS, row, strict=True)) for row in rows),
-            columns([HEAD, *starmap(_cells, rows)], NUMBERS) if rows else "no positions",
-        )
-
-    with_client(run, node)
+    ends = {
+        (each.stream_name, each.partition): each
+        async for each in client.list_streams(stream or "")
+        if stream is None or each.stream_name == stream
+    }
+    found = [each async for each in list_positions(client, stream_name=stream, client_id=client_id)]
+    unread = count_unread(found, ends.values())
+    rows: list[tuple[Any, ...]] = []
+    for each in found:
+        lag = unread[each.client_id, each.stream_name].pop(each.partition, None)
+        place = each.client_id, each.stream_name, each.partition
+        rows.append((*place, each.index, lag, each.saved_us, each.holder))
+    # What is left in `unread` are partitions without a position, of consumers that read all partitions of a stream.
+    for (client_name, name), lags in unread.items():
+        rows += ((client_name, name, partition, None, lag, None, None) for partition, lag in lags.items())
+    if not found and stream is not None:
+        await _check_exists(client, stream, None)
+    say_each(
+        (dict(zip(FIELDS, row, strict=True)) for row in rows),
+        columns([HEAD, *starmap(_cells, rows)], NUMBERS) if rows else "no positions",
+    )
 
 
 def _cells(

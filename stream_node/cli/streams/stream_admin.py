@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.client import get_partitions, with_client
-from stream_node.cli.options import ANY_NODE, DryRunOption, NodeOptions, PartitionOption, StreamArgument, YesOption
+from stream_node.cli.client import get_partitions
+from stream_node.cli.options import DryRunOption, PartitionOption, StreamArgument, YesOption
 from stream_node.cli.output import (
     AS_JSON,
     age_text,
@@ -33,7 +33,8 @@ NUMBERS = frozenset({1, 2, 3, 4, 5})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
 
 
-def create(
+async def create(
+    client: StreamClient,
     stream: StreamArgument,
     partitions: Annotated[
         int | None,
@@ -44,7 +45,6 @@ def create(
     ] = None,
     limits: RetentionOptions = NO_LIMITS,
     yes: YesOption = False,
-    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Create a stream, or its missing partitions, and print the number of its partitions. Safe to repeat.
 
@@ -56,57 +56,46 @@ def create(
     than before.
     """
     kept = limits.make()
-
-    async def run(client: StreamClient) -> None:
-        ensured = await ensure_partitions(client, stream, partitions)
-        if kept is not None:
-            if not yes:
-                await confirm_retention(ensured.now, kept)
-            for each in ensured.now:
-                await each.set_retention(kept)
-        name = ensured.now[0].name
-        report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": kept_row(kept)}
-        say(report, created_text(name, ensured))
-
-    with_client(run, node)
+    ensured = await ensure_partitions(client, stream, partitions)
+    if kept is not None:
+        if not yes:
+            await confirm_retention(ensured.now, kept)
+        for each in ensured.now:
+            await each.set_retention(kept)
+    name = ensured.now[0].name
+    report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": kept_row(kept)}
+    say(report, created_text(name, ensured))
 
 
-def list_all(
+async def list_all(
+    client: StreamClient,
     prefix: Annotated[str, typer.Argument(help="Only streams whose names begin with this text.")] = "",
-    node: NodeOptions = ANY_NODE,
 ) -> None:
     """List streams, with one line for each partition. `newest` says how long ago the newest message was stored.
 
     Example: stream-node stream list orders --json
     """
-
-    async def run(client: StreamClient) -> None:
-        rows: list[tuple[str, ...]] = [HEAD]
-        async for each in client.list_streams(prefix):
-            if AS_JSON.get():
-                say_json(_row(each))
-            else:
-                rows.append(_cells(each))
-        if not AS_JSON.get():
-            say_text(columns(rows, NUMBERS) if len(rows) > 1 else "no streams")
-
-    with_client(run, node)
+    rows: list[tuple[str, ...]] = [HEAD]
+    async for each in client.list_streams(prefix):
+        if AS_JSON.get():
+            say_json(_row(each))
+        else:
+            rows.append(_cells(each))
+    if not AS_JSON.get():
+        say_text(columns(rows, NUMBERS) if len(rows) > 1 else "no streams")
 
 
-def info(stream: StreamArgument, partition: PartitionOption = None, node: NodeOptions = ANY_NODE) -> None:
+async def info(client: StreamClient, stream: StreamArgument, partition: PartitionOption = None) -> None:
     """Print the first and next index, the size, the newest time and the retention of each partition of a stream.
 
     Example: stream-node stream info orders
     """
-
-    async def run(client: StreamClient) -> None:
-        found = [await each.info() for each in await get_partitions(client, stream, partition)]
-        say_each(map(_row, found), columns([HEAD, *map(_cells, found)], NUMBERS))
-
-    with_client(run, node)
+    found = [await each.info() for each in await get_partitions(client, stream, partition)]
+    say_each(map(_row, found), columns([HEAD, *map(_cells, found)], NUMBERS))
 
 
-def delete(
+async def delete(
+    client: StreamClient,
     stream: StreamArgument,
     partition: PartitionOption = None,
     dry_run: DryRunOption = False,
@@ -114,7 +103,6 @@ def delete(
     keep_positions: Annotated[
         bool, typer.Option(help="Keep the saved positions of the consumers, for a look at them later.")
     ] = False,
-    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Delete a stream with all its messages, and with the saved positions of its consumers.
 
@@ -122,28 +110,27 @@ def delete(
 
     Example: stream-node stream delete orders --dry-run
     """
-
-    async def run(client: StreamClient) -> None:
-        found = await get_partitions(client, stream, partition)
-        if not (dry_run or yes):
-            messages = sum([(await each.info()).count for each in found])
-            what = f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream}"
-            confirm(f"Delete {what} at {client.address}?")
-        messages = 0
-        for each in found:
-            messages += (await each.info()).count if dry_run else await each.delete(keep_positions=keep_positions)
-        report = {"stream": stream, "partitions": len(found), "deleted": messages, "dry_run": dry_run}
-        done = "would be deleted" if dry_run else "deleted"
-        say(report, f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream} {done}")
-
-    with_client(run, node)
+    found = await get_partitions(client, stream, partition)
+    if not (dry_run or yes):
+        messages = sum([(await each.info()).count for each in found])
+        what = f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream}"
+        confirm(f"Delete {what} at {client.address}?")
+    messages = 0
+    for each in found:
+        messages += (await each.info()).count if dry_run else await each.delete(keep_positions=keep_positions)
+    report = {"stream": stream, "partitions": len(found), "deleted": messages, "dry_run": dry_run}
+    done = "would be deleted" if dry_run else "deleted"
+    say(report, f"{counted(len(found), 'partition')} and {counted(messages, 'message')} of {stream} {done}")
 
 
-def truncate(
+async def truncate(
+    client: StreamClient,
     stream: StreamArgument,
-    before: Annotated[
-        str,
+    end: Annotated[
+        Any,
         typer.Option(
+            "--before",
+            parser=lambda text: parse_index_or_time(text, utc_now()),
             metavar="INDEX|TIME|AGE",
             help="Delete the messages before this index, time or age: 500, 2026-11-01T08:00Z, 7d.",
         ),
@@ -151,7 +138,6 @@ def truncate(
     partition: PartitionOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    node: NodeOptions = ANY_NODE,
 ) -> None:
     """Delete the messages before an index or a time, or those older than an age. Their indexes are never used again.
 
@@ -161,28 +147,23 @@ def truncate(
 
     In one partition: stream-node stream truncate orders --before 5000 --partition 2
     """
-    end = parse_index_or_time(before, utc_now())
-
-    async def run(client: StreamClient) -> None:
-        found = await get_partitions(client, stream, partition)
-        if isinstance(end, int) and len(found) > 1:
-            raise UsageError(f"an index is of one partition, and {stream} has {len(found)}; say which by --partition")
-        # The number is known before the question, so that the user knows what is at stake.
-        if not (dry_run or yes) and (messages := sum([(await _foreseen(each, end))[0] for each in found])):
-            confirm(f"Delete {counted(messages, 'message')} of {stream} at {client.address}?")
-        for each in found:
-            if dry_run:
-                deleted, first_index = await _foreseen(each, end)
-            else:
-                answer = await each.truncate(end)
-                deleted, first_index = answer.deleted, answer.first_index
-            place = {"stream": stream, "partition": each.partition}
-            report = {**place, "deleted": deleted, "first_index": first_index, "dry_run": dry_run}
-            done = "would be deleted" if dry_run else "deleted"
-            text = f"{counted(deleted, 'message')} {done} from {stream}/{each.partition}, it begins at {first_index}"
-            say(report, text)
-
-    with_client(run, node)
+    found = await get_partitions(client, stream, partition)
+    if isinstance(end, int) and len(found) > 1:
+        raise UsageError(f"an index is of one partition, and {stream} has {len(found)}; say which by --partition")
+    # The number is known before the question, so that the user knows what is at stake.
+    if not (dry_run or yes) and (messages := sum([(await _foreseen(each, end))[0] for each in found])):
+        confirm(f"Delete {counted(messages, 'message')} of {stream} at {client.address}?")
+    for each in found:
+        if dry_run:
+            deleted, first_index = await _foreseen(each, end)
+        else:
+            answer = await each.truncate(end)
+            deleted, first_index = answer.deleted, answer.first_index
+        place = {"stream": stream, "partition": each.partition}
+        report = {**place, "deleted": deleted, "first_index": first_index, "dry_run": dry_run}
+        done = "would be deleted" if dry_run else "deleted"
+        text = f"{counted(deleted, 'message')} {done} from {stream}/{each.partition}, it begins at {first_index}"
+        say(report, text)
 
 
 class EnsuredPartitions(NamedTuple):

@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
 
 class RetentionOptions(NamedTuple):
-    max_age: Annotated[str | None, typer.Option(metavar="AGE", help="Keep messages for this long: 12h, 7d.")] = None
+    max_age: Annotated[
+        int | None, typer.Option(parser=parse_duration, metavar="AGE", help="Keep messages for this long: 12h, 7d.")
+    ] = None
     max_messages: Annotated[int | None, typer.Option(min=0, help="Keep the newest N messages of each partition.")] = (
         None
     )
     max_bytes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB."),
+        int | None,
+        typer.Option(
+            parser=parse_size,
+            metavar="SIZE",
+            help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB.",
+        ),
     ] = None
 
     def make(self) -> Retention | None:
-        """Returns the retention; None if no limit is given. Raises UsageError."""
         from stream_client import Retention
 
-        if self == NO_LIMITS:
-            return None
-        age_s = None if self.max_age is None else parse_duration(self.max_age)
-        return Retention(age_s, self.max_messages, None if self.max_bytes is None else parse_size(self.max_bytes))
+        return None if self == NO_LIMITS else Retention(*self)
 
 
 NO_LIMITS = RetentionOptions()
