@@ -25,71 +25,94 @@ from stream_node.cli.values import CommandFailed, UsageError, parse_headers
 if TYPE_CHECKING:
     from stream_client import PartitionedPublisher, Publisher, Push, StreamClient
 
-StreamArgument = Annotated[
-    str,
-    typer.Argument(
-        callback=not_empty,
-        help="The name of the stream. The stream is made if it does not exist.",
-        autocompletion=complete_stream,
-    ),
-]
-FilesArgument = Annotated[
-    list[Path] | None, typer.Argument(help="Files to push line by line. Without files, standard input.")
-]
-PushPartitionOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="The partition of all messages. Without it, the key of each message chooses, and messages without a key "
-        "go to the partitions in rotation; with --ndjson, a line may name its partition.",
-    ),
-]
-DataOption = Annotated[str | None, typer.Option(help="Push this text as one message.")]
-WholeOption = Annotated[bool, typer.Option(help="Push each file, or all of standard input, as one message.")]
-FramedInputOption = Annotated[bool, typer.Option(help="The length of each message precedes it (u32, big-endian).")]
-KeyOption = Annotated[str | None, typer.Option(help="The key of every message.")]
-KeyedLinesOption = Annotated[
-    bool, typer.Option(help="Each line is a key, a tab and the message, as `pull --keys` prints it.")
-]
-NdjsonInputOption = Annotated[bool, typer.Option(help="Each line is a message in JSON, as `pull --ndjson` prints it.")]
-CrlfOption = Annotated[
-    bool, typer.Option(help="Lines end with CR LF, as on Windows. Without it, a CR belongs to the message.")
-]
-HeaderOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every message. May be repeated.")
-]
-SpreadOption = Annotated[
-    bool,
-    typer.Option(
-        help="Spread the messages as without --partition, also those whose lines, with --ndjson, name a partition."
-    ),
-]
-IdempotentOption = Annotated[
-    bool, typer.Option(help="Store each message once. A push with an unknown result is repeated until it is known.")
-]
-RepeatOption = Annotated[int, typer.Option(min=1, help="Push the whole input this many times.")]
-RateOption = Annotated[float | None, typer.Option(min=0.001, help="The maximum number of messages per second.")]
-WindowOption = Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes to a partition.")]
+
+class PushOptions(NamedTuple):
+    """The destination and the input of a push, and its manner."""
+
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="The partition of all messages. Without it, the key of each message chooses, and messages without a "
+            "key go to the partitions in rotation; with --ndjson, a line may name its partition.",
+        ),
+    ] = None
+    data: Annotated[str | None, typer.Option(help="Push this text as one message.")] = None
+    file_per_message: Annotated[
+        bool, typer.Option(help="Push each file, or all of standard input, as one message.")
+    ] = False
+    length_framed: Annotated[bool, typer.Option(help="The length of each message precedes it (u32, big-endian).")] = (
+        False
+    )
+    key: Annotated[str | None, typer.Option(help="The key of every message.")] = None
+    keys: Annotated[
+        bool, typer.Option(help="Each line is a key, a tab and the message, as `pull --keys` prints it.")
+    ] = False
+    ndjson: Annotated[bool, typer.Option(help="Each line is a message in JSON, as `pull --ndjson` prints it.")] = False
+    crlf: Annotated[
+        bool, typer.Option(help="Lines end with CR LF, as on Windows. Without it, a CR belongs to the message.")
+    ] = False
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every message. May be repeated.")
+    ] = None
+    all_partitions: Annotated[
+        bool,
+        typer.Option(
+            help="Spread the messages as without --partition, also those whose lines, with --ndjson, name a partition."
+        ),
+    ] = False
+    idempotent: Annotated[
+        bool,
+        typer.Option(help="Store each message once. A push with an unknown result is repeated until it is known."),
+    ] = False
+    repeat: Annotated[int, typer.Option(min=1, help="Push the whole input this many times.")] = 1
+    rate: Annotated[float | None, typer.Option(min=0.001, help="The maximum number of messages per second.")] = None
+    window: Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes to a partition.")] = 1_000
+
+    def check(self, files: list[Path]) -> None:
+        """Raises UsageError if two options exclude each other, and CommandFailed if a file is missing."""
+        kinds = (self.data is not None, self.file_per_message, self.length_framed, self.keys, self.ndjson)
+        if sum(kinds) > 1:
+            raise UsageError(
+                "--data, --file-per-message, --length-framed, --keys and --ndjson are five kinds of input; choose one"
+            )
+        if self.ndjson and (self.key is not None or self.header):
+            raise UsageError("with --ndjson each line has its own key and headers; leave --key and --header out")
+        if self.data is not None and files:
+            raise UsageError("--data is pushed in place of files; leave one of them out")
+        for file in files:
+            # Many a first push has the message itself in this place.
+            if not file.exists():
+                raise CommandFailed(f"{file}: there is no such file; to push this text itself, write --data")
+        if self.keys and self.key is not None:
+            raise UsageError("--key and --keys both say what the key is; leave one out")
+        PartitionOptions(self.partition, self.all_partitions).one()
+        if self.crlf and (self.data is not None or self.file_per_message or self.length_framed):
+            raise UsageError("--crlf says how lines end, and this input has no lines; leave it out")
+
+    @property
+    def as_said(self) -> bool:
+        """Whether a message may name its partition itself."""
+        return self.ndjson and not self.all_partitions and self.partition is None
+
+
+DEFAULT_PUSH = PushOptions()
 
 
 def push(
-    stream: StreamArgument,
-    files: FilesArgument = None,
+    stream: Annotated[
+        str,
+        typer.Argument(
+            callback=not_empty,
+            help="The name of the stream. The stream is made if it does not exist.",
+            autocompletion=complete_stream,
+        ),
+    ],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Files to push line by line. Without files, standard input.")
+    ] = None,
     node: NodeOptions = ANY_NODE,
-    partition: PushPartitionOption = None,
-    data: DataOption = None,
-    file_per_message: WholeOption = False,
-    length_framed: FramedInputOption = False,
-    key: KeyOption = None,
-    keys: KeyedLinesOption = False,
-    ndjson: NdjsonInputOption = False,
-    crlf: CrlfOption = False,
-    header: HeaderOption = None,
-    all_partitions: SpreadOption = False,
-    idempotent: IdempotentOption = False,
-    repeat: RepeatOption = 1,
-    rate: RateOption = None,
-    window: WindowOption = 1_000,
+    options: PushOptions = DEFAULT_PUSH,
 ) -> None:
     """Push the lines of the input as messages, and print the indexes at which they are stored, for each partition.
 
@@ -104,77 +127,40 @@ def push(
 
     The output of `pull --ndjson`, with keys and headers: stream-node push orders orders.ndjson --ndjson
     """
-    _check(data, files, file_per_message, length_framed, keys, ndjson, key, header=header)
-    PartitionOptions(partition, all_partitions).one()
-    if crlf and (data is not None or file_per_message or length_framed):
-        raise UsageError("--crlf says how lines end, and this input has no lines; leave it out")
-    fixed_key = None if key is None else key.encode(errors="surrogateescape")
-    stored_headers = parse_headers(header or [])
+    files = files or []
+    options.check(files)
+    text, key = (
+        None if each is None else each.encode(errors="surrogateescape") for each in (options.data, options.key)
+    )
+    headers = parse_headers(options.header or [])
+    whole, framed = options.file_per_message, options.length_framed
 
     def batches() -> Iterator[list[bytes]]:
-        if data is not None:
-            yield [data.encode(errors="surrogateescape")]
+        if text is not None:
+            yield [text]
         else:
-            yield from read_inputs(files or [], whole=file_per_message, framed=length_framed, crlf=crlf)
+            yield from read_inputs(files, whole=whole, framed=framed, crlf=options.crlf)
 
     def message_of(line: bytes) -> MessageInput:
-        if ndjson:
+        if options.ndjson:
             return parse_ndjson(line)
-        own_key, message = split_key(line) if keys else (fixed_key, line)
-        return MessageInput(message, own_key, stored_headers)
+        own_key, message = split_key(line) if options.keys else (key, line)
+        return MessageInput(message, own_key, headers)
 
-    as_said = ndjson and not all_partitions and partition is None
-    text = None if data is None else data.encode(errors="surrogateescape")
-    extent = _extent(text, files or [], repeat, whole=file_per_message, framed=length_framed)
-    typed = data is None and not files and sys.stdin.isatty()
-    job = _Job(stream, partition, as_said, idempotent, window, rate, extent=extent, input_is_typed=typed)
+    extent = _extent(text, files, options.repeat, whole=whole, framed=framed)
+    from_input = text is None and not files
+    job = _Job(stream, options, extent, input_is_typed=from_input and sys.stdin.isatty())
 
     async def run(client: StreamClient) -> None:
-        lines = _read_messages(batches, repeat, from_input=data is None and not files)
+        lines = _read_messages(batches, options.repeat, from_input=from_input)
         await _push_all(client, job, lines, message_of)
 
     with_client(run, node)
 
 
-def _check(
-    data: str | None,
-    files: list[Path] | None,
-    file_per_message: bool,
-    length_framed: bool,
-    keys: bool,
-    ndjson: bool,
-    key: str | None,
-    header: list[str] | None,
-) -> None:
-    """Raises UsageError if two options exclude each other, and CommandFailed if a file is missing."""
-    if sum((data is not None, file_per_message, length_framed, keys, ndjson)) > 1:
-        raise UsageError(
-            "--data, --file-per-message, --length-framed, --keys and --ndjson are five kinds of input; choose one"
-        )
-    if ndjson and (key is not None or header):
-        raise UsageError("with --ndjson each line has its own key and headers; leave --key and --header out")
-    if data is not None and files:
-        raise UsageError("--data is pushed in place of files; leave one of them out")
-    for file in files or []:
-        # Many a first push has the message itself in this place.
-        if not file.exists():
-            raise CommandFailed(f"{file}: there is no such file; to push this text itself, write --data")
-    if keys and key is not None:
-        raise UsageError("--key and --keys both say what the key is; leave one out")
-
-
 class _Job(NamedTuple):
-    """The destination and the manner of a push.
-    partition: the partition of all messages; None: the key of each message chooses, and messages without a key go to
-    all partitions in turn. as_said: whether a message may name its partition itself. window: the maximum number of
-    unconfirmed pushes. rate: the maximum number of messages per second."""
-
     stream: str
-    partition: int | None
-    as_said: bool
-    idempotent: bool
-    window: int
-    rate: float | None
+    options: PushOptions
     extent: _Extent
     input_is_typed: bool
 
@@ -216,7 +202,7 @@ async def _opened(
 ) -> Callable[[MessageInput], Awaitable[Push]]:
     """Returns a function that pushes one message to its partition. Raises StreamNotFound.
     The stack `publishers` gets the opened publishers, and closes them at its end."""
-    options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
+    options: dict[str, Any] = {"window": job.options.window, "idempotent": job.options.idempotent}
     by_partition: dict[int | None, Publisher | PartitionedPublisher] = {}
 
     async def open_publisher(partition: int | None) -> Publisher | PartitionedPublisher:
@@ -227,14 +213,14 @@ async def _opened(
         return publisher
 
     async def push(message: MessageInput) -> Push:
-        partition = message.partition if job.as_said else job.partition
+        partition = message.partition if job.options.as_said else job.options.partition
         publisher = by_partition.get(partition) or await open_publisher(partition)
         return await publisher.push(message.data, key=message.key, headers=message.headers)
 
-    if not job.as_said:
+    if not job.options.as_said:
         # The first message may take long to arrive. The publisher is opened before it, so that a wrong name fails at
         # once.
-        await open_publisher(job.partition)
+        await open_publisher(job.options.partition)
     return push
 
 
@@ -251,8 +237,8 @@ async def _push_lines(
     with ProgressLine(input_is_typed=job.input_is_typed) as progress, trio.CancelScope() as going_on:
         counts.on_failure = going_on.cancel
         async for line in lines:
-            if job.rate is not None:
-                await _pace(counts, job.rate)
+            if job.options.rate is not None:
+                await _pace(counts, job.options.rate)
             counts.watch(await push(message_of(line)))
             if progress.enabled:
                 taken_bytes += len(line) + job.extent.around_bytes
@@ -265,7 +251,7 @@ def _report(counts: PushCounts, job: _Job) -> None:
     """Prints the number and the indexes of the stored messages, for each partition that was pushed to.
     If nothing was pushed, prints 0 messages for the chosen partition, or for partition 0."""
     seconds = time.monotonic() - counts.started_s
-    for partition in sorted(counts.partitions) or [job.partition or 0]:
+    for partition in sorted(counts.partitions) or [job.options.partition or 0]:
         stored = counts.partitions.get(partition, PartitionCounts())
         first, last = stored.first_index, stored.last_index
         report: dict[str, Any] = {"stream": job.stream, "partition": partition, "pushed": stored.count}
