@@ -83,7 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     watch_turns: int = 12
     watched_messages: int = 250_000
     sleeping_workers: int = 100_000
-    user_tests: int = 300
+    user_tests: int = 3_000
     slow_publishers: int = 64
     slow_sync_ms: int = 5
     slow_seconds: float = 3.0

@@ -28,18 +28,22 @@ class MemoryStream(anyio.abc.ByteStream):
         return {anyio.abc.SocketAttribute.remote_address: lambda: ("127.0.0.1", 0)}
 
     async def receive(self, max_bytes: int = 0) -> bytes:
-        await anyio.lowlevel.checkpoint()
-        while (data := self._incoming.take()) is None:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if (data := self._incoming.take()) is not None:
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+        while data is None:
             # The event is set in this thread only, so nothing is missed between these lines.
             self._changed = anyio.Event()
             await self._changed.wait()
+            data = self._incoming.take()
         if not data:
             raise anyio.EndOfStream
         return data
 
     async def send(self, item: bytes | bytearray | memoryview) -> None:
-        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint_if_cancelled()
         self._outgoing.put(item)
+        await anyio.lowlevel.cancel_shielded_checkpoint()
 
     async def send_eof(self) -> None:
         self._outgoing.end()

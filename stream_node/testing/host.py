@@ -31,29 +31,24 @@ class Host:
         self._token: Future[trio.lowlevel.TrioToken] = Future()
         threading.Thread(target=self._run, name="stream-node-testing").start()
 
-    def call(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Runs an async function in this thread, and waits for its end. The function raises nothing."""
-        done = threading.Event()
+    def start(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Runs an async function as a task of this thread. The function raises nothing."""
+        token = self._token.result()
+        token.run_sync_soon(self._nursery.start_soon, function)
 
-        async def run() -> None:
-            try:
-                await function()
-            finally:
-                done.set()
-
-        self._token.result().run_sync_soon(self.nursery.start_soon, run)
-        done.wait()
+    def call_soon(self, function: Callable[[], object]) -> None:
+        self._token.result().run_sync_soon(function)
 
     def _run(self) -> None:
         _is_of_nodes.set(True)
         trio.run(self._main)
 
     async def _main(self) -> None:
-        async with trio.open_nursery() as self.nursery:
+        async with trio.open_nursery() as self._nursery:
             self._token.set_result(trio.lowlevel.current_trio_token())
             # A program may end inside the block of a node, whose threads would keep the process from ending.
             await trio.to_thread.run_sync(threading.main_thread().join, abandon_on_cancel=True)
-            self.nursery.cancel_scope.cancel()
+            self._nursery.cancel_scope.cancel()
 
 
 def host() -> Host:

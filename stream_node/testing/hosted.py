@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Self
@@ -34,7 +35,8 @@ class HostedNode:
         self._log: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self._failure: BaseException | None = None
         self._is_new = True
-        self._started, self.stopping, self._ended = trio.Event(), trio.Event(), trio.Event()
+        self._started, self._ended = threading.Event(), threading.Event()
+        self.stopping = trio.Event()
 
     @property
     def address(self) -> str:
@@ -57,14 +59,16 @@ class HostedNode:
         if not self._is_new:
             raise NodeNotRunning("a node has one block; make another node")
         self._is_new = False
-        host().call(self._start)
+        host().start(self._run)
+        self._started.wait()
         if self._address is None:
             raise NodeNotStarted(f"the node did not start: {self._why}") from self._failure
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         self._address = None
-        host().call(self._end)
+        host().call_soon(self.stopping.set)
+        self._ended.wait()
         # An error of the block goes first. It can be a consequence of the failure, which then shows in the log.
         if self._failure is not None and kind is None:
             raise NodeNotRunning(f"the node has failed: {self._why}") from self._failure
@@ -75,14 +79,6 @@ class HostedNode:
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self.__exit__, kind)
-
-    async def _start(self) -> None:
-        host().nursery.start_soon(self._run)
-        await self._started.wait()
-
-    async def _end(self) -> None:
-        self.stopping.set()
-        await self._ended.wait()
 
     async def _run(self) -> None:
         try:

@@ -234,7 +234,7 @@ def test_compiled_modules_are_tested_where_there_is_a_c_compiler(tmp_path: Path)
         house.stand_in("python3", ":")
         done = house.run()
         assert done.returncode == code, done.stderr
-        compiled = [line for line in said(done) if line.startswith("test in stream-node: -m not soak tests/bare tests/ockam")]
+        compiled = [line for line in said(done) if line.startswith(f"{CLONE}-m not soak tests/bare tests/ockam")]
         assert len(compiled) == (name == "used")
 
 
