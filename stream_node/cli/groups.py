@@ -66,7 +66,7 @@ def with_options(command: Command, *, left_out: Collection[str] = ()) -> Callabl
             command(**given)
 
     made = functools.wraps(command)(lambda **given: copy_context().run(run, given))
-    parameters = [each.replace(annotation=_switch(each.name, each.annotation)) for each in parameters]
+    parameters = [each.replace(annotation=_for_typer(each.name, each.annotation)) for each in parameters]
     made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     made.__annotations__ = {each.name: each.annotation for each in parameters}
     return made
@@ -109,18 +109,18 @@ def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
     return group(**values)
 
 
-def _switch(name: str, annotation: Any) -> Any:
-    """Returns the type of a parameter. typer gives an unnamed switch two names, such as --share and --no-share. Here a
-    switch gets the first name only, unless its option names both."""
+def _for_typer(name: str, annotation: Any) -> Any:
+    """Returns the type of a parameter as typer reads it. A text alone is the help of an option. typer gives an unnamed
+    switch two names, such as --share and --no-share. Here a switch gets the first name only, unless its option names
+    both."""
     if get_origin(annotation) is not Annotated:
         return annotation
     kind, option, *_ = get_args(annotation)
+    option = typer.Option(help=option) if isinstance(option, str) else copy(option)
     # In an annotated option, typer stores the first name in the field `default`.
-    if kind not in (bool, bool | None) or not isinstance(option, OptionInfo) or option.default is not ...:
-        return annotation
-    named = copy(option)
-    named.default = f"--{name.replace('_', '-')}"
-    return Annotated[kind, named]
+    if kind in (bool, bool | None) and isinstance(option, OptionInfo) and option.default is ...:
+        option.default = f"--{name.replace('_', '-')}"
+    return Annotated[kind, option]
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -43,16 +43,16 @@ ViaOption = Annotated[
     typer.Option(metavar="HOST:PORT", help="Go through the node to another node, at this address. May be repeated."),
 ]
 PartitionOption = Annotated[int | None, typer.Option(min=0, help="Only this partition. Without it, all partitions.")]
-AllOption = Annotated[bool, typer.Option(help="All partitions of the stream, as without --partition.")]
+AllOption = Annotated[bool, "All partitions of the stream, as without --partition."]
 FollowOption = Annotated[
     bool, typer.Option("--follow/--no-follow", help="At the end, wait for more messages instead of stopping.")
 ]
-DryRunOption = Annotated[bool, typer.Option(help="Print the changes without making them.")]
+DryRunOption = Annotated[bool, "Print the changes without making them."]
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation. Without a terminal, this is needed.")
 ]
-DataDirOption = Annotated[str | None, typer.Option(help="The data directory of a node, running or not.")]
-ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file with settings.")]
+DataDirOption = Annotated[str | None, "The data directory of a node, running or not."]
+ConfigOption = Annotated[Path | None, "A TOML file with settings."]
 ListenOption = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="The address to listen at. Port 0 picks a free port.")
 ]
@@ -72,9 +72,7 @@ ForwardOption = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST:PORT", help="Another node that clients may reach through this node. May be repeated."),
 ]
-LogLevelOption = Annotated[
-    str | None, typer.Option(help="The lowest level of log lines: debug, info, warning or error.")
-]
+LogLevelOption = Annotated[str | None, "The lowest level of log lines: debug, info, warning or error."]
 
 
 class NodeOptions(NamedTuple):

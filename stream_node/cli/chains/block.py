@@ -45,7 +45,7 @@ PeerOption = Annotated[
         "--grpc", metavar="HOST:PORT", help="Speak gRPC to the block node at this address, instead of --node."
     ),
 ]
-SuffixOption = Annotated[str, typer.Option(help=f"The suffix of the files: {', '.join(SUFFIXES)}.")]
+SuffixOption = Annotated[str, f"The suffix of the files: {', '.join(SUFFIXES)}."]
 
 
 def publish(
@@ -114,9 +114,9 @@ def subscribe(
     end: Annotated[
         int | None, typer.Option("--to", min=0, help="The last block. Without it, the subscription has no end.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A folder; each block is written to a file in it.")] = None,
+    out: Annotated[Path | None, "A folder; each block is written to a file in it."] = None,
     suffix: SuffixOption = ".blk.zstd",
-    compress: Annotated[bool, typer.Option(help="Ask the node to compress the blocks, for a slow line.")] = False,
+    compress: Annotated[bool, "Ask the node to compress the blocks, for a slow line."] = False,
     nodes: BlockNodeOptions = ANY_BLOCK_NODE,
     grpc: PeerOption = None,
 ) -> None:
@@ -162,7 +162,7 @@ def get(
     number: Annotated[
         int | None, typer.Argument(min=0, help="The number of the block. Without it, the latest block.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A file for the block. Its suffix chooses the compression.")] = None,
+    out: Annotated[Path | None, "A file for the block. Its suffix chooses the compression."] = None,
     nodes: BlockNodeOptions = ANY_BLOCK_NODE,
 ) -> None:
     """Fetch one block, and print its size and its root hash.
@@ -231,7 +231,7 @@ def generate(
     items: Annotated[int, typer.Option(min=4, help="The number of items in each block.")] = 100,
     item_bytes: Annotated[int, typer.Option(min=0, help="The size of each item.")] = 100,
     suffix: SuffixOption = ".blk.zstd",
-    seed: Annotated[int, typer.Option(help="The same seed makes the same chain.")] = 0,
+    seed: Annotated[int, "The same seed makes the same chain."] = 0,
 ) -> None:
     """Generate a chain of block files for testing a node.
 

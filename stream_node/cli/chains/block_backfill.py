@@ -27,7 +27,7 @@ GAPS_SHOWN = 10
 
 def status(
     node: NodeOptions = ANY_NODE,
-    metrics: Annotated[bool, typer.Option(help="Print the figures in the text format of Prometheus.")] = False,
+    metrics: Annotated[bool, "Print the figures in the text format of Prometheus."] = False,
 ) -> None:
     """Print which blocks are missing, how many are being fetched, and how many were fetched since the node started.
 

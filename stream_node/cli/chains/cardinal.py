@@ -47,9 +47,7 @@ def produce(
     ] = None,
     application: ApplicationOption = "plain",
     transport: TransportOptions = ANY_TRANSPORT,
-    repair: Annotated[
-        bool, typer.Option(help="Send all blocks, stored or not: consumers take the messages that they lack.")
-    ] = False,
+    repair: Annotated[bool, "Send all blocks, stored or not: consumers take the messages that they lack."] = False,
 ) -> None:
     """Send the blocks that are not stored yet as messages, and wait until all are on disk. Blocks with sub-batches
     are refused.
@@ -98,7 +96,7 @@ def consume(
         str | None,
         typer.Option(metavar="NUMBER:HASH:WEIGHT", help="The block to continue from if no position is saved."),
     ] = None,
-    unordered: Annotated[bool, typer.Option(help="Print complete blocks as they come, with forks.")] = False,
+    unordered: Annotated[bool, "Print complete blocks as they come, with forks."] = False,
     follow: FollowOption = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this number of updates.")] = None,
     until: Annotated[
@@ -109,7 +107,7 @@ def consume(
         float,
         typer.Option("--reorg-timeout", min=0.1, help="Give up a deep reorg that brings nothing for so many seconds."),
     ] = 600.0,
-    values: Annotated[bool, typer.Option(help="Print the changes of each block too.")] = False,
+    values: Annotated[bool, "Print the changes of each block too."] = False,
     fail_on_hole: FailOnHoleOption = False,
 ) -> None:
     """Print each change of the heaviest chain: the removed and added blocks, in order. Problems are printed on stderr.

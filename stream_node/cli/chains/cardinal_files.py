@@ -64,21 +64,15 @@ def inspect(
 
 
 def simulate(
-    seed: Annotated[int | None, typer.Option(help="The same seed makes the same messages.")] = None,
-    blocks: Annotated[int, typer.Option(help="The number of blocks of the chain that wins over all forks.")] = 100,
-    keys: Annotated[int, typer.Option(help="How many keys each block updates under each prefix.")] = 2,
-    fork_rate: Annotated[float, typer.Option(help="The chance that a fork begins at a block.")] = 0.2,
-    deep_reorgs: Annotated[
-        int, typer.Option(help="The number of reorgs that are deeper than the reorg threshold of consumers.")
-    ] = 1,
-    producers: Annotated[int, typer.Option(help="The number of producers. Each of them sends all messages.")] = 1,
-    duplicate_rate: Annotated[float, typer.Option(help="The chance that a message is delivered twice.")] = 0.1,
-    loss_rate: Annotated[
-        float, typer.Option(help="The chance that a message is lost at first, and sent again.")
-    ] = 0.05,
-    delay_max: Annotated[
-        int, typer.Option(help="The maximum number of messages by which a message may be late.")
-    ] = 100,
+    seed: Annotated[int | None, "The same seed makes the same messages."] = None,
+    blocks: Annotated[int, "The number of blocks of the chain that wins over all forks."] = 100,
+    keys: Annotated[int, "How many keys each block updates under each prefix."] = 2,
+    fork_rate: Annotated[float, "The chance that a fork begins at a block."] = 0.2,
+    deep_reorgs: Annotated[int, "The number of reorgs that are deeper than the reorg threshold of consumers."] = 1,
+    producers: Annotated[int, "The number of producers. Each of them sends all messages."] = 1,
+    duplicate_rate: Annotated[float, "The chance that a message is delivered twice."] = 0.1,
+    loss_rate: Annotated[float, "The chance that a message is lost at first, and sent again."] = 0.05,
+    delay_max: Annotated[int, "The maximum number of messages by which a message may be late."] = 100,
     expect: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file for the chain that consumers must have at the end.")
     ] = None,

@@ -86,8 +86,7 @@ def daemon(
         typer.Option(metavar="TIME", help="The time from the start of one run to the start of the next: 60s, 15m, 1h."),
     ] = "60s",
     metrics_file: Annotated[
-        Path | None,
-        typer.Option(help="A file for counters in the text format of Prometheus, for a textfile collector."),
+        Path | None, "A file for counters in the text format of Prometheus, for a textfile collector."
     ] = None,
     compact_files: Annotated[
         int | None,
@@ -155,8 +154,8 @@ def verify(
     folder: FolderArgument,
     node: NodeOption = None,
     context: ContextOption = None,
-    contents: Annotated[bool, typer.Option(help="Also compare the rows with the messages that the node has.")] = False,
-    quick: Annotated[bool, typer.Option(help="Do not read all bytes of the files.")] = False,
+    contents: Annotated[bool, "Also compare the rows with the messages that the node has."] = False,
+    quick: Annotated[bool, "Do not read all bytes of the files."] = False,
     table: TableOptions = PLAIN_TABLE,
 ) -> None:
     """Check that the table has every exported message exactly once. If it does not, the exit code is 1.

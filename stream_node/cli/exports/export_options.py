@@ -33,19 +33,6 @@ FolderArgument = Annotated[
         "table that exists.",
     ),
 ]
-DataDirOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="The node's data directory. The export then reads the database directly instead of through the node. "
-        "All tasks must run on the node's machine."
-    ),
-]
-ClientOption = Annotated[
-    str | None,
-    typer.Option(
-        help="The name of the consumer under which the node shows the export's position. Without it: export-FOLDER-ID."
-    ),
-]
 AUTO, EMBEDDED, INLINE = "auto", "local[*,4]", "inline"
 MasterOption = Annotated[
     str,
@@ -75,8 +62,7 @@ KeepOption = Annotated[
     ),
 ]
 LogLevelOption = Annotated[
-    str,
-    typer.Option(help="The lowest level of log lines, which are JSON lines on stderr: debug, info, warning or error."),
+    str, "The lowest level of log lines, which are JSON lines on stderr: debug, info, warning or error."
 ]
 
 
@@ -178,8 +164,7 @@ class DecodingOptions(NamedTuple):
         typer.Option(metavar="NAME=VALUE", help="An option of the decoder, such as avroSchema=FILE; may be repeated."),
     ] = None
     without_data: Annotated[
-        bool,
-        typer.Option(help="Leave the column `data` out of a new table, which has the decoded columns in its place."),
+        bool, "Leave the column `data` out of a new table, which has the decoded columns in its place."
     ] = False
 
     def decoder(self) -> Any:
@@ -229,7 +214,11 @@ class ExportOptions(NamedTuple):
     ] = None
     node: NodeOption = None
     context: ContextOption = None
-    data_dir: DataDirOption = None
+    data_dir: Annotated[
+        Path | None,
+        "The node's data directory. The export then reads the database directly instead of through the node. "
+        "All tasks must run on the node's machine.",
+    ] = None
     table_format: Annotated[
         str | None,
         typer.Option(
@@ -238,20 +227,18 @@ class ExportOptions(NamedTuple):
             "store.",
         ),
     ] = None
-    client: ClientOption = None
+    client: Annotated[
+        str | None,
+        "The name of the consumer under which the node shows the export's position. Without it: export-FOLDER-ID.",
+    ] = None
     accept_lost: Annotated[
-        bool,
-        typer.Option(
-            help="If retention has deleted messages that were not exported yet, report the loss and continue."
-        ),
+        bool, "If retention has deleted messages that were not exported yet, report the loss and continue."
     ] = False
     table: TableOptions = PLAIN_TABLE
     verify_checksums: Annotated[
         bool,
-        typer.Option(
-            help="Check the checksum of every message. A stream with a damaged message is left out. The check takes "
-            "about half a second for a million messages."
-        ),
+        "Check the checksum of every message. A stream with a damaged message is left out. The check takes "
+        "about half a second for a million messages.",
     ] = False
     rows_max: Annotated[
         int | None,

@@ -83,7 +83,7 @@ class PipelineOptions(NamedTuple):
 
 def run(
     pipeline: PipelineOptions,
-    rebuild: Annotated[bool, typer.Option(help="Build all tables anew.")] = False,
+    rebuild: Annotated[bool, "Build all tables anew."] = False,
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "warning",
 ) -> None:

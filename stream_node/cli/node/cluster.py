@@ -36,7 +36,7 @@ async def status(client: StreamClient) -> None:
 async def drain(
     client: StreamClient,
     member: Annotated[str, typer.Argument(callback=not_empty, help="The name of the member.")],
-    undo: Annotated[bool, typer.Option(help="Let the member take shards again.")] = False,
+    undo: Annotated[bool, "Let the member take shards again."] = False,
 ) -> None:
     """Make a member give all its shards to the others. It keeps running, and forwards the messages of its clients.
 

@@ -11,7 +11,7 @@ from stream_node.cli.output import AS_JSON
 
 
 def demo(
-    input_dir: Annotated[Path | None, typer.Option(help="The folder of the text files to push.")] = None,
+    input_dir: Annotated[Path | None, "The folder of the text files to push."] = None,
     with_export: Annotated[
         bool,
         typer.Option("--export/--no-export", help="Export the messages with Spark at the end, if Spark is installed."),

@@ -29,7 +29,7 @@ def health(
         typer.Argument(metavar="HOST:PORT", help="Where the node listens for HTTP. Without it: as its settings say."),
     ] = None,
     config: ConfigOption = None,
-    live: Annotated[bool, typer.Option(help="Ask whether the node lives, and not whether it is ready.")] = False,
+    live: Annotated[bool, "Ask whether the node lives, and not whether it is ready."] = False,
     timeout: Annotated[
         float, typer.Option(min=0.001, metavar="SECONDS", help="The longest wait for the answer.")
     ] = 5.0,

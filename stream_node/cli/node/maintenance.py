@@ -31,7 +31,7 @@ STREAMS_LISTED = 2**31
 def backup(
     target: Annotated[Path, typer.Argument(help="A new or empty folder for the backup.")],
     data_dir: DataDirOption = None,
-    verify: Annotated[bool, typer.Option(help="Read and check every message of the copy.")] = False,
+    verify: Annotated[bool, "Read and check every message of the copy."] = False,
 ) -> None:
     """Copy the database of a running or stopped node, and sync the copy to disk. With several workers, this copies the
     databases of all of them.
@@ -69,14 +69,10 @@ def restore(
     source: Annotated[
         Path | None, typer.Argument(metavar="[BACKUP]", help="A folder that `backup` made.", show_default=False)
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="A database file that Litestream restored, in place of BACKUP.")
-    ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option(help="The data directory to restore to: new or empty, unless --over is given.")
-    ] = None,
-    verify: Annotated[bool, typer.Option(help="Check every message first. With --file, this is always done.")] = False,
-    over: Annotated[bool, typer.Option(help="Replace the database of a node that is stopped.")] = False,
+    file: Annotated[Path | None, "A database file that Litestream restored, in place of BACKUP."] = None,
+    data_dir: Annotated[str | None, "The data directory to restore to: new or empty, unless --over is given."] = None,
+    verify: Annotated[bool, "Check every message first. With --file, this is always done."] = False,
+    over: Annotated[bool, "Replace the database of a node that is stopped."] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
 ) -> None:

@@ -31,10 +31,8 @@ def add(
             "--from", metavar="HOST:PORT", help="The node with the source, as the node of the mirror sees it."
         ),
     ],
-    source_name: Annotated[str | None, typer.Option(help="The name of the source. Without it, the same name.")] = None,
-    force: Annotated[
-        bool, typer.Option(help="Move messages that the source does not have to another stream, and follow.")
-    ] = False,
+    source_name: Annotated[str | None, "The name of the source. Without it, the same name."] = None,
+    force: Annotated[bool, "Move messages that the source does not have to another stream, and follow."] = False,
     node: NodeOptions = ANY_NODE,
 ) -> None:
     """Make a stream of the node a mirror: it gets the messages of its source, at the same indexes, and takes no pushes.
@@ -74,14 +72,9 @@ async def status(client: StreamClient, stream: Annotated[str, typer.Argument(hel
 
 def promote(
     stream: StreamArgument,
-    force: Annotated[
-        bool, typer.Option(help="Do not wait for the source: it is lost. Messages may be missing.")
-    ] = False,
+    force: Annotated[bool, "Do not wait for the source: it is lost. Messages may be missing."] = False,
     source_goes_on: Annotated[
-        bool,
-        typer.Option(
-            help="With --force: although the source answers, and cannot become a mirror. Stop its publishers first."
-        ),
+        bool, "With --force: although the source answers, and cannot become a mirror. Stop its publishers first."
     ] = False,
     node: NodeOptions = ANY_NODE,
 ) -> None:

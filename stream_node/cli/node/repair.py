@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 
 def repair(
     data_dir: DataDirOption = None,
-    yes: Annotated[
-        bool, typer.Option(help="Do the repair. Without this flag, the command only prints what it would do.")
-    ] = False,
-    accept_loss: Annotated[
-        bool, typer.Option(help="Repair even if messages are lost. The command lists the lost messages.")
-    ] = False,
+    yes: Annotated[bool, "Do the repair. Without this flag, the command only prints what it would do."] = False,
+    accept_loss: Annotated[bool, "Repair even if messages are lost. The command lists the lost messages."] = False,
 ) -> None:
     """Repair a damaged write-ahead log of a stopped node. Without --yes, print what would be done.
 

@@ -33,7 +33,7 @@ GC_OBJECTS = 20_000
 
 def serve(
     config: ConfigOption = None,
-    data_dir: Annotated[str | None, typer.Option(help="The folder of the database.")] = None,
+    data_dir: Annotated[str | None, "The folder of the database."] = None,
     database: Annotated[
         str | None,
         typer.Option(metavar="postgresql://USER@HOST:PORT/NAME", help="A PostgreSQL database for the streams."),
@@ -51,8 +51,8 @@ def serve(
     grpc: GrpcOption = None,
     allow_forward: ForwardOption = None,
     log_level: LogLevelOption = None,
-    access_rules: Annotated[str | None, typer.Option(help="The TOML file with the rules: who may do what.")] = None,
-    insecure: Annotated[bool | None, typer.Option(help="Listen beyond this machine without TLS or rules.")] = None,
+    access_rules: Annotated[str | None, "The TOML file with the rules: who may do what."] = None,
+    insecure: Annotated[bool | None, "Listen beyond this machine without TLS or rules."] = None,
     migrate: Annotated[
         bool | None,
         typer.Option("--migrate/--no-migrate", help="Bring a database of an earlier version up to date, or refuse."),

@@ -115,9 +115,9 @@ def add(
     token_file: TokenFileOption = None,
     channel: ChannelOptions = NO_CHANNEL,
     use: Annotated[
-        bool, typer.Option(help="Make this context the current one. The first context always becomes the current one.")
+        bool, "Make this context the current one. The first context always becomes the current one."
     ] = False,
-    replace: Annotated[bool, typer.Option(help="Replace the context that has this name.")] = False,
+    replace: Annotated[bool, "Replace the context that has this name."] = False,
 ) -> None:
     """Add a context, which is a name for a node.
 

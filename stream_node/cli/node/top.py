@@ -21,14 +21,14 @@ PIPE_COLUMNS = 120
 
 
 def top(
-    prefix: Annotated[str, typer.Option(help="Only streams whose names begin with this text.")] = "",
+    prefix: Annotated[str, "Only streams whose names begin with this text."] = "",
     interval: Annotated[
         float, typer.Option(min=0.1, max=3600.0, metavar="SECONDS", help="The time between two readings.")
     ] = 2.0,
     sort: Annotated[
-        Literal["rate", "lag", "size", "messages", "name"], typer.Option(help="The order of the rows, largest first.")
+        Literal["rate", "lag", "size", "messages", "name"], "The order of the rows, largest first."
     ] = "rate",
-    once: Annotated[bool, typer.Option(help="Print one view, after one interval, and exit.")] = False,
+    once: Annotated[bool, "Print one view, after one interval, and exit."] = False,
     node: NodeOptions = ANY_NODE,
 ) -> None:
     """Show the rates, commit times, streams, consumers with their lag, and blocks of a node, live in the terminal.

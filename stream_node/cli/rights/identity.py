@@ -17,7 +17,7 @@ from stream_node.cli.values import UsageError
 FileOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The file of the identity. Without it: that of your user.")
 ]
-OfNodeOption = Annotated[str | None, typer.Option(help="A node's data directory: the identity of this node.")]
+OfNodeOption = Annotated[str | None, "A node's data directory: the identity of this node."]
 IdentifierArgument = Annotated[str, typer.Argument(help="The identifier: I and 64 hexadecimal digits.")]
 
 
@@ -43,7 +43,7 @@ def show(file: FileOption = None, data_dir: OfNodeOption = None) -> None:
 
 def add(
     identifier: IdentifierArgument,
-    name: Annotated[str, typer.Option(help="A name for people, for example whose it is.")] = "",
+    name: Annotated[str, "A name for people, for example whose it is."] = "",
     directory: DirectoryOptions = ANY_DIRECTORY,
 ) -> None:
     """Trust an identity: it may open secure channels to the node. A running node notices this within a second.

@@ -49,10 +49,10 @@ NameArgument = Annotated[str, typer.Argument(help="The name of the rule, by whic
 
 def add(
     name: NameArgument,
-    who: Annotated[list[str], typer.Option(help="An identity, its beginning with a star, or *. May be repeated.")],
-    on: Annotated[list[str], typer.Option(help='The beginning of names; "" for every name. May be repeated.')],
-    may: Annotated[list[str] | None, typer.Option(help="A right that the rule allows. May be repeated.")] = None,
-    may_not: Annotated[list[str] | None, typer.Option(help="A right that the rule forbids. May be repeated.")] = None,
+    who: Annotated[list[str], "An identity, its beginning with a star, or *. May be repeated."],
+    on: Annotated[list[str], 'The beginning of names; "" for every name. May be repeated.'],
+    may: Annotated[list[str] | None, "A right that the rule allows. May be repeated."] = None,
+    may_not: Annotated[list[str] | None, "A right that the rule forbids. May be repeated."] = None,
     rules: RulesOptions = KNOWN_RULES,
 ) -> None:
     """Add a rule to the file. A running node takes it within a second.

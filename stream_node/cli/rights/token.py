@@ -35,10 +35,7 @@ def create(
         typer.Option(metavar="WHEN", help="When the token ends: after a time (90d), or at one (2027-01-01Z)."),
     ] = None,
     replace: Annotated[
-        bool,
-        typer.Option(
-            help="Revoke the token that has this name. With --allow, its rights are replaced; without, they stay."
-        ),
+        bool, "Revoke the token that has this name. With --allow, its rights are replaced; without, they stay."
     ] = False,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the token to a new file that only you can read.")

@@ -46,10 +46,7 @@ def consume(
     node: NodeOptions = ANY_NODE,
     partitions: PartitionOptions = ALL_PARTITIONS,
     share: Annotated[
-        bool,
-        typer.Option(
-            help="Share the partitions with every other process that runs this command with the same --client."
-        ),
+        bool, "Share the partitions with every other process that runs this command with the same --client."
     ] = False,
     follow: FollowOption = False,
     limit: StopOption = None,

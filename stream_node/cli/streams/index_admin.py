@@ -103,7 +103,7 @@ def set_to(
 
 async def list_all(
     client: StreamClient,
-    stream: Annotated[str | None, typer.Option(help="Only positions in this stream.")] = None,
+    stream: Annotated[str | None, "Only positions in this stream."] = None,
     client_id: Annotated[
         str | None, typer.Option("--client", help="Only positions of this consumer.", autocompletion=complete_consumer)
     ] = None,

@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
 from stream_node.cli.output import counted, tell
 from stream_node.cli.printable import printable_bytes
 from stream_node.cli.values import CommandFailed, UsageError, time_text
@@ -256,10 +254,8 @@ def _columns(message: Any, print_format: PrintFormat) -> Iterator[bytes]:
 
 FailOnHoleOption = Annotated[
     bool,
-    typer.Option(
-        help="Stop with exit code 1 where messages were deleted before they were read. Without it, a line on stderr "
-        "tells which are missing, and --json has their number in the field missing of the next line."
-    ),
+    "Stop with exit code 1 where messages were deleted before they were read. Without it, a line on stderr "
+    "tells which are missing, and --json has their number in the field missing of the next line.",
 ]
 
 

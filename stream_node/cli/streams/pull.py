@@ -22,33 +22,20 @@ if TYPE_CHECKING:
 
 FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
 LastOption = Annotated[int | None, typer.Option(min=1, help="Begin this number of messages before the end.")]
-FramedOption = Annotated[bool, typer.Option(help="Print the length in front of each message (u32, big-endian).")]
 StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]
-GrepOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages that contain TEXT.")]
-GrepKeyOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages whose key contains TEXT.")]
-GrepHeaderOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME[=TEXT]", help="Print only messages with this header, whose value contains TEXT."),
-]
-ScanOption = Annotated[
-    int, typer.Option(min=1, help="With --grep…: the number of messages that are looked at, at most.")
-]
 PULL_LIMIT = 10
 
 
 class PrintOptions(NamedTuple):
     """How messages are printed."""
 
-    keys: Annotated[bool, typer.Option(help="Print each message's key too.")] = False
-    headers: Annotated[bool, typer.Option(help="Print each message's headers too.")] = False
-    times: Annotated[bool, typer.Option(help="Print each message's time of publication too.")] = False
+    keys: Annotated[bool, "Print each message's key too."] = False
+    headers: Annotated[bool, "Print each message's headers too."] = False
+    times: Annotated[bool, "Print each message's time of publication too."] = False
     ndjson: Annotated[
-        bool,
-        typer.Option(help="Print everything that is stored of each message, in JSON. `push --ndjson` can read it."),
+        bool, "Print everything that is stored of each message, in JSON. `push --ndjson` can read it."
     ] = False
-    raw: Annotated[
-        bool, typer.Option(help="Do not escape control characters at a terminal. Elsewhere they are never escaped.")
-    ] = False
+    raw: Annotated[bool, "Do not escape control characters at a terminal. Elsewhere they are never escaped."] = False
 
     def format(self, *, framed: bool = False) -> PrintFormat:
         """Makes the format. Raises UsageError if the options cannot be combined. framed: --length-framed."""
@@ -78,12 +65,19 @@ def pull(
     node: NodeOptions = ANY_NODE,
     partitions: PartitionOptions = ALL_PARTITIONS,
     printing: PrintOptions = BARE_DATA,
-    length_framed: FramedOption = False,
+    length_framed: Annotated[bool, "Print the length in front of each message (u32, big-endian)."] = False,
     fail_on_hole: FailOnHoleOption = False,
-    grep: GrepOption = None,
-    grep_key: GrepKeyOption = None,
-    grep_header: GrepHeaderOption = None,
-    scan: ScanOption = LOOKED_MAX,
+    grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages that contain TEXT.")] = None,
+    grep_key: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Print only messages whose key contains TEXT.")
+    ] = None,
+    grep_header: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[=TEXT]", help="Print only messages with this header, whose value contains TEXT."),
+    ] = None,
+    scan: Annotated[
+        int, typer.Option(min=1, help="With --grep…: the number of messages that are looked at, at most.")
+    ] = LOOKED_MAX,
 ) -> None:
     """Print stored messages, one per line. --keys, --headers and --times add columns before the message.
 

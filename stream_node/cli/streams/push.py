@@ -37,33 +37,21 @@ class PushOptions(NamedTuple):
             "key go to the partitions in rotation; with --ndjson, a line may name its partition.",
         ),
     ] = None
-    data: Annotated[str | None, typer.Option(help="Push this text as one message.")] = None
-    file_per_message: Annotated[
-        bool, typer.Option(help="Push each file, or all of standard input, as one message.")
-    ] = False
-    length_framed: Annotated[bool, typer.Option(help="The length of each message precedes it (u32, big-endian).")] = (
-        False
-    )
-    key: Annotated[str | None, typer.Option(help="The key of every message.")] = None
-    keys: Annotated[
-        bool, typer.Option(help="Each line is a key, a tab and the message, as `pull --keys` prints it.")
-    ] = False
-    ndjson: Annotated[bool, typer.Option(help="Each line is a message in JSON, as `pull --ndjson` prints it.")] = False
-    crlf: Annotated[
-        bool, typer.Option(help="Lines end with CR LF, as on Windows. Without it, a CR belongs to the message.")
-    ] = False
+    data: Annotated[str | None, "Push this text as one message."] = None
+    file_per_message: Annotated[bool, "Push each file, or all of standard input, as one message."] = False
+    length_framed: Annotated[bool, "The length of each message precedes it (u32, big-endian)."] = False
+    key: Annotated[str | None, "The key of every message."] = None
+    keys: Annotated[bool, "Each line is a key, a tab and the message, as `pull --keys` prints it."] = False
+    ndjson: Annotated[bool, "Each line is a message in JSON, as `pull --ndjson` prints it."] = False
+    crlf: Annotated[bool, "Lines end with CR LF, as on Windows. Without it, a CR belongs to the message."] = False
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every message. May be repeated.")
     ] = None
     all_partitions: Annotated[
-        bool,
-        typer.Option(
-            help="Spread the messages as without --partition, also those whose lines, with --ndjson, name a partition."
-        ),
+        bool, "Spread the messages as without --partition, also those whose lines, with --ndjson, name a partition."
     ] = False
     idempotent: Annotated[
-        bool,
-        typer.Option(help="Store each message once. A push with an unknown result is repeated until it is known."),
+        bool, "Store each message once. A push with an unknown result is repeated until it is known."
     ] = False
     repeat: Annotated[int, typer.Option(min=1, help="Push the whole input this many times.")] = 1
     rate: Annotated[float | None, typer.Option(min=0.001, help="The maximum number of messages per second.")] = None

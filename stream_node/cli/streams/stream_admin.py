@@ -100,9 +100,7 @@ async def delete(
     partition: PartitionOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    keep_positions: Annotated[
-        bool, typer.Option(help="Keep the saved positions of the consumers, for a look at them later.")
-    ] = False,
+    keep_positions: Annotated[bool, "Keep the saved positions of the consumers, for a look at them later."] = False,
 ) -> None:
     """Delete a stream with all its messages, and with the saved positions of its consumers.
 

@@ -28,7 +28,7 @@ def copy(
         typer.Option(metavar="HOST:PORT|CONTEXT", help="The node that gets the copy. Without it, the same node."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option(help="Continue a copy that was interrupted, or copy the messages that are new since then.")
+        bool, "Continue a copy that was interrupted, or copy the messages that are new since then."
     ] = False,
     node: NodeOptions = ANY_NODE,
 ) -> None:

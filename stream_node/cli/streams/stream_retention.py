@@ -44,9 +44,7 @@ NO_LIMITS = RetentionOptions()
 def retention(
     stream: StreamArgument,
     limits: RetentionOptions = NO_LIMITS,
-    default: Annotated[
-        bool, typer.Option(help="Remove the stream's own retention; the defaults of the node then apply.")
-    ] = False,
+    default: Annotated[bool, "Remove the stream's own retention; the defaults of the node then apply."] = False,
     partition: PartitionOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
