@@ -15,6 +15,7 @@ import typer
 from stream_node import __version__
 from stream_node.cli.output import say_text, tell_error, wants_json
 from stream_node.cli.system_errors import explain_system_error
+from stream_node.cli.values import CommandFailed
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 INTERRUPTED = 130
@@ -26,6 +27,13 @@ CLIENT_ALONE = Path(__file__).parents[2] / "stream_client/installed_alone.txt"
 GC_OBJECTS = 200_000
 """The number of new objects after which Python's garbage collector runs. Python 3.11 runs it after every 700.
 The imports of a command make more than 100,000 objects that stay; visiting them takes an eighth of a node's start."""
+
+EXTRAS = {
+    "export": {"pyarrow", "aiosqlite", "greenlet", "adbc_driver_sqlite"},
+    "spark": {"pyspark", "py4j"},
+    "delta": {"deltalake"},
+}
+"""The modules that the optional extras install."""
 
 
 def _print_version(asked: bool) -> None:
@@ -129,6 +137,8 @@ def run(command: Callable[..., object]) -> int:
         if isinstance(cause, BrokenPipeError):
             _discard_output()
             return 0
+        if isinstance(cause, ModuleNotFoundError):
+            cause = _name_extra(cause)
         code = exit_code(cause)
         if code is None:
             raise
@@ -138,6 +148,20 @@ def run(command: Callable[..., object]) -> int:
             tell_error(explain_system_error(" ".join(text.split())), code)
         return code
     return 0
+
+
+def _name_extra(error: ModuleNotFoundError) -> Exception:
+    """Returns an error that names the optional extra with the missing module; the same error if no extra has it."""
+    extra = next((extra for extra, parts in EXTRAS.items() if (error.name or "").partition(".")[0] in parts), None)
+    return (
+        error
+        if extra is None
+        else CommandFailed(
+            f"this command needs the extra `{extra}`, and {error.name} is not installed in {sys.prefix}: "
+            f"{os.path.relpath(sys.executable)} -m pip install -e '.[{extra}]' in a checkout, or the same extra of the "
+            "wheel"
+        )
+    )
 
 
 def _discard_output() -> None:
@@ -186,6 +210,8 @@ CODES: dict[int, frozenset[str]] = {
             "stream_node.cli.values.CommandFailed",
             "stream_node.demo.proof.DemoFailed",
             "stream_client.errors.ClientError",
+            "spark_export.errors.SourceError",
+            "spark_export.tables.errors.ExportError",
         }
     ),
 }

@@ -28,18 +28,12 @@ from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
 from stream_node.cli.output import columns, say, say_each
 from stream_node.cli.progress import progress_shown
 from stream_node.cli.request_options import proof_for
-from stream_node.cli.values import CommandFailed, UsageError, parse_duration, time_text
+from stream_node.cli.values import UsageError, parse_duration, time_text
 
 T = TypeVar("T")
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
-EXTRAS = {
-    "export": {"pyarrow", "aiosqlite", "greenlet", "adbc_driver_sqlite"},
-    "spark": {"pyspark", "py4j"},
-    "delta": {"deltalake"},
-}
-"""The modules that the optional extras install."""
 
 
 def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOption = "warning") -> None:
@@ -53,7 +47,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
 
     For at most ten minutes: stream-node export run ./lake --seconds-max 600
     """
-    with errors_told(), _progress() as on_progress:
+    with _progress() as on_progress:
         from spark_export.exporter.errors import StreamsLeftOut
         from spark_export.exporter.report import outcome_lines, outcome_row
         from spark_export.exporter.run import ExportOutcome, log_step, open_exporter
@@ -75,7 +69,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
         row, lines = outcome_row(outcome, str(chosen.place())), list(outcome_lines(outcome, chosen.open_log().address))
     say(row, lines)
     if failure is not None:
-        raise CommandFailed(str(failure))
+        raise failure
 
 
 def daemon(
@@ -107,28 +101,26 @@ def daemon(
 
     Example: stream-node export daemon ./lake --every 60s --metrics-file ./export.prom
     """
-    with errors_told():
-        from spark_export.exporter.daemon import run_daemon
-        from spark_export.exporter.report import outcome_row
-        from spark_export.exporter.run import ExportOutcome
-        from spark_export.exporter.upkeep import TableUpkeep
+    from spark_export.exporter.daemon import run_daemon
+    from spark_export.exporter.report import outcome_row
+    from spark_export.exporter.run import ExportOutcome
+    from spark_export.exporter.upkeep import TableUpkeep
 
-        every_s = max(1, parse_duration(every))
-        choose_log_level(log_level)
-        os.nice(nice)
-        chosen = export.settings()
-        keep_s = None if keep is None else parse_duration(keep)
+    every_s = max(1, parse_duration(every))
+    choose_log_level(log_level)
+    os.nice(nice)
+    chosen = export.settings()
 
-        def told(outcome: ExportOutcome) -> None:
-            say_each([outcome_row(outcome, str(chosen.place()))], ())
-            sys.stdout.flush()
+    def told(outcome: ExportOutcome) -> None:
+        say_each([outcome_row(outcome, str(chosen.place()))], ())
+        sys.stdout.flush()
 
-        async def main() -> None:
-            async with spark.open_exporter(chosen) as exporter:
-                upkeep = TableUpkeep(chosen.open_log(), files_min=compact_files, keep_s=keep_s)
-                await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told, upkeep=upkeep)
+    async def main() -> None:
+        async with spark.open_exporter(chosen) as exporter:
+            upkeep = TableUpkeep(chosen.open_log(), files_min=compact_files, keep_s=keep)
+            await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told, upkeep=upkeep)
 
-        _run(main())
+    _run(main())
 
 
 def history(
@@ -140,13 +132,12 @@ def history(
 
     Example: stream-node export history ./lake --last 5
     """
-    with errors_told():
-        from dataclasses import asdict
+    from dataclasses import asdict
 
-        rows = [asdict(each) for each in table.history_of(folder).load_runs(last)]
-        if not rows:
-            # A path without an export is an error here, because it may be misspelt.
-            table.open(folder)
+    rows = [asdict(each) for each in table.history_of(folder).load_runs(last)]
+    if not rows:
+        # A path without an export is an error here, because it may be misspelt.
+        table.open(folder)
     say_each(rows, columns([HEAD, *map(_cells, rows)], NUMBERS) if rows else "no run yet")
 
 
@@ -164,7 +155,7 @@ def verify(
 
     Example: stream-node export verify ./lake --contents
     """
-    with errors_told(), progress_shown() as progress:
+    with progress_shown() as progress:
         from dataclasses import asdict
 
         from spark_export.exporter.job import ExportSettings
@@ -203,16 +194,14 @@ def compact(
 
     Example: stream-node export compact ./lake
     """
-    with errors_told():
-        from dataclasses import asdict
+    from dataclasses import asdict
 
-        from spark_export.exporter.report import kept_line
-        from spark_export.exporter.upkeep import TableUpkeep
+    from spark_export.exporter.report import kept_line
+    from spark_export.exporter.upkeep import TableUpkeep
 
-        keep_s = None if keep is None else parse_duration(keep)
-        choose_log_level(log_level)
-        done = TableUpkeep(table.open(folder), files_min=2, keep_s=keep_s).run()
-        row, line = asdict(done), kept_line(done)
+    choose_log_level(log_level)
+    done = TableUpkeep(table.open(folder), files_min=2, keep_s=keep).run()
+    row, line = asdict(done), kept_line(done)
     say(row, line)
 
 
@@ -224,8 +213,9 @@ def forget(
     ] = None,
     key_hex: Annotated[str | None, typer.Option(metavar="HEX", help="The key as hexadecimal digits.")] = None,
     keep: Annotated[
-        str | None,
+        int | None,
         typer.Option(
+            parser=parse_duration,
             metavar="TIME",
             help="How long older versions of the table, which still have the rows, are kept for readers. Without it: "
             "as long as properties of the table say, else not at all.",
@@ -242,18 +232,16 @@ def forget(
 
     Example: stream-node export forget ./lake --stream orders --key customer-17
     """
-    with errors_told():
-        from spark_export.exporter.upkeep import forget as erase
+    from spark_export.exporter.upkeep import forget as erase
 
-        if key is not None and key_hex is not None:
-            raise UsageError("--key and --key-hex name the same thing; say one of them")
-        try:
-            wanted = bytes.fromhex(key_hex) if key_hex is not None else None if key is None else key.encode()
-        except ValueError as error:
-            raise UsageError(f"--key-hex {key_hex}: {error}") from error
-        choose_log_level(log_level)
-        keep_s = None if keep is None else parse_duration(keep)
-        row = _run(erase(table.open(folder), table.history_of(folder), stream, wanted, keep_s=keep_s))
+    if key is not None and key_hex is not None:
+        raise UsageError("--key and --key-hex name the same thing; say one of them")
+    try:
+        wanted = bytes.fromhex(key_hex) if key_hex is not None else None if key is None else key.encode()
+    except ValueError as error:
+        raise UsageError(f"--key-hex {key_hex}: {error}") from error
+    choose_log_level(log_level)
+    row = _run(erase(table.open(folder), table.history_of(folder), stream, wanted, keep_s=keep))
     lines = [f"{row['rows']:,} rows erased; {row['expired']:,} old files and versions removed"]
     if row["kept_by"]:
         lines.append(f"older versions still have the rows, as the table has {row['kept_by']}; --keep 0s removes them")
@@ -276,12 +264,11 @@ def migrate(
 
     Example: stream-node export migrate ./lake
     """
-    with errors_told():
-        from spark_export.exporter.migrate import migrate as take_over
+    from spark_export.exporter.migrate import migrate as take_over
 
-        choose_log_level(log_level)
-        options = table.store_options(folder)
-        row = _run(take_over(folder, options, table.choice(), table.history_of(folder), ledger))
+    choose_log_level(log_level)
+    options = table.store_options(folder)
+    row = _run(take_over(folder, options, table.choice(), table.history_of(folder), ledger))
     say(row, f"{row['rows']:,} rows of {row['partitions']:,} partitions taken over; run the export as before")
 
 
@@ -290,29 +277,18 @@ def files(folder: FolderArgument, table: TableOptions = PLAIN_TABLE) -> None:
 
     Example: stream-node export files s3://bucket/lake
     """
-    with errors_told():
-        from spark_export.exporter.job import plain_path
+    from spark_export.exporter.job import plain_path
 
-        found = table.open(folder).list_files()
-        rows = [
-            {"address": plain_path(each.address), "file_bytes": each.file_bytes, "rows": each.rows} for each in found
-        ]
+    found = table.open(folder).list_files()
+    rows = [{"address": plain_path(each.address), "file_bytes": each.file_bytes, "rows": each.rows} for each in found]
     say_each(rows, [each["address"] for each in rows])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    sizes = (f"{row['data_bytes'] / 1e6:,.1f}", f"{row['file_bytes'] / 1e6:,.1f}")
-    started = time_text(row["started_us"])[:19] + "Z"
-    counts = (f"{row['files']:,}", f"{row['lost']:,}")
-    return (
-        "" if row["run"] is None else str(row["run"]),
-        row["state"],
-        started,
-        f"{row['rows']:,}",
-        *sizes,
-        *counts,
-        row["error"] or "",
-    )
+    run = "" if row["run"] is None else str(row["run"])
+    sizes = (f"{row[part] / 1e6:,.1f}" for part in ("data_bytes", "file_bytes"))
+    started, rows = time_text(row["started_us"])[:19] + "Z", f"{row['rows']:,}"
+    return (run, row["state"], started, rows, *sizes, f"{row['files']:,}", f"{row['lost']:,}", row["error"] or "")
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
@@ -356,24 +332,3 @@ def _progress() -> Iterator[Callable[[Any], None]]:
             shown(f"exporting{step}, {done:,.1f} of {planned:,.1f} MB", progress.rows, progress.rows_planned)
 
         yield told
-
-
-@contextmanager
-def errors_told() -> Iterator[None]:
-    """Turns errors of the exporter, and a missing extra, into CommandFailed."""
-    from spark_export.errors import SourceError
-    from spark_export.tables.errors import ExportError
-
-    try:
-        yield
-    except (ExportError, SourceError) as error:
-        raise CommandFailed(str(error)) from error
-    except ModuleNotFoundError as error:
-        extra = next((extra for extra, parts in EXTRAS.items() if (error.name or "").partition(".")[0] in parts), None)
-        if extra is None:
-            raise
-        raise CommandFailed(
-            f"this command needs the extra `{extra}`, and {error.name} is not installed in {sys.prefix}: "
-            f"{os.path.relpath(sys.executable)} -m pip install -e '.[{extra}]' in a checkout, or the same extra of the "
-            "wheel"
-        ) from error

@@ -10,7 +10,7 @@ import typer
 
 from stream_node.cli.options import ContextOption, NodeOption, NodeOptions
 from stream_node.cli.request_options import proof_for
-from stream_node.cli.values import UsageError, parse_size
+from stream_node.cli.values import UsageError, parse_duration, parse_size
 
 
 def parse_folder(text: str) -> Any:
@@ -54,8 +54,9 @@ NICE = 7
 With it, on a machine with two cores, pushes keep nine tenths of their rate during an export. With a larger value, an
 export on a busy machine would get almost no processor time."""
 KeepOption = Annotated[
-    str | None,
+    int | None,
     typer.Option(
+        parser=parse_duration,
         metavar="TIME",
         help="How long replaced files and old snapshots are kept for readers. Without it: 1h; for Delta and Iceberg "
         "5d.",
@@ -111,7 +112,7 @@ class TableOptions(NamedTuple):
         from spark_export.tables.address import complete_options
         from spark_export.tables.errors import TableRefused
 
-        options = dict(pair(each) for each in self.store_option or ())
+        options = pairs(self.store_option)
         try:
             complete_options(place, options)
         except TableRefused as error:
@@ -126,7 +127,7 @@ class TableOptions(NamedTuple):
             if self.catalog_option or self.catalog_table:
                 raise UsageError("--catalog-option and --catalog-table need --catalog")
             return None
-        return CatalogChoice(self.catalog, dict(pair(each) for each in self.catalog_option or ()), self.catalog_table)
+        return CatalogChoice(self.catalog, pairs(self.catalog_option), self.catalog_table)
 
     def open(self, place: Any) -> Any:
         """Returns the `spark_export.tables.log.TableLog` of an export that exists. Raises ExportError, UsageError."""
@@ -177,7 +178,7 @@ class DecodingOptions(NamedTuple):
         from spark_export.decode.options import DECODE_OPTIONS
         from spark_export.errors import OptionError
 
-        options = dict(pair(each) for each in self.decode_option or ())
+        options = pairs(self.decode_option)
         known = {each.lower() for each in DECODE_OPTIONS}
         if unknown := [name for name in options if name.lower() not in known]:
             raise UsageError(f"--decode-option {unknown[0]}: there are {', '.join(DECODE_OPTIONS)}")
@@ -250,8 +251,9 @@ class ExportOptions(NamedTuple):
         ),
     ] = None
     bytes_max: Annotated[
-        str | None,
+        int | None,
         typer.Option(
+            parser=parse_size,
             metavar="SIZE",
             help="The maximum size of the data in one step, estimated from the average message: 500MB, 10GiB. Without "
             "it, 2GiB.",
@@ -291,8 +293,7 @@ class ExportOptions(NamedTuple):
             raise UsageError(
                 f"--catalog {choice.name}: only tables in the format iceberg have a catalog; say --format iceberg"
             )
-        bytes_most = None if self.bytes_max is None else parse_size(self.bytes_max)
-        if bytes_most == 0:
+        if self.bytes_max == 0:
             raise UsageError("--bytes-max 0: a step needs room for a message")
         target = NodeOptions(self.node, self.context).target()
         if target.via:
@@ -310,7 +311,7 @@ class ExportOptions(NamedTuple):
             accept_lost=self.accept_lost,
             verify_checksums=self.verify_checksums,
             rows_max=self.rows_max,
-            bytes_max=bytes_most,
+            bytes_max=self.bytes_max,
             seconds_max=self.seconds_max,
             decoder=self.decoding.decoder(),
             without_data=self.decoding.without_data,
@@ -358,15 +359,18 @@ class SparkOptions(NamedTuple):
 
         if settings.seconds_max is not None:
             raise UsageError("--seconds-max is no setting of Spark; leave it out, or say --master inline")
-        conf = dict(pair(each) for each in self.conf or ())
+        conf = pairs(self.conf)
         return open_spark_exporter(settings, SparkChoice(master, self.remote, conf, self.aot_cache))
 
 
 DEFAULT_SPARK = SparkOptions()
 
 
-def pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"{text!r} is not a setting: NAME=VALUE")
-    return name, value
+def pairs(texts: list[str] | None) -> dict[str, str]:
+    """Parses settings of the form NAME=VALUE. Raises UsageError."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, found[name] = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r} is not a setting: NAME=VALUE")
+    return found

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.exports.export import choose_log_level, errors_told
+from stream_node.cli.exports.export import choose_log_level
 from stream_node.cli.exports.export_options import (
     EMBEDDED,
     NICE,
@@ -23,7 +23,7 @@ from stream_node.cli.exports.export_options import (
     MasterOption,
     NiceOption,
     TableOptions,
-    pair,
+    pairs,
 )
 from stream_node.cli.output import say, say_each
 from stream_node.cli.values import UsageError, parse_duration
@@ -76,9 +76,7 @@ class PipelineOptions(NamedTuple):
     def session(self) -> Any:
         from spark_export.session import open_session
 
-        return open_session(
-            self.master, name="stream-node pipeline", config=dict(pair(each) for each in self.conf or ())
-        )
+        return open_session(self.master, name="stream-node pipeline", config=pairs(self.conf))
 
 
 def run(
@@ -94,22 +92,19 @@ def run(
 
     Example: stream-node pipeline run ./lake ./tables --cardinal '(evm-[0-9]+)-.*'
     """
-    with errors_told():
-        from spark_export.pipeline.run import find_state, run_pipeline
-        from spark_export.session import close_session
+    from spark_export.pipeline.run import find_state, run_pipeline
+    from spark_export.session import close_session
 
-        choose_log_level(log_level)
-        os.nice(nice)
-        settings, bronze = pipeline.settings(), pipeline.bronze()
-        # The start of Spark takes seconds, so mistakes are reported before it.
-        find_state(bronze, pipeline.out, settings, rebuild=rebuild)
-        session = pipeline.session()
-        try:
-            report = run_pipeline(
-                session, bronze, pipeline.out, settings, rebuild=rebuild, step_rows=pipeline.step_rows
-            )
-        finally:
-            close_session(session)
+    choose_log_level(log_level)
+    os.nice(nice)
+    settings, bronze = pipeline.settings(), pipeline.bronze()
+    # The start of Spark takes seconds, so mistakes are reported before it.
+    find_state(bronze, pipeline.out, settings, rebuild=rebuild)
+    session = pipeline.session()
+    try:
+        report = run_pipeline(session, bronze, pipeline.out, settings, rebuild=rebuild, step_rows=pipeline.step_rows)
+    finally:
+        close_session(session)
     for note in report.notes:
         sys.stderr.write(f"warning: {note}\n")
     say(*_report(pipeline.out, report))
@@ -133,34 +128,33 @@ def daemon(
 
     Example: stream-node pipeline daemon ./lake ./tables --every 10s
     """
-    with errors_told():
-        from spark_export.pipeline.run import run_daemon
+    from spark_export.pipeline.run import run_daemon
 
-        choose_log_level(log_level)
-        os.nice(nice)
-        settings, bronze, stop = pipeline.settings(), pipeline.bronze(), threading.Event()
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, lambda number, frame: stop.set())
-        every_s, rows = max(1, parse_duration(every)), pipeline.step_rows
+    choose_log_level(log_level)
+    os.nice(nice)
+    settings, bronze, stop = pipeline.settings(), pipeline.bronze(), threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda number, frame: stop.set())
+    every_s, rows = max(1, parse_duration(every)), pipeline.step_rows
 
-        # Spark calls `told` in a thread of its own, which does not know of --json.
-        context = copy_context()
+    # Spark calls `told` in a thread of its own, which does not know of --json.
+    context = copy_context()
 
-        def told(report: Any) -> None:
-            row, line = _report(pipeline.out, report)
-            context.run(say_each, [row], [line])
-            sys.stdout.flush()
+    def told(report: Any) -> None:
+        row, line = _report(pipeline.out, report)
+        context.run(say_each, [row], [line])
+        sys.stdout.flush()
 
-        run_daemon(
-            pipeline.session,
-            bronze,
-            pipeline.out,
-            settings,
-            every_s=every_s,
-            stop=stop,
-            step_rows=rows,
-            on_report=told,
-        )
+    run_daemon(
+        pipeline.session,
+        bronze,
+        pipeline.out,
+        settings,
+        every_s=every_s,
+        stop=stop,
+        step_rows=rows,
+        on_report=told,
+    )
 
 
 def read_starts(given: list[str], topics: Any) -> dict[str, bytes]:
