@@ -6,17 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 import structlog
 import trio
 
-from stream_storage.contract import Operation
+from stream_storage.contract import Do, Operation, Session
 from stream_storage.errors import StorageClosed
 from stream_storage.sqlite.bulk.arrow_thread import ArrowRead
 
 logger = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+Made = TypeVar("Made", bound=Operation)
 
 
 class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,3 +156,25 @@ class Completions:
         if self._idle is not None:
             self._idle.set()
             self._idle = None
+
+
+async def do(submit: Callable[[Operation], None], work: Callable[[Session], T]) -> T:
+    """Calls a function in a transaction of its own, and returns its result. Raises StorageError."""
+    return (await completed(lambda done: submit(Do(work, done)))).result
+
+
+async def completed(begin: Callable[[Callable[[Made], None]], None]) -> Made:
+    """Waits until an operation is completed. Raises its StorageError.
+    begin: submits the operation, whose `on_done` is the argument."""
+    found: list[Made] = []
+    ended = trio.Event()
+
+    def done(operation: Made) -> None:
+        found.append(operation)
+        ended.set()
+
+    begin(done)
+    await ended.wait()
+    if found[0].error is not None:
+        raise found[0].error
+    return found[0]

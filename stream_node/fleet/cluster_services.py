@@ -35,10 +35,10 @@ from stream_service.mirror_rows import list_mirrors
 from stream_service.names import stream_address
 from stream_service.stored import StoredStream, list_stored
 from stream_service.workers.directory import StreamDirectory
-from stream_storage.contract import Do, Session, StreamRecord
+from stream_storage.contract import Session, StreamRecord
 from stream_storage.engine import Engine, SharedEngine
-from stream_storage.errors import OperationFailed, StorageError
-from stream_storage.runner import Runner
+from stream_storage.errors import OperationFailed
+from stream_storage.runner import Runner, do
 
 LINK_LOST = "cluster_link_lost"
 """The reason why a client's connection ends if messages of the client were sent to a member that has died."""
@@ -68,28 +68,23 @@ class StreamShards:
         self._leave_chain = leave_chain
         self._hosted = hosted
 
-    def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
+    async def open_shards(self, shards: Sequence[int]) -> None:
         wanted = frozenset(shards)
 
         def is_wanted(record: StreamRecord) -> bool:
             return shard_of(stream_address(record.name, record.partition)) in wanted
 
-        def listed(operation: Do[list[StoredStream]]) -> None:
-            error = operation.error
-            if error is None:
-                try:
-                    self._open(operation.result, with_chain=self._chain in wanted)
-                    self._hosted.serve(wanted)
-                except Exception as raised:
-                    # A mistake of this program. The member would wait for `on_done` for ever.
-                    logger.exception("shards_not_opened", shards=len(wanted))
-                    error = OperationFailed(f"the workers of {len(wanted)} shards did not start: {raised!r}")
-            on_done(error)
-
         def work(session: Session) -> list[StoredStream]:
             return list(list_stored(session, list_mirrors(session), is_wanted))
 
-        self._directory.storage.submit_read(Do(work, listed))
+        streams = await do(self._directory.storage.submit_read, work)
+        try:
+            self._open(streams, with_chain=self._chain in wanted)
+            self._hosted.serve(wanted)
+        except Exception as raised:
+            # A mistake of this program. The member goes on, and tries again.
+            logger.exception("shards_not_opened", shards=len(wanted))
+            raise OperationFailed(f"the workers of {len(wanted)} shards did not start: {raised!r}") from raised
 
     def _open(self, streams: Sequence[StoredStream], *, with_chain: bool) -> None:
         for stream in streams:

@@ -22,7 +22,7 @@ from stream_node.fleet.cluster.tables import ClusterOperation, beat, join, leave
 from stream_node.fleet.cluster.view import SHARDS, ClusterView, Shard, StoredMember, choose_owner
 from stream_storage.contract import Session
 from stream_storage.errors import StorageBusy, StorageClosed, StorageError
-from stream_storage.runner import Runner
+from stream_storage.runner import Runner, completed
 
 BEAT_S = 1.0
 READ_S_MIN = 0.02
@@ -36,34 +36,15 @@ T = TypeVar("T")
 
 
 class ShardServices(Protocol):
-    def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
-        """Reads the streams of these shards and starts their workers. Then calls `on_done` at once, before any message
-        comes."""
+    async def open_shards(self, shards: Sequence[int]) -> None:
+        """Reads the streams of these shards and starts their workers. Nothing else runs between the start of the first
+        worker and the return, so no message finds workers without an owner. Raises StorageError."""
         ...
 
     def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
         """Stops the workers of shards. Returns by shard the messages that they have not served, in order for each
         worker."""
         ...
-
-
-async def serve_shards(router: Router, services: ShardServices, shards: Sequence[int]) -> None:
-    """Starts the services of shards whose routes are clear, and serves them. Raises StorageError."""
-    done = trio.Event()
-    failure: list[StorageError] = []
-
-    def opened(error: StorageError | None) -> None:
-        # The shards are served before any other task runs, so no message finds workers without an owner.
-        if error is None:
-            router.serve(shards)
-        else:
-            failure.append(error)
-        done.set()
-
-    services.open_shards(shards, opened)
-    await done.wait()
-    if failure:
-        raise failure[0]
 
 
 class ClusterMember:
@@ -273,12 +254,13 @@ class ClusterMember:
         if not shards:
             return
         try:
-            await serve_shards(self.router, self._services, shards)
+            await self._services.open_shards(shards)
         except StorageError as error:
             if _is_final(error):
                 raise
             logger.warning("cluster_shards_not_opened", shards=len(shards), reason=str(error))
         else:
+            self.router.serve(shards)
             self._taken += len(shards)
 
     async def _give(self, owner: str, shards: Sequence[int]) -> bool:
@@ -317,13 +299,7 @@ class ClusterMember:
 
     async def _do(self, work: Callable[[Session], T]) -> ClusterOperation[T]:
         """Changes the tables, and returns the operation with its results. Raises StorageError."""
-        done = trio.Event()
-        operation = ClusterOperation(work, lambda _: done.set())
-        self._storage.submit_write(operation)
-        await done.wait()
-        if operation.error is not None:
-            raise operation.error
-        return operation
+        return await completed(lambda done: self._storage.submit_write(ClusterOperation(work, done)))
 
 
 def _is_final(error: StorageError) -> bool:
@@ -396,5 +372,6 @@ class FixedMember:
         own = self._view.owned_by(self.router.name)
         self.router.update(self._view)
         # Nobody else ever has these shards, so no earlier route has to be cleared.
-        await serve_shards(self.router, self._services, own)
+        await self._services.open_shards(own)
+        self.router.serve(own)
         logger.info("worker_serves", worker=self.router.name, shards=len(own))

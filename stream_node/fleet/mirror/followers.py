@@ -16,7 +16,7 @@ from ockam.identity.rules.rights import to_follow
 from ockam.protocol import ProtocolError
 from stream_node.fleet.mirror.asking import RemoteNode, asking, change_role
 from stream_node.fleet.mirror.errors import MirrorError, SourceLost, SourceRefused
-from stream_node.fleet.mirror.mirror import Identity, LocalStream, do
+from stream_node.fleet.mirror.mirror import Identity, LocalStream
 from stream_service.follower_rows import FOLLOWERS_MAX, FollowerRow, drop_follower, note_follower
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirror_rows import MirrorRow
@@ -27,6 +27,7 @@ from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.role_requests import log_given_up
 from stream_storage.contract import Session
 from stream_storage.errors import StorageError
+from stream_storage.runner import do
 
 REFRESH_S = 3600
 """The row of a mirror, with the time at which it last asked, is written at most once in this time."""

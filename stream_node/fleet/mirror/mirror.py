@@ -20,11 +20,11 @@ from stream_service.names import stream_address
 from stream_service.role_machine import UNDER_PROMOTION, StreamRole
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.stream import StreamWorker
-from stream_storage.contract import Do, Operation, Session
+from stream_storage.contract import Session
 from stream_storage.history import History
+from stream_storage.runner import do
 
 T = TypeVar("T")
-Made = TypeVar("Made", bound=Operation)
 
 BUSY_RETRY_S = 0.005
 """The pause before a change is tried again while the worker does something else."""
@@ -106,28 +106,6 @@ class LocalStream:
         if not bounds.history:
             return bounds.learn_history(await self.write(partial(load_history, stream_id=bounds.stream_id)))
         return bounds.history
-
-
-async def do(submit: Callable[[Operation], None], work: Callable[[Session], T]) -> T:
-    """Calls a function in a transaction of its own, and returns its result. Raises StorageError."""
-    return (await completed(lambda done: submit(Do(work, done)))).result
-
-
-async def completed(begin: Callable[[Callable[[Made], None]], None]) -> Made:
-    """Waits until an operation is completed. Raises its StorageError.
-    begin: submits the operation, whose `on_done` is the argument."""
-    found: list[Made] = []
-    ended = trio.Event()
-
-    def done(operation: Made) -> None:
-        found.append(operation)
-        ended.set()
-
-    begin(done)
-    await ended.wait()
-    if found[0].error is not None:
-        raise found[0].error
-    return found[0]
 
 
 logger = structlog.get_logger(__name__)

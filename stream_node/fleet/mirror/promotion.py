@@ -31,7 +31,7 @@ from index_service.lease_groups import LeaseGroups
 from index_service.storage import lower_positions
 from stream_node.fleet.mirror.asking import RemoteNode
 from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
-from stream_node.fleet.mirror.mirror import Mirror, do
+from stream_node.fleet.mirror.mirror import Mirror
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
 from stream_node.fleet.mirror.stream_copier import StreamCopier
 from stream_service.mirror_operations import AnyChange
@@ -42,6 +42,7 @@ from stream_service.role_machine import RoleEvent
 from stream_service.role_operations import step_promotion, store_role
 from stream_storage.contract import Session
 from stream_storage.failpoint import failpoint
+from stream_storage.runner import do
 
 COPY_LOOK_S = 0.01
 ASK_S_MAX = 2.0

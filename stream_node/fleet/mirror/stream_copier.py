@@ -16,7 +16,6 @@ from index_service.worker import SERVICE_ADDRESSES as INDEX_ADDRESSES
 from ockam.actors.address import local
 from stream_node.fleet.mirror.asking import RemoteNode, asking
 from stream_node.fleet.mirror.errors import MirrorError, SourceRefused
-from stream_node.fleet.mirror.mirror import completed, do
 from stream_service.extensions import LIST, ListRequest, StreamInfo, StreamKey
 from stream_service.mirror_rows import MirrorRow, find_mirror
 from stream_service.names import stream_address
@@ -25,6 +24,7 @@ from stream_service.workers.service import SERVICE_ADDRESSES
 from stream_service.workers.stream import StreamWorker
 from stream_storage.contract import Session
 from stream_storage.errors import StorageClosed, StorageError
+from stream_storage.runner import completed, do
 
 INTERVAL_S = 2.0
 """The interval between two rounds: a position that was saved on the source is on the mirror after about this time."""
