@@ -76,23 +76,8 @@ def restore(
     and the target are checked, and nothing is changed. Returns the manifest of the backup, and the state of the data
     directory before the restore. Raises BackupError, DatabaseInUse and other StorageErrors."""
     manifest = read_manifest(backup)
-    try:
-        # A dry run does the same checks, but creates no lock file.
-        if dry_run:
-            present = _inspect(target, over)
-            if digest_of(backup / FILE_NAME, progress) != manifest.sha256:
-                raise _damaged(backup)
-            if check:
-                verify_file(backup / FILE_NAME, manifest.messages, progress)
-            return manifest, present
-        with locked_directory(target) as was_there:
-            present = _replaceable(target, over, was_there)
-            # The copy is checked against the manifest before it replaces anything.
-            copied = _DatabaseFile(backup / FILE_NAME, manifest.sha256, manifest.messages if check else None)
-            _replace_database(copied, target, progress)
-            return manifest, present
-    except (OSError, sqlite3.Error) as error:
-        raise storage_error(error) from error
+    source = _DatabaseFile(backup / FILE_NAME, manifest.sha256, manifest.messages if check else None)
+    return manifest, _restore(source, target, over, dry_run, progress)
 
 
 def restore_file(
@@ -101,21 +86,11 @@ def restore_file(
     """Restores a database file, which Litestream has written and nobody changes, into the data directory `target`.
     A file has no SHA-256 to compare with, so every message is read and checked. `over`, `dry_run`, the second result
     and the errors are those of `restore`."""
-    try:
-        with opened_file(file) as session:
-            streams, messages, data_bytes = count_stored(session)
-            newest_us = max((stream.last_time_us for stream in list_stored(session, {})), default=0) or None
-        contents = FileContents(streams, messages, data_bytes, newest_us)
-        if dry_run:
-            present = _inspect(target, over)
-            verify_file(file, messages, progress)
-            return contents, present
-        with locked_directory(target) as was_there:
-            present = _replaceable(target, over, was_there)
-            _replace_database(_DatabaseFile(file, None, messages), target, progress)
-            return contents, present
-    except (OSError, sqlite3.Error) as error:
-        raise storage_error(error) from error
+    with opened_file(file) as session:
+        streams, messages, data_bytes = count_stored(session)
+        newest_us = max((stream.last_time_us for stream in list_stored(session, {})), default=0) or None
+    present = _restore(_DatabaseFile(file, None, messages), target, over, dry_run, progress)
+    return FileContents(streams, messages, data_bytes, newest_us), present
 
 
 class _DatabaseFile(msgspec.Struct, frozen=True):
@@ -125,6 +100,32 @@ class _DatabaseFile(msgspec.Struct, frozen=True):
     file: Path
     sha256: str | None
     messages: int | None
+
+    def check(self, file: Path, digest: str | None, progress: Progress) -> None:
+        """Checks this file or a copy of it. Raises BackupError, DatabaseCorrupt."""
+        if self.sha256 not in (None, digest):
+            raise BackupError(
+                f"the database in {self.file.parent} is not what was backed up: its SHA-256 differs; use another backup"
+            )
+        if self.messages is not None:
+            verify_file(file, self.messages, progress)
+
+
+def _restore(source: _DatabaseFile, target: Path, over: bool, dry_run: bool, progress: Progress) -> Present:
+    """Returns the state of the data directory before."""
+    try:
+        # A dry run does the same checks, but creates no lock file.
+        if dry_run:
+            present = _inspect(target, over)
+            source.check(source.file, source.sha256 and digest_of(source.file, progress), progress)
+            return present
+        with locked_directory(target) as was_there:
+            present = _replaceable(target, over, was_there)
+            # The copy is checked before it replaces anything.
+            _replace_database(source, target, progress)
+            return present
+    except (OSError, sqlite3.Error) as error:
+        raise storage_error(error) from error
 
 
 def _replace_database(source: _DatabaseFile, target: Path, progress: Progress) -> None:
@@ -142,10 +143,7 @@ def _replace_database(source: _DatabaseFile, target: Path, progress: Progress) -
     remove_parts(database)
     try:
         digest = _copy_file(source.file, part, progress)
-        if source.sha256 not in (None, digest):
-            raise _damaged(source.file.parent)
-        if source.messages is not None:
-            verify_file(part, source.messages, progress)
+        source.check(part, digest, progress)
         _forget_leases(part)
         _merge_log(database)
         rename_durably(part, database)
@@ -273,7 +271,3 @@ def _copy_file(source: Path, target: Path, progress: Progress) -> str:
         writing.flush()
         os.fsync(writing.fileno())
     return digest.hexdigest()
-
-
-def _damaged(backup: Path) -> BackupError:
-    return BackupError(f"the database in {backup} is not what was backed up: its SHA-256 differs; use another backup")
