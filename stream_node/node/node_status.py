@@ -17,6 +17,7 @@ from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol
 from stream_node.care.trouble_service import register_troubles
 from stream_node.node.parts import NodeParts
+from stream_node.version import __version__
 from stream_storage.sqlite.schema import SCHEMA_VERSION
 
 ADDRESS = "node_status"
@@ -109,8 +110,10 @@ class NodeStatusService(TaskAnsweringWorker):
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
 
 
-def register_status(parts: NodeParts, now_us: Callable[[], int], version: str, nursery: trio.Nursery) -> None:
+def register_status(parts: NodeParts, nursery: trio.Nursery) -> None:
     """Starts this service and that of `stream_node.care.trouble_service` on a node."""
+    # Operators compare the times of messages and positions with this clock.
+    now_us = parts.services.now_us
     started_us = now_us()
 
     def made() -> NodeStatus:
@@ -119,7 +122,7 @@ def register_status(parts: NodeParts, now_us: Callable[[], int], version: str, n
         storage, services = found.storage, found.services
         return NodeStatus(
             request_id=0,
-            version=version,
+            version=__version__,
             schema_version=SCHEMA_VERSION,
             now_us=now_us(),
             started_us=started_us,

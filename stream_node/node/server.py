@@ -47,7 +47,6 @@ from stream_node.node.notify import Notifier
 from stream_node.node.parts import NodeCondition, NodeParts, ServerStatistics
 from stream_node.node.services import Services, streams_to_open, wall_clock_us
 from stream_node.node.traces import end_traces, start_traces
-from stream_node.version import __version__
 from stream_service.stored import StoredStream
 from stream_storage.sqlite.ballast import Ballast
 from stream_storage.thread_runner import ThreadRunner
@@ -181,8 +180,9 @@ class Server:
                     tls = make_tls(config)
                     tokens = NodeTokens(config)
                     tcp = _make_tcp(config, node, nursery, tls, tokens)
-                    self._access = open_access(config, node, tcp, wall_clock_us, nursery, self._place)
-                    tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
+                    close_identities = partial(self._close_identities, tcp)
+                    self._access = open_access(config, node, close_identities, wall_clock_us, nursery, self._place)
+                    tokens.start(node, close_identities, nursery, self._audit)
                     # 5. With other members, the services ask the router which streams are here.
                     if is_member:
                         from stream_node.fleet.cluster_services import NodeCluster
@@ -204,7 +204,6 @@ class Server:
                     )
                     services.start(stored)
                     # 7. Secure channels, and the services by which operators look at the node.
-                    close_identities = partial(self._close_identities, tcp)
                     channels = start_channels(node, nursery, config, self._access, close_identities)
                     parts = self._parts = NodeParts(
                         config=config,
@@ -221,8 +220,7 @@ class Server:
                         condition=self.condition,
                         remote_streams=remote_streams,
                     )
-                    # Operators compare the times of messages and positions with it.
-                    register_status(parts, services.now_us, __version__, nursery)
+                    register_status(parts, nursery)
                     register_connections(parts)
                     self._hosted = HostedWorkers(
                         node, tcp, nursery, config, own_workers, services.now_us, remote_streams
@@ -282,12 +280,16 @@ class Server:
                 *self.addresses, _ = parts.tcp.listen_at(self._place.listeners())
         except OSError as error:
             raise CannotListen(f"cannot listen at {listen}: {error}") from error
-        parts.services.start_mirrors(nursery, stored, own_address(parts.config, self.addresses))
+        parts.services.mirrors.start(nursery, stored, own_address(parts.config, self.addresses))
         if parts.config.grpc:
-            await self._listen_grpc(parts, nursery)
+            # Only a node with gRPC loads h2.
+            from stream_node.doors.grpc.listener import GrpcListener
+
+            self._grpc = GrpcListener(parts, nursery)
+            self.grpc = await _open_door(self._grpc, "gRPC", parts.config.grpc)
         if not parts.config.http:
             # Only the dashboard uses the growth of streams.
-            parts.services.counters.tells_growth = False
+            parts.services.directory.counters.tells_growth = False
             return
         # Only a node with HTTP waits for starlette and h11, which take a tenth of a second.
         from stream_node.doors.dashboard.dashboard import Dashboard
@@ -300,37 +302,18 @@ class Server:
         nursery.start_soon(dashboard.watch_troubles)
         nursery.start_soon(dashboard.watch_trends)
         self._http = HttpListener(parts, (*ENDPOINTS, *dashboard.endpoints), nursery)
-        try:
-            self.http = await self._http.listen()
-        except OSError as error:
-            raise CannotListen(f"cannot listen for HTTP at {' and '.join(parts.config.http)}: {error}") from error
-        # Changed rules end connections over HTTP, too.
-        if self._access is not None:
-            self._access.closers.append(self._http.close_identities)
+        self.http = await _open_door(self._http, "HTTP", parts.config.http)
 
-    async def _listen_grpc(self, parts: NodeParts, nursery: trio.Nursery) -> None:
-        """Starts to accept gRPC connections. Raises CannotListen."""
-        # Only a node with gRPC loads h2.
-        from stream_node.doors.grpc.listener import GrpcListener
-
-        self._grpc = GrpcListener(parts, nursery)
-        try:
-            self.grpc = await self._grpc.listen()
-        except OSError as error:
-            raise CannotListen(f"cannot listen for gRPC at {' and '.join(parts.config.grpc)}: {error}") from error
-        # Changed rules end connections and calls over gRPC, too.
-        if self._access is not None:
-            self._access.closers.append(self._grpc.close_identities)
+    @property
+    def _doors(self) -> list[HttpListener | GrpcListener]:
+        return [each for each in (self._http, self._grpc) if each is not None]
 
     def _close_identities(self, tcp: TcpTransport, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        doors = [each for each in (self._http, self._grpc) if each is not None]
-        return sum(each.close_identities(is_meant, reason) for each in (tcp, *doors))
+        return sum(each.close_identities(is_meant, reason) for each in (tcp, *self._doors))
 
     def _end_refused(self, tcp: TcpTransport) -> None:
-        tcp.end_refused()
-        for each in (self._http, self._grpc):
-            if each is not None:
-                each.end_refused()
+        for each in (tcp, *self._doors):
+            each.end_refused()
 
     async def _drain(self, parts: NodeParts) -> None:
         logger.info("draining")
@@ -338,10 +321,8 @@ class Server:
         self.condition.is_draining = True
         deadline_s = trio.current_time() + self.config.drain_timeout_s
         # HTTP takes no more connections, and answers the requests that it has.
-        if self._http is not None:
-            self._http.stop_accepting()
-        if self._grpc is not None:
-            self._grpc.stop_accepting()
+        for door in self._doors:
+            door.stop_accepting()
         # Other nodes of a cluster serve the streams from here on, and clients go on through this node meanwhile. A
         # quarter of the time is for what follows, also if the database is away.
         if self._cluster is not None:
@@ -352,7 +333,7 @@ class Server:
         if self._hosted is not None:
             await self._hosted.stop(trio.current_time() + (deadline_s - trio.current_time()) / 2)
         parts.tcp.stop_reading()
-        parts.services.stop_mirrors()
+        parts.services.mirrors.stop()
         # All submitted messages are committed and get their confirms.
         with trio.move_on_at(deadline_s):
             await parts.runner.wait_idle()
@@ -365,12 +346,17 @@ class Server:
                 parts.channels.stop()
         # Connections close only after the peers have been sent their confirms.
         await parts.tcp.close_when_sent(deadline_s)
-        if self._http is not None:
-            await self._http.aclose(deadline_s)
-        if self._grpc is not None:
-            await self._grpc.aclose(deadline_s)
+        for door in self._doors:
+            await door.aclose(deadline_s)
         assert self._day_log is not None, "the node has started"
         self._day_log.end(self.statistics())
+
+
+async def _open_door(door: HttpListener | GrpcListener, name: str, addresses: tuple[str, ...]) -> list[str]:
+    try:
+        return await door.listen()
+    except OSError as error:
+        raise CannotListen(f"cannot listen for {name} at {' and '.join(addresses)}: {error}") from error
 
 
 def _check_settings(config: Config) -> None:

@@ -26,7 +26,6 @@ from stream_node.hosting.hosted import HostedWorkers
 from stream_node.node.clock_note import Known
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.keepers import chain_address, keepers_of
-from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.follower_rows import list_followers
 from stream_service.limits import StreamLimits
@@ -125,7 +124,8 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
 
 
 class Services:
-    """The stream service, the index service, the mirrors, the forwarding and the block node of one node.
+    """The stream service, the index service, the mirrors, the forwarding and the block node of one node. directory: the
+    workers of the streams. mirrors: started by the server, after the node listens.
 
     now_us, steady_s, new_id: return the wall clock in microseconds since 1970, a steady clock in seconds, and a random
     id. A simulation passes its own functions. known_time: known from earlier runs of this node. note_offset: stores the
@@ -161,7 +161,7 @@ class Services:
         self._config = config
         self._node = node
         # The directory makes the worker of each stream; the other services reach streams through it.
-        self._directory = StreamDirectory(
+        self.directory = StreamDirectory(
             node,
             storage,
             limits=_stream_limits(config),
@@ -173,14 +173,14 @@ class Services:
             remote_streams=remote_streams,
         )
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
-        self._directory.forget_positions = delete_positions
-        self.trials = WriteTrials(storage, self._directory.counters)
+        self.directory.forget_positions = delete_positions
+        self.trials = WriteTrials(storage, self.directory.counters)
         # A saved position is compared with the creation time of its stream, so both come from one clock.
-        self._index = IndexService(storage, self._directory.now_us, lease_limits=limits, remote_streams=remote_streams)
+        self._index = IndexService(storage, self.directory.now_us, lease_limits=limits, remote_streams=remote_streams)
         # The mirrors share the lease groups of the index service: a promotion ends the leases of the source.
-        self._mirrors = MirrorService(
+        self.mirrors = MirrorService(
             node,
-            self._directory,
+            self.directory,
             self._index.groups,
             new_id=new_id,
             now_us=now_us,
@@ -196,9 +196,9 @@ class Services:
                 BlockServices,
                 node,
                 storage,
-                directory=self._directory,
+                directory=self.directory,
                 trust=read_trust(config),
-                now_us=self._directory.now_us,
+                now_us=self.directory.now_us,
                 new_id=new_id,
             )
             # The node of a cluster that serves the shard of the chain has the block node, see `shards`.
@@ -207,36 +207,21 @@ class Services:
 
     def start(self, stored: list[StoredStream]) -> None:
         for stream in stored:
-            self._directory.open_stream(stream)
-        register_retention(self._directory, self._config.retention_interval_s)
-        register_service(self._directory, self._config.service_addresses)
+            self.directory.open_stream(stream)
+        register_retention(self.directory, self._config.retention_interval_s)
+        register_service(self.directory, self._config.service_addresses)
         self._index.register(self._node, self._config.index_addresses)
         if self._blocks is not None:
             self._blocks.start()
         if self._forwarding is not None:
             self._forwarding.start(stream.record.name for stream in stored)
 
-    def start_mirrors(self, nursery: trio.Nursery, stored: list[StoredStream], own_address: str | None) -> None:
-        """Begins to follow the sources of the mirrors.
-        own_address: the `host:port` at which other nodes reach this node; None if it is not known."""
-        if self._directory.remote_streams is None:
-            self._mirrors.start(nursery, stored, own_address)
-        else:
-            self._mirrors.start_refusing(
-                nursery,
-                "this node is a member of a cluster or has several workers, and has no mirrors; its streams "
-                "can be the source of a mirror elsewhere",
-            )
-
-    def stop_mirrors(self) -> None:
-        self._mirrors.stop()
-
     def shards(self, hosted: HostedWorkers) -> StreamShards:
         """Returns the object that starts and stops the workers of shards on a member of a cluster."""
         from stream_node.fleet.cluster_services import StreamShards
 
         return StreamShards(
-            self._directory,
+            self.directory,
             self._index.groups,
             chain=chain_address(self._config),
             serve_chain=self._serve_chain,
@@ -245,9 +230,9 @@ class Services:
         )
 
     def statistics(self) -> ServicesStatistics:
-        counters = self._directory.counters
+        counters = self.directory.counters
         return ServicesStatistics(
-            streams=self._directory.count,
+            streams=self.directory.count,
             refused=counters.refused,
             creates_failed=counters.creates_failed,
             pushes_failed=counters.pushes_failed,
@@ -256,30 +241,13 @@ class Services:
             write_failure=self.trials.failure,
             index=self._index.statistics(),
             blocks=None if self._blocks is None else self._blocks.statistics(),
-            mirrors=self.mirrors,
+            mirrors=self.mirrors.tasks.states(),
             forwarding=None if self._forwarding is None else self._forwarding.statistics(),
         )
 
     def now_us(self) -> int:
         """Returns the time of the streams, in microseconds since 1970 (`stream_service.workers.clock.Clock`)."""
-        return self._directory.clock.time_us()
-
-    @property
-    def mirrors(self) -> list[MirrorState]:
-        return self._mirrors.states()
-
-    @property
-    def counters(self) -> StreamCounters:
-        return self._directory.counters
-
-    @property
-    def partition_changes(self) -> int:
-        """How often a partition was added or removed since the start."""
-        return self._directory.changes
-
-    @property
-    def has_mirrors(self) -> bool:
-        return self._mirrors.is_used
+        return self.directory.clock.time_us()
 
     @property
     def acknowledged_blocks(self) -> int | None:
@@ -301,15 +269,15 @@ class Services:
 
     def change_settings(self, config: Config) -> None:
         self._config = config
-        self._directory.limits = _stream_limits(config)
-        self._directory.default_retention = _default_retention(config)
+        self.directory.limits = _stream_limits(config)
+        self.directory.default_retention = _default_retention(config)
         if self._blocks is not None:
             self._blocks.change_retention(config)
 
     def leave_room(self, room_bytes: float) -> None:
         """Sets the number of bytes that may be written to the disk until the next call.
         Pushes that do not fit into this room are answered with ERROR. Blocks are refused if the room is 0 or less."""
-        self._directory.counters.room_bytes = room_bytes
+        self.directory.counters.room_bytes = room_bytes
         self._refusal = None if room_bytes > 0 else "the disk is below free_disk_bytes_min"
         if self._blocks is not None:
             self._blocks.refuse_blocks(self._refusal)

@@ -120,7 +120,7 @@ def _usages(server: Server) -> Any:
 
 
 def _directory(server: Server) -> Any:
-    return _parts(server).services._directory
+    return _parts(server).services.directory
 
 
 def _limits(server: Server) -> ConnectionLimits:

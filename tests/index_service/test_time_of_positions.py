@@ -139,7 +139,7 @@ async def test_every_stream_is_made_at_the_time_of_the_positions(tmp_path: Path,
         wall.ahead_s = YEAR_S
         await running.create("s")
         row = MirrorRow(0, StreamRole.FOLLOWING, NOBODY, "s")
-        await running.services._mirrors._tasks.make("mirror", [0], row)
+        await running.services.mirrors.tasks.make("mirror", [0], row)
         assert running.services._blocks is not None
         store = running.services._blocks._blocks.store
         stored: list[StorageError | None] = []

@@ -146,7 +146,7 @@ async def test_the_time_is_read_once_in_a_batch_and_anew_after_it(tmp_path: Path
     async with served(tmp_path) as running:
         parts = running.server._parts
         assert parts is not None
-        directory = parts.services._directory
+        directory = parts.services.directory
         before_us = directory.now_us()
         with parts.node.batch():
             first_us = directory.now_us()

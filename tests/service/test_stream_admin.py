@@ -98,7 +98,7 @@ class Retaining:
     def __init__(self, server: Served, peer: StreamPeer, route: Route, goes_on: threading.Event) -> None:
         assert server.server._parts is not None
         self.peer, self.route, self.goes_on = peer, route, goes_on
-        self.directory = server.server._parts.services._directory
+        self.directory = server.server._parts.services.directory
         self.retaining = self.directory.counters.retaining
         worker = self.directory.node.find_worker(route[0])
         assert isinstance(worker, ReadableStream)
@@ -161,7 +161,7 @@ async def test_a_node_without_pages_gathers_no_growth(tmp_path: Path) -> None:
     """Claim: streams that are pushed to and deleted leave no names where only the dashboard would take them."""
     async with served(tmp_path) as server:
         assert server.server._parts is not None
-        counters = server.server._parts.services.counters
+        counters = server.server._parts.services.directory.counters
         peer = await server.peer()
         route = await peer.create("s")
         await peer.push(route, b"x")

@@ -143,8 +143,8 @@ class Dashboard:
             overview.history.add(take_sample(self._parts, time.time()))
             before, acknowledged = acknowledged, services.acknowledged_blocks
             overview.block_silence.look([""] if acknowledged != before else [], (), trio.current_time())
-            overview.mirrors.look(services.mirrors, trio.current_time())
-            growth, closed = services.counters.take_growth()
+            overview.mirrors.look(services.mirrors.tasks.states(), trio.current_time())
+            growth, closed = services.directory.counters.take_growth()
             # The silence of a chain is reported once, as that of its blocks.
             streams = [name for name in growth if not name.startswith(STREAM_PREFIX)]
             overview.silence.look(streams, closed, trio.current_time())

@@ -44,7 +44,7 @@ class Point(NamedTuple):
 
 
 def take_sample(parts: NodeParts, time_s: float) -> Sample:
-    counters = parts.services.counters
+    counters = parts.services.directory.counters
     return Sample(
         time_s,
         counters.pushes,

@@ -161,7 +161,7 @@ class DashboardPage:
         if name == "cluster":
             return shares_shards(parts.config) and self.may(Right.OPERATE, CLUSTER_RESOURCE)
         if name == "mirrors":
-            return parts.services.has_mirrors and self.may(OPERATOR)
+            return parts.services.mirrors.tasks.has_mirrors and self.may(OPERATOR)
         if name == "own_workers":
             return parts.node.is_registered(HOST) and self.may(OPERATOR, EVERY_NAME)
         if name == "connections":

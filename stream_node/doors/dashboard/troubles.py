@@ -56,7 +56,7 @@ def of_database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
 
 
 def of_disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
-    condition, counters = parts.condition, parts.services.counters
+    condition, counters = parts.condition, parts.services.directory.counters
     free, least = condition.free_disk_bytes, parts.config.free_disk_bytes_min
     if condition.refusing_pushes and free is not None:
         ballast = " and the ballast, given up for deletes and saves" if condition.needed_disk_bytes > least else ""

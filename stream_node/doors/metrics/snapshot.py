@@ -182,7 +182,7 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
     return Snapshot(
         statistics=parts.statistics(),
         histograms=parts.runner.histograms,
-        counters=parts.services.counters,
+        counters=parts.services.directory.counters,
         condition=parts.condition,
         is_writing=parts.runner.is_writing,
         mailboxes=await _walk_mailboxes(parts),

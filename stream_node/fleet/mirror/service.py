@@ -20,7 +20,7 @@ from ockam.protocol import ProtocolError, error_payload, failed_payload
 from stream_node.fleet.mirror.asking import asking
 from stream_node.fleet.mirror.errors import MirrorError
 from stream_node.fleet.mirror.promotions import Promotions
-from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorResponse, MirrorState
+from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorResponse
 from stream_node.fleet.mirror.stream_copier import list_partitions
 from stream_node.fleet.mirror.tasks import MirrorTasks
 from stream_service.mirror_rows import MirrorRow
@@ -35,6 +35,10 @@ from stream_storage.errors import StorageError
 REQUESTS_MAX = 64
 """The largest number of requests that are served at the same time.
 Above it, a request that waits for another node gives way: the oldest of the identity that has most of these."""
+NO_MIRRORS = (
+    "this node is a member of a cluster or has several workers, and has no mirrors; its streams "
+    "can be the source of a mirror elsewhere"
+)
 GAVE_WAY = "too many requests about mirrors wait for other nodes; ask again later"
 
 logger = structlog.get_logger(__name__)
@@ -63,10 +67,9 @@ class MirrorService:
     ) -> None:
         self._node = node
         self._new_id = new_id
-        self._tasks = MirrorTasks(node, directory, new_id=new_id, now_us=now_us, passes_pushes=passes_pushes)
-        self._promotions = Promotions(self._tasks, groups)
+        self.tasks = MirrorTasks(node, directory, new_id=new_id, now_us=now_us, passes_pushes=passes_pushes)
+        self._promotions = Promotions(self.tasks, groups)
         self._nursery: trio.Nursery | None = None
-        self._refusal: str | None = None
         # The oldest first.
         self._serving: list[Waiting] = []
 
@@ -75,7 +78,10 @@ class MirrorService:
         own_address: the `host:port` at which other nodes reach this node; None if it is not known."""
         self._nursery = nursery
         self._node.register([local(ADDRESS)], lambda: MirrorWorker(self))
-        self._tasks.start(nursery, stored, own_address)
+        # A member of a cluster has no mirrors, and answers that to operators.
+        if self.tasks.directory.remote_streams is not None:
+            return
+        self.tasks.start(nursery, stored, own_address)
         # Promotions of an earlier run of the node are resumed, with all partitions of their streams.
         names = {each.record.name for each in stored if each.mirror is not None}
         promoted: dict[str, list[StoredStream]] = {name: [] for name in names if self._promotions.is_under_way(name)}
@@ -84,35 +90,23 @@ class MirrorService:
         for name in sorted(promoted):
             self._promotions.resume(name, promoted[name])
 
-    def start_refusing(self, nursery: trio.Nursery, reason: str) -> None:
-        """Begins to serve operators, and refuses mirrors for this reason."""
-        self._nursery, self._refusal = nursery, reason
-        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self))
-
     def stop(self) -> None:
         self._nursery = None
-        self._tasks.stop()
+        self.tasks.stop()
         for each in self._serving:
             each.scope.cancel()
-
-    def states(self, name: str = "") -> list[MirrorState]:
-        return self._tasks.states(name)
-
-    @property
-    def is_used(self) -> bool:
-        return self._tasks.has_mirrors
 
     # Requests of an operator
 
     async def _do(self, request: MirrorRequest, origin: Origin, waiting: Waiting) -> MirrorResponse:
         name, done = request.stream_name, True
-        if self._refusal is not None:
-            raise MirrorError(self._refusal)
-        states = self.states(name)
+        if self.tasks.directory.remote_streams is not None:
+            raise MirrorError(NO_MIRRORS)
+        states = self.tasks.states(name)
         match request.action:
             case MirrorAction.ADD:
                 await self._add(request, origin, waiting)
-                states = self.states(name)
+                states = self.tasks.states(name)
             case MirrorAction.PROMOTE:
                 if request.force:
                     if not request.source_goes_on:
@@ -129,7 +123,7 @@ class MirrorService:
 
     async def _add(self, request: MirrorRequest, origin: Origin, waiting: Waiting) -> None:
         name, source_name = request.stream_name, request.source_name or request.stream_name
-        if name == source_name and request.source == self._tasks.own_address:
+        if name == source_name and request.source == self.tasks.own_address:
             raise MirrorError("a stream cannot be a mirror of itself")
         if self._promotions.is_under_way(name):
             raise MirrorError(f"{name!r} is being promoted; `mirror promote --force` or `mirror remove` ends that")
@@ -143,12 +137,12 @@ class MirrorService:
         for partition in partitions:
             self._check_may_follow(name, partition, row, force=request.force)
         waiting.asks = False
-        await self._tasks.make(name, partitions, row, force=request.force, origin=origin)
+        await self.tasks.make(name, partitions, row, force=request.force, origin=origin)
 
     def _check_may_follow(self, name: str, partition: int, source: MirrorRow, *, force: bool) -> None:
         """Raises MirrorError if the partition has messages of its own and `force` is False, or another source to
         fence."""
-        stream = self._tasks.stream((name, partition))
+        stream = self.tasks.stream((name, partition))
         if not self._node.is_registered(stream_address(name, partition)):
             return
         row = stream.row
@@ -161,16 +155,16 @@ class MirrorService:
             )
 
     async def _remove(self, name: str) -> None:
-        if not self._tasks.states(name):
+        if not self.tasks.states(name):
             raise MirrorError(f"{name!r} is no mirror on this node, and fences no source")
-        fencing = [each for each in self._tasks.mirrors(name) if each.has_role({StreamRole.FENCING})]
+        fencing = [each for each in self.tasks.mirrors(name) if each.has_role({StreamRole.FENCING})]
         await self._promotions.remove(name)
         for mirror in fencing:
             await mirror.stream.change(partial(end_fence, fenced_us=None))
-            self._tasks.note_role(mirror.stream.identity, None)
+            self.tasks.note_role(mirror.stream.identity, None)
 
     def sources(self, name: str) -> list[tuple[str, str]]:
-        return sorted({(each.source, each.source_name) for each in self._tasks.states(name)})
+        return sorted({(each.source, each.source_name) for each in self.tasks.states(name)})
 
     def start_serving(self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None]) -> None:
         """Serves a request in a task, and answers it at the end. Raises ProtocolError if too many are served."""
@@ -178,7 +172,7 @@ class MirrorService:
             raise ProtocolError("this node stops")
         if request.action is MirrorAction.STATUS:
             # The status waits for nothing, so an operator sees the mirrors even if other requests wait.
-            states, gate, rights = self.states(request.stream_name), self._node.gate, Right.OPERATE | Right.ADMIN
+            states, gate, rights = self.tasks.states(request.stream_name), self._node.gate, Right.OPERATE | Right.ADMIN
             if gate is not None:
                 states = [each for each in states if gate.holds(message.origin, rights, each.stream_name)]
             reply(MIRRORS.encode_response(MirrorResponse(request.request_id, True, states)))

@@ -13,7 +13,6 @@ import trio
 
 from ockam.actors.address import split_host_port
 from ockam.actors.node import Node
-from ockam.identity.identity import Identity
 from ockam.identity.rules.audit import Audit
 from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.authorizer import Authorizer
@@ -22,20 +21,15 @@ from ockam.identity.rules.rules import Rule, Rules
 from ockam.quotas.shared_use import SharedUse
 from ockam.quotas.usage import SETTING_PREFIX, Excess, Usages
 from ockam.quotas.usage_machine import LIMIT_NAMES, IdentityLimits
-from ockam.transport.tcp import TcpTransport
 from stream_node.fleet.worker_place import WorkerPlace, worker_name
 from stream_node.node.config import Config, ConfigError
-from stream_node.node.identity.token_services import state_of
+from stream_node.node.identity.token_services import Closer, state_of
 from stream_node.node.keepers import keepers_of
 
 INTERVAL_S = 0.5
 AUDIT_FILE = "audit.jsonl"
 CHANGED = "access_changed"
 """The reason, for counters, why connections are closed if the rules have changed."""
-
-Closer = Callable[[Callable[[Identity], bool], str], int]
-"""Ends the connections or channels of the identities for which the first argument returns true.
-Returns their number. The second argument is the reason, for counters."""
 
 logger = structlog.get_logger(__name__)
 
@@ -99,14 +93,14 @@ class NodeAccess:
     channels of the identities whose rules have changed."""
 
     def __init__(
-        self, file: Path, keepers: Sequence[Rule], authorizer: Authorizer, audit: Audit, node: Node, tcp: TcpTransport
+        self, file: Path, keepers: Sequence[Rule], authorizer: Authorizer, audit: Audit, node: Node, closer: Closer
     ) -> None:
         self._node = node
         self._file = file
         self._keepers = tuple(keepers)
         self.authorizer = authorizer
         self.audit = audit
-        self.closers: list[Closer] = [tcp.close_identities]
+        self.closers: list[Closer] = [closer]
         self._seen = state_of(file)
 
     async def watch(self) -> None:
@@ -160,7 +154,7 @@ class NodeAccess:
 def open_access(
     config: Config,
     node: Node,
-    tcp: TcpTransport,
+    close_identities: Closer,
     now_us: Callable[[], int],
     nursery: trio.Nursery,
     place: WorkerPlace | None = None,
@@ -182,7 +176,7 @@ def open_access(
     audit.note(Entry("node_started", reason=f"{len(rules)} rules"))
     node.usages.replace_tables(rules.limits, trio.current_time())
     node.usages.on_excess = ExcessLog(audit)
-    access = NodeAccess(file, keepers, authorizer, audit, node, tcp)
+    access = NodeAccess(file, keepers, authorizer, audit, node, close_identities)
     nursery.start_soon(access.watch)
     return access
 

@@ -35,6 +35,10 @@ REFUSAL_DELAY_S_MAX = 5.0
 ENDED = "token_ended"
 """The reason, for counters, why connections are closed if their token was revoked or replaced, or has expired."""
 
+Closer = Callable[[Callable[[Identity], bool], str], int]
+"""Ends the connections or channels of the identities for which the first argument returns true.
+Returns their number. The second argument is the reason, for counters."""
+
 logger = structlog.get_logger(__name__)
 
 
@@ -97,12 +101,11 @@ class NodeTokens:
     def start(
         self,
         node: Node,
-        close_identities: Callable[[Callable[[Identity], bool], str], int],
+        close_identities: Closer,
         nursery: trio.Nursery,
         audit: Audit | None,
     ) -> None:
-        """Reads the file, and watches it until the nursery is cancelled.
-        close_identities: ends connections, see `TcpTransport.close_identities`. audit: None without rules."""
+        """Reads the file, and watches it until the nursery is cancelled. audit: None without rules."""
         self._audit = audit
         node.register([NODE_AUTHENTICATE], _Late)
         if self.outgoing:
@@ -110,7 +113,7 @@ class NodeTokens:
         self._refresh()
         nursery.start_soon(self._watch, close_identities)
 
-    async def _watch(self, close_identities: Callable[[Callable[[Identity], bool], str], int]) -> None:
+    async def _watch(self, close_identities: Closer) -> None:
         while True:
             await trio.sleep(INTERVAL_S)
             before = self._tokens

@@ -32,7 +32,7 @@ async def known_partitions(call: HttpCall, client: StreamClient, name: str, righ
     partition is added or removed. A caller without the right, or of a node that shares its streams, gets a new list."""
     if call.parts.remote_streams is not None or not call.may(Demand(right, name)):
         return await find_partitions(client, name)
-    known = call.known.of(call.parts.services.partition_changes)
+    known = call.known.of(call.parts.services.directory.changes)
     found = known.get(name)
     if found is None:
         found = await find_partitions(client, name)

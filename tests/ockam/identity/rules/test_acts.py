@@ -331,7 +331,7 @@ async def test_rules_that_are_written_in_parts_are_taken_as_a_whole(
     async with trio.open_nursery() as nursery:
         node = Node(nursery)
         config = Config(data_dir=str(tmp_path), access_rules=str(file))
-        access = open_access(config, node, TcpTransport(node, nursery), lambda: 0, nursery)
+        access = open_access(config, node, TcpTransport(node, nursery).close_identities, lambda: 0, nursery)
         assert access is not None
         assert node.gate is not None
         parts = ["", rule_text(may(ALL_RIGHTS)), rule_text(forbid("", "but no deletion"))]

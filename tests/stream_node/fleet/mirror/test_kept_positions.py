@@ -69,7 +69,7 @@ async def indexes_read(address: str) -> list[int]:
 async def copy_once(running: Served) -> None:
     """A round of the copier of the stream. The connection to the source may be lost and not yet made anew."""
     assert running.server._parts is not None
-    copier = running.server._parts.services._mirrors._tasks.copiers["s"]
+    copier = running.server._parts.services.mirrors.tasks.copiers["s"]
     with trio.fail_after(PATIENCE_S):
         while True:
             try:

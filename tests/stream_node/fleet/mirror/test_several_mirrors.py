@@ -126,7 +126,7 @@ async def test_a_deleted_stream_leaves_no_mirrors_in_memory(tmp_path: Path) -> N
     stream, which is deleted then."""
     async with served(tmp_path / "a") as a, stream_peer(a.address) as peer:
         assert a.server._parts is not None
-        heard_us = a.server._parts.services._mirrors._tasks._followers._heard_us
+        heard_us = a.server._parts.services.mirrors.tasks._followers._heard_us
         for name in ("s", "t"):
             route = await peer.create(name)
             await peer.ask(route, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0, AskingMirror("127.0.0.1:1", name))))
