@@ -114,11 +114,6 @@ def load_workers(config: Config, of_program: Mapping[str, str | MakeWorker] | No
     return list(loaded.values())
 
 
-def check_workers_load(config: Config) -> None:
-    """Raises ConfigError with all mistakes in the workers of the settings."""
-    load_workers(config)
-
-
 def check_address(address: str, config: Config, taken: Iterable[str]) -> None:
     """Raises ConfigError if a worker cannot have this address."""
     of_services = (*config.service_addresses, *config.index_addresses, *config.secure_channel_addresses)

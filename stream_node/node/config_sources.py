@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -17,12 +18,12 @@ from ockam.errors import InvalidAddress
 from ockam.files.parsing import ParseError, parse_toml
 from stream_node.care.patience import parse_stuck_after
 from stream_node.cli.values import UsageError, parse_duration, parse_size
-from stream_node.hosting.specification import check_workers_load, worker_text
+from stream_node.hosting.specification import load_workers, worker_text
 from stream_node.node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError, unknown_variables
 from stream_node.node.identity.access import check_exposure, check_rules
 from stream_node.node.identity.channel_services import check_settings as check_channel_settings
 from stream_node.node.identity.tls_settings import check_settings as check_tls_settings
-from stream_node.node.identity.token_services import check_settings as check_token_settings
+from stream_node.node.identity.token_services import make_outgoing_tokens
 from stream_service.names import near_names
 
 BACKFILL_TABLE = "backfill"
@@ -53,7 +54,7 @@ def load_config(
 ) -> Config:
     """Returns the effective settings. A flag replaces a variable, which replaces a value in the file.
     flags: the values by the name of the setting; None: not given. Raises ConfigError with all mistakes."""
-    return _load(flags, file, environment)[0]
+    return load_effective(flags, file=file, environment=environment)[0]
 
 
 def load_effective(
@@ -61,25 +62,8 @@ def load_effective(
 ) -> tuple[Config, list[Setting]]:
     """Returns the settings as `load_config` does, and a list with their origins in the order of `Config`.
     Raises ConfigError."""
-    config, origins = _load(flags, file, environment)
-    settings = []
-    for name in FIELDS:
-        origin = origins.get(name, "default")
-        where = {"flag": "--" + name.replace("_", "-"), "environment": ENVIRONMENT_PREFIX + name.upper()}
-        settings.append(Setting(name, getattr(config, name), origin, (where | {"file": str(file)}).get(origin)))
-    return config, settings
-
-
-def _load(
-    flags: Mapping[str, Any], file: Path | None, environment: Mapping[str, str]
-) -> tuple[Config, dict[str, Origin]]:
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    places = {
-        "file": f"in {file}",
-        "environment": f"in the environment ({ENVIRONMENT_PREFIX}…)",
-        "flag": "on the command line",
-    }
     # Mistakes are collected, so that an operator sees all of them at once.
     mistakes = unknown_variables(environment)
     text, in_file = _from_file(file)
@@ -88,32 +72,58 @@ def _load(
         "environment": _from_environment(environment),
         "flag": {name: value for name, value in flags.items() if value is not None},
     }
+    places = {"environment": f"in the environment ({ENVIRONMENT_PREFIX}…)", "flag": "on the command line"}
+    lines = cache(partial(_lines_of, text))
+
+    def place_of(name: str) -> str:
+        if origins[name] != "file":
+            return places[origins[name]]
+        line = lines().get(name)
+        return f"in {file}" if line is None else f"in {file} line {line}"
+
     # Later sources replace earlier ones.
     for origin, its in given.items():
         for name, value in its.items():
             origins[name] = origin
             try:
-                values[name] = _converted(name, value, places[origin])
+                values[name] = _converted(name, value, place_of)
             except ConfigError as error:
                 mistakes += error.mistakes
     # Values with a mistake keep their defaults, so that the others can still be checked together.
     config = Config(**values)
+    # Each mistake gets the place where the setting was given, with the line in the file.
+    for mistake in _mistakes_together(config):
+        name, colon, reason = mistake.partition(": ")
+        mistakes.append(f"{name} {place_of(name)}: {reason}" if colon and name in origins else mistake)
+    if mistakes:
+        raise ConfigError(*mistakes)
+    settings = []
+    for name in FIELDS:
+        origin = origins.get(name, "default")
+        where = {"flag": "--" + name.replace("_", "-"), "environment": ENVIRONMENT_PREFIX + name.upper()}
+        settings.append(Setting(name, getattr(config, name), origin, (where | {"file": str(file)}).get(origin)))
+    return config, settings
+
+
+def _mistakes_together(config: Config) -> list[str]:
+    """Returns the mistakes in settings that are valid by themselves."""
     found = _address_mistakes(config) + _origin_mistakes(config) + _stuck_mistakes(config)
     if config.grpc and not config.block_node:
         found.append("grpc: has no effect without block_node; switch the block node on")
     if config.log_level not in LOG_LEVELS:
         found.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
-    checks = (_check_block_settings, check_tls_settings, check_channel_settings, check_token_settings)
-    for check in (*checks, check_forwarding):
+    checks = (_check_block_settings, check_tls_settings, check_channel_settings, make_outgoing_tokens, check_forwarding)
+    return found + _failures(checks, config)
+
+
+def _failures(checks: Iterable[Callable[[Config], object]], config: Config) -> list[str]:
+    mistakes: list[str] = []
+    for check in checks:
         try:
             check(config)
         except ConfigError as error:
-            found += error.mistakes
-    # Each mistake gets the place where the setting was given, with the line in the file.
-    mistakes += [_placed(mistake, {name: places[origin] for name, origin in origins.items()}) for mistake in found]
-    if mistakes:
-        raise ConfigError(*_with_lines(mistakes, file, text))
-    return config, origins
+            mistakes += error.mistakes
+    return mistakes
 
 
 def _check_block_settings(config: Config) -> None:
@@ -136,33 +146,11 @@ def check_start(config: Config) -> None:
     """Checks the settings that a node checks only at its start: the file of the rules, the operator's workers, whose
     modules are imported, and the protection.
     Raises ConfigError with all mistakes."""
-    mistakes: list[str] = []
     # With `insecure`, missing protection is no mistake.
-    checks = (check_rules, check_workers_load)
-    for check in checks if config.insecure else (*checks, check_exposure):
-        try:
-            check(config)
-        except ConfigError as error:
-            mistakes += error.mistakes
+    checks = (check_rules, load_workers)
+    mistakes = _failures(checks if config.insecure else (*checks, check_exposure), config)
     if mistakes:
         raise ConfigError(*mistakes)
-
-
-def _placed(mistake: str, sources: Mapping[str, str]) -> str:
-    """If a mistake begins with the name of a setting that was given, adds the place where the setting was given."""
-    name, colon, text = mistake.partition(": ")
-    return f"{name} {sources[name]}{colon}{text}" if colon and name in sources else mistake
-
-
-def _with_lines(mistakes: list[str], file: Path | None, text: str) -> list[str]:
-    """Adds to each mistake in the file the number of its line, after the name of the file."""
-    lines = _lines_of(text) if any(f" in {file}" in mistake for mistake in mistakes) else {}
-    placed = []
-    for mistake in mistakes:
-        before, found, after = mistake.partition(f" in {file}")
-        line = lines.get(before.removeprefix("unknown setting ").strip("'\"")) if found else None
-        placed.append(mistake if line is None else f"{before}{found} line {line}{after}")
-    return placed
 
 
 def _lines_of(text: str) -> dict[str, int]:
@@ -272,7 +260,7 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Returns the settings that environment variables give. In the value of a list, commas separate the items."""
     found: dict[str, Any] = {}
-    for field in msgspec.structs.fields(Config):
+    for field in FIELDS.values():
         text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
         if text is not None:
             is_list = isinstance(field.default, tuple)
@@ -280,20 +268,20 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _converted(name: str, value: Any, source: str) -> Any:
+def _converted(name: str, value: Any, place_of: Callable[[str], str]) -> Any:
     field = FIELDS.get(name)
     if field is None:
         near = near_names(name, FIELDS)
         known = f"there is {near}" if near else "`stream-node config show` lists those there are"
-        raise ConfigError(f"unknown setting {name!r} {source}; {known}")
+        raise ConfigError(f"unknown setting {name!r} {place_of(name)}; {known}")
     try:
         converted = msgspec.convert(_in_units(name, value), field.type, strict=False)
     except (msgspec.ValidationError, UsageError) as error:
-        raise ConfigError(f"{name} {source}: {error}") from error
+        raise ConfigError(f"{name} {place_of(name)}: {error}") from error
     # The system's functions for files and names refuse this character, each with an error of its own.
     texts = converted if isinstance(converted, tuple) else (converted,)
     if any(isinstance(each, str) and "\0" in each for each in texts):
-        raise ConfigError(f"{name} {source}: has the character NUL, which no setting can have")
+        raise ConfigError(f"{name} {place_of(name)}: has the character NUL, which no setting can have")
     return converted
 
 

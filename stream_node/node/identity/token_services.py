@@ -59,10 +59,6 @@ def make_outgoing_tokens(config: Config) -> OutgoingTokens:
     return OutgoingTokens(tokens)
 
 
-def check_settings(config: Config) -> None:
-    make_outgoing_tokens(config)
-
-
 def token_file(data_dir: str) -> Path:
     return Path(data_dir) / TOKEN_FILE
 
