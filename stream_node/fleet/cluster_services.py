@@ -19,12 +19,10 @@ from ockam.errors import AddressInUse, ConnectFailed, InvalidAddress
 from ockam.transport.connection import Connection
 from ockam.transport.forwarding import OpenRequests
 from ockam.transport.tcp import TcpTransport
-from stream_node.fleet.cluster.link import Link
-from stream_node.fleet.cluster.member import ClusterMember, FixedMember, fixed_view
-from stream_node.fleet.cluster.proofs import NONCE_BYTES
+from stream_node.fleet.cluster.link import NONCE_BYTES, Link
+from stream_node.fleet.cluster.member import ClusterMember, FixedMember, MemberStatistics, fixed_view
 from stream_node.fleet.cluster.protocol import CLUSTER
 from stream_node.fleet.cluster.router import Router
-from stream_node.fleet.cluster.statistics import MemberStatistics
 from stream_node.fleet.cluster.view import ClusterView, shard_of
 from stream_node.fleet.cluster.worker import ClusterWorker
 from stream_node.fleet.worker_place import WorkerPlace

@@ -12,7 +12,7 @@ from operator import itemgetter
 import msgspec
 import structlog
 import trio
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 import bare
 from ockam.actors.address import local
@@ -203,17 +203,11 @@ def list_connections(roster: Roster) -> ConnectionsResponse:
 def _open(connection: ConnectedPeer, each: ConnectionStatistics, presence: Presence, now_s: float) -> OpenConnection:
     received_s, sent_s = map(round, presence.rates(each, now_s))
     return OpenConnection(
-        peer=each.peer,
+        **asdict(each),
         identity=str(connection.identity),
-        framing=each.framing,
         age_s=round(now_s - presence.began_s),
-        received=each.received,
-        received_bytes=each.received_bytes,
-        sent=each.sent,
-        sent_bytes=each.sent_bytes,
         received_bytes_s=received_s,
         sent_bytes_s=sent_s,
-        backlog_bytes=each.backlog_bytes,
     )
 
 

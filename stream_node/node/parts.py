@@ -29,7 +29,7 @@ from stream_storage.runner import RunnerStatistics
 from stream_storage.thread_runner import ThreadRunner
 
 if TYPE_CHECKING:
-    from stream_node.fleet.cluster.statistics import MemberStatistics
+    from stream_node.fleet.cluster.member import MemberStatistics
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import Right
 from stream_node.doors.dashboard.page import CLUSTER_RESOURCE, DashboardPage, check_typed
 from stream_node.doors.http.problems import Problem
+from stream_node.fleet.cluster.member import PeerStatistics
 from stream_node.fleet.cluster.protocol import CLUSTER, DRAIN, DrainRequest
-from stream_node.fleet.cluster.statistics import PeerStatistics
 from stream_node.fleet.cluster.view import UNOWNED
 from stream_node.fleet.worker_place import shares_shards
 

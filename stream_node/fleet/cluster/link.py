@@ -1,4 +1,5 @@
 """Link: this node's connection to another member of its cluster, over which it sends messages of clients.
+Proofs: the connections that other members have made to this node.
 
 Both ends prove that they know the tokens of both members, which only readers of the database know:
 
@@ -10,6 +11,7 @@ Both ends prove that they know the tokens of both members, which only readers of
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from collections.abc import Callable, Container, Sequence
 
@@ -20,11 +22,22 @@ from ockam.actors.mailbox import Mailbox
 from ockam.actors.message import Message
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import OpenRequests
-from stream_node.fleet.cluster.proofs import prove
-from stream_node.fleet.cluster.protocol import CLUSTER, LINK, MARK, MEMBER, PROVE, LinkRequest, Mark, ProveRequest
+from stream_node.fleet.cluster.protocol import (
+    CLUSTER,
+    LINK,
+    MARK,
+    MEMBER,
+    PROVE,
+    LinkRequest,
+    LinkResponse,
+    Mark,
+    ProveRequest,
+    Role,
+)
 from stream_node.fleet.cluster.unanswered import UnansweredRequests
 from stream_node.fleet.cluster.view import StoredMember
 
+NONCE_BYTES = 32
 ROUTES_MAX = 10_000
 """The number of routes that a link remembers, since making a route for each message takes longer."""
 
@@ -151,3 +164,42 @@ class Link:
             logger.warning("cluster_mark_refused", member=self.member.name, reason=str(error))
             return
         self.mark_back(mark.id)
+
+
+def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> bytes:
+    """Returns the proof of one member that it knows both tokens. tokens, nonces: the caller's, then the called
+    member's."""
+    key = "\0".join(tokens).encode()
+    return hmac.new(key, role + b"".join(nonces), hashlib.sha256).digest()
+
+
+class Proofs:
+    """The connections that members have proved to have made, and those whose proof is expected.
+    Invariant: no connection is both expected to prove itself and proved."""
+
+    def __init__(self, token: str, new_nonce: Callable[[], bytes], is_open: Callable[[Address], bool]) -> None:
+        self._token = token
+        self._new_nonce = new_nonce
+        self._is_open = is_open
+        self._expected: dict[Address, bytes] = {}
+        self._proved: set[Address] = set()
+
+    def begin(self, connection: Address, caller: StoredMember, nonce: bytes) -> LinkResponse:
+        """Begins the proof of a connection that a member seems to have made. Returns the answer, with the proof of this
+        end."""
+        # Connections that have ended are forgotten here, so the tables stay as small as the cluster.
+        self._proved = {each for each in self._proved if self._is_open(each) and each != connection}
+        self._expected = {each: proof for each, proof in self._expected.items() if self._is_open(each)}
+        tokens, nonces = (caller.token, self._token), (nonce, self._new_nonce())
+        self._expected[connection] = prove(b"caller", tokens, nonces)
+        return LinkResponse(nonces[1], prove(b"called", tokens, nonces))
+
+    def finish(self, connection: Address, proof: bytes) -> None:
+        """Notes that a member has made this connection. Raises ProtocolError if the proof is wrong."""
+        expected = self._expected.pop(connection, None)
+        if expected is None or not hmac.compare_digest(expected, proof):
+            raise ProtocolError("the proof of a member is wrong")
+        self._proved.add(connection)
+
+    def is_member(self, connection: Address) -> bool:
+        return connection in self._proved

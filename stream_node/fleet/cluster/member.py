@@ -5,19 +5,19 @@ the services of a shard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
 from typing import Protocol, TypeVar
 
+import msgspec
 import structlog
 import trio
 
 from ockam.actors.message import Message
-from stream_node.fleet.cluster.hand_overs import HandOvers
+from stream_node.fleet.cluster.hand_overs import HandOver, HandOvers
 from stream_node.fleet.cluster.plan_machine import MemberPlan, PlanMachine
-from stream_node.fleet.cluster.router import Router
-from stream_node.fleet.cluster.statistics import MemberStatistics, peer_statistics
+from stream_node.fleet.cluster.router import Router, RouterStatistics
 from stream_node.fleet.cluster.tables import ClusterOperation, beat, join, leave, move_shards, set_leaving
 from stream_node.fleet.cluster.view import SHARDS, ClusterView, Shard, StoredMember, choose_owner
 from stream_storage.contract import Session
@@ -33,6 +33,64 @@ RETRY_S = 0.5
 logger = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+
+class PeerStatistics(msgspec.Struct, frozen=True):
+    """One member of the cluster, as a member sees it; also that member itself. leaves: whether it gives its shards
+    away. is_fenced: whether another member has taken its shards because it was silent: then it can write nothing more.
+    silent_s: for how long it has not written that it lives. shards: how many it owns."""
+
+    name: str
+    address: str
+    lives: bool
+    leaves: bool
+    is_fenced: bool
+    silent_s: float
+    shards: int
+
+
+class MemberStatistics(msgspec.Struct, frozen=True):
+    """The statistics of a member.
+
+    shards: how many it serves. members: how many live. taken, given: the shards that it took and gave away since its
+    start. fenced: the members that it has fenced. beats_failed: the beats that an unreachable or slow database made
+    fail. peers: all members by name. owners: all shards with their owners and epochs, by number. unowned_s: by number,
+    for how long each shard without an owner has had none. hand_overs: the latest first. moved: by reason, the shards
+    with a new owner since the start of this member. is_fixed: whether each shard has its owner for good.
+    """
+
+    name: str
+    shards: int
+    members: int
+    taken: int
+    router: RouterStatistics
+    peers: tuple[PeerStatistics, ...]
+    owners: tuple[Shard, ...]
+    given: int = 0
+    fenced: int = 0
+    beats_failed: int = 0
+    unowned_s: dict[int, float] = {}
+    hand_overs: tuple[HandOver, ...] = ()
+    moved: dict[str, int] = {}
+    is_fixed: bool = False
+
+
+def peer_statistics(
+    view: ClusterView, members: Iterable[tuple[StoredMember, bool, float]]
+) -> tuple[PeerStatistics, ...]:
+    """Returns the statistics of members. members: each with whether it lives, and for how many seconds it is silent."""
+    return tuple(
+        PeerStatistics(
+            member.name,
+            member.address,
+            lives,
+            member.leaves,
+            not member.token,
+            silent_s,
+            len(view.owned_by(member.name)),
+        )
+        for member, lives, silent_s in members
+    )
 
 
 class ShardServices(Protocol):
@@ -359,9 +417,6 @@ class FixedMember:
             shards=len(self.router.served),
             members=len(self._view.members),
             taken=len(self.router.served),
-            given=0,
-            fenced=0,
-            beats_failed=0,
             router=self.router.statistics(),
             peers=peer_statistics(self._view, ((member, True, 0.0) for member in self._view.members.values())),
             owners=self._view.shards,

@@ -26,8 +26,7 @@ from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
 from stream_node.fleet.cluster.envelopes import Envelopes
 from stream_node.fleet.cluster.held import Held
-from stream_node.fleet.cluster.link import Link
-from stream_node.fleet.cluster.proofs import Proofs
+from stream_node.fleet.cluster.link import Link, Proofs
 from stream_node.fleet.cluster.protocol import CLUSTER, MARK, MEMBER, PROVE, Mark, envelope_hop, read_envelope
 from stream_node.fleet.cluster.unanswered import is_silent
 from stream_node.fleet.cluster.view import SHARDS, UNOWNED, ClusterView, Shard, StoredMember, find_shard, shard_of

@@ -74,18 +74,8 @@ _STAY = compiled(update(cluster_members).where(cluster_members.c.name == bindpar
 _FENCE = compiled(update(cluster_members).where(*_of_process).values(token=_nobody))
 _TOKEN = compiled(select(cluster_members.c.token).where(cluster_members.c.name == bindparam("of_name")))
 _FORGET = compiled(delete(cluster_members).where(*_of_process))
-_MEMBERS = compiled(
-    select(
-        cluster_members.c.name,
-        cluster_members.c.address,
-        cluster_members.c.token,
-        cluster_members.c.beats,
-        cluster_members.c.leaves,
-    ).order_by(cluster_members.c.name)
-)
-_SHARDS = compiled(
-    select(cluster_shards.c.shard, cluster_shards.c.owner, cluster_shards.c.epoch).order_by(cluster_shards.c.shard)
-)
+_MEMBERS = compiled(select(cluster_members).order_by(cluster_members.c.name))
+_SHARDS = compiled(select(cluster_shards).order_by(cluster_shards.c.shard))
 _MOVE = compiled(
     update(cluster_shards)
     .where(cluster_shards.c.shard == bindparam("of_shard"), cluster_shards.c.owner == bindparam("of_owner"))

@@ -15,10 +15,9 @@ from ockam.actors.worker import HandlingFailed, Worker
 from ockam.identity.rules.rights import NOTHING, Demand, Right
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
+from stream_node.fleet.cluster.link import NONCE_BYTES
 from stream_node.fleet.cluster.member import ClusterMember, FixedMember
-from stream_node.fleet.cluster.proofs import NONCE_BYTES
 from stream_node.fleet.cluster.protocol import DRAIN, LINK, MARK, STATUS, ClusterStatus, MemberStatus, ShardStatus
-from stream_node.fleet.cluster.view import ClusterView
 from stream_storage.errors import StorageError
 
 LINK_READ_S = 1.0
@@ -108,19 +107,10 @@ class ClusterWorker(Worker):
     # What clients ask.
 
     def _status(self, request_id: int) -> ClusterStatus:
-        view: ClusterView = self._member.router.view
-        members = [
-            MemberStatus(
-                member.name,
-                member.address,
-                self._member.lives(member.name),
-                member.leaves,
-                len(view.owned_by(member.name)),
-            )
-            for member in view.members.values()
-        ]
-        shards = [ShardStatus(shard.owner, shard.epoch) for shard in view.shards]
-        return ClusterStatus(request_id, self._member.router.name, members, shards)
+        found = self._member.statistics()
+        members = [MemberStatus(each.name, each.address, each.lives, each.leaves, each.shards) for each in found.peers]
+        shards = [ShardStatus(shard.owner, shard.epoch) for shard in found.owners]
+        return ClusterStatus(request_id, found.name, members, shards)
 
     def _drain(self, message: Message) -> None:
         request = DRAIN.decode_request(message.payload)

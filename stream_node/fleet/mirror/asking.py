@@ -13,7 +13,6 @@ from ockam.actors.worker import NEVER
 from ockam.errors import InvalidAddress
 from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError
 from ockam.transport.forwarding import UNREACHABLE, is_destination_unreachable
-from stream_node.fleet.mirror.errors import SourceLost, SourceRefused
 from stream_service.mirroring import ROLE, BeMirror, BePrimary, RoleRequest, RoleResponse
 from stream_service.names import stream_address
 
@@ -22,6 +21,28 @@ A = TypeVar("A")
 
 PATIENCE_S = 10.0
 """The longest wait for an answer, beyond the time for which the other node may delay it."""
+
+
+class MirrorError(Exception):
+    """Error: a mirror cannot do what it was asked for, or cannot follow its source. The base class of this package's
+    errors."""
+
+
+class SourceLost(MirrorError):
+    """Error: the node with the source cannot be reached, or does not answer in time."""
+
+
+class SourceRefused(MirrorError):
+    """Error: the node with the source refuses a request of the mirror, for example for lack of a right."""
+
+
+class Parted(MirrorError):
+    """Error: the mirror has messages that its source does not have, so it cannot follow."""
+
+
+class SourceGoesOn(MirrorError):
+    """Error: a mirror is not promoted by force, because its source answers, would go on taking pushes beside it, and
+    cannot become its mirror."""
 
 
 class RemoteNode:

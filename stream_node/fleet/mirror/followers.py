@@ -14,8 +14,7 @@ import trio
 from ockam.actors.message import Origin
 from ockam.identity.rules.rights import to_follow
 from ockam.protocol import ProtocolError
-from stream_node.fleet.mirror.asking import RemoteNode, asking, change_role
-from stream_node.fleet.mirror.errors import MirrorError, SourceLost, SourceRefused
+from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, SourceLost, SourceRefused, asking, change_role
 from stream_node.fleet.mirror.mirror import Identity, LocalStream
 from stream_service.follower_rows import FOLLOWERS_MAX, FollowerRow, drop_follower, note_follower
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page

@@ -17,8 +17,7 @@ import trio
 from index_service.storage import move_positions
 from ockam.protocol import ProtocolError
 from stream_node.fleet.mirror.aside import cut, set_aside
-from stream_node.fleet.mirror.asking import RemoteNode
-from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
+from stream_node.fleet.mirror.asking import MirrorError, Parted, RemoteNode, SourceLost, SourceRefused
 from stream_node.fleet.mirror.mirror import Mirror
 from stream_node.fleet.mirror.protocol import MirrorCondition
 from stream_service import stored

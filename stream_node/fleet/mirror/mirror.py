@@ -10,8 +10,7 @@ from typing import TypeVar
 import structlog
 import trio
 
-from stream_node.fleet.mirror.asking import RemoteNode, asking, change_role
-from stream_node.fleet.mirror.errors import MirrorError
+from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, asking, change_role
 from stream_node.fleet.mirror.protocol import AGREEING, PRIMARIES, MirrorCondition, MirrorState
 from stream_service.mirror_operations import AnyChange, StreamChange, load_history
 from stream_service.mirror_rows import MirrorRow

@@ -29,8 +29,7 @@ import trio
 from index_service.fences import raise_fences
 from index_service.lease_groups import LeaseGroups
 from index_service.storage import lower_positions
-from stream_node.fleet.mirror.asking import RemoteNode
-from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
+from stream_node.fleet.mirror.asking import MirrorError, Parted, RemoteNode, SourceLost, SourceRefused
 from stream_node.fleet.mirror.mirror import Mirror
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
 from stream_node.fleet.mirror.stream_copier import StreamCopier

@@ -11,7 +11,7 @@ import trio
 
 from index_service.lease_groups import LeaseGroups
 from ockam.protocol import ProtocolError
-from stream_node.fleet.mirror.errors import MirrorError, SourceGoesOn, SourceLost
+from stream_node.fleet.mirror.asking import MirrorError, SourceGoesOn, SourceLost
 from stream_node.fleet.mirror.mirror import Mirror
 from stream_node.fleet.mirror.promotion import WAY_WITHOUT_FENCE, Promotion
 from stream_node.fleet.mirror.protocol import MirrorState

@@ -20,8 +20,7 @@ from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import NOTHING, Demand, Right
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import OpenRequests
-from stream_node.fleet.mirror.asking import RemoteNode
-from stream_node.fleet.mirror.errors import MirrorError, Parted, SourceLost
+from stream_node.fleet.mirror.asking import MirrorError, Parted, RemoteNode, SourceLost
 from stream_node.fleet.mirror.followers import Followers
 from stream_node.fleet.mirror.message_copier import MessageCopier
 from stream_node.fleet.mirror.mirror import Identity, LocalStream, Mirror

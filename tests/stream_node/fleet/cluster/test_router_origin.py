@@ -17,7 +17,7 @@ from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.identity.identity import Identity
 from stream_node.fleet.cluster.envelopes import Envelopes
-from stream_node.fleet.cluster.proofs import prove
+from stream_node.fleet.cluster.link import prove
 from stream_node.fleet.cluster.protocol import MEMBER, PROVE, ProveRequest
 from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.view import StoredMember, shard_of
