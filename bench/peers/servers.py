@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from bench.errors import PeerFailed
 from bench.peers.kinds import Kind
-from stream_node.node.process import memory_bytes
+from bench.processes import memory_bytes
 
 START_TIMEOUT_S = 30.0
 POSTGRES_USER = "nobody"

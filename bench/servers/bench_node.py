@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.processes import cpu_seconds, memory_bytes
 from stream_node.node.process import NodeProcess
 
 SYNCS_PER_CHECKPOINT = 2
@@ -46,6 +47,12 @@ class BenchNode(NodeProcess):
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", self._module, *super().command()[3:]]
+
+    def memory_bytes(self) -> int:
+        return memory_bytes(self.pid)
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.pid)
 
     def __enter__(self) -> BenchNode:
         try:

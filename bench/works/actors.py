@@ -18,9 +18,9 @@ import trio
 import trio.testing
 
 from bench.plan import Plan
+from bench.processes import memory_bytes
 from bench.report import Sample
 from ockam import NEVER, AsyncWorker, Message, Node, Route, TcpTransport, Worker, local
-from stream_node.node.process import memory_bytes
 
 ASKED, ASLEEP = "actors: asked and answered", "actors: asleep"
 CALLED, AWAITING = "Worker", "AsyncWorker"

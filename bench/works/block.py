@@ -17,7 +17,6 @@ from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlo
 from block_node.blocks.keys import SigningKeys
 from block_node.client import ItemsArrived, connect
 from stream_client import connect as connect_streams
-from stream_node.node.process import NodeProcess
 
 ITEMS_A_BLOCK: Final = (100, 1_000, 10_000)
 LATENCY_BLOCKS: Final = 200
@@ -106,7 +105,7 @@ def _large(keys: SigningKeys) -> Sample:
     shape = BlockShape(item_count=LARGE_ITEMS + 4, item_bytes=LARGE_ITEM_BYTES)
     blocks = [ChainGenerator(keys, shape=shape).next_block()]
 
-    async def run(node: NodeProcess) -> int:
+    async def run(node: BenchNode) -> int:
         async with memory_watched(node) as highest:
             await publish_all(node.address, blocks)
             await _catch_up_pieces(node.address)
@@ -147,7 +146,7 @@ async def _fetch(address: str) -> None:
 
 
 @asynccontextmanager
-async def memory_watched(node: NodeProcess) -> AsyncIterator[list[int]]:
+async def memory_watched(node: BenchNode) -> AsyncIterator[list[int]]:
     """The most memory that the node has had since the beginning of the `with` block, as a list with one number."""
     highest = [node.memory_bytes()]
 

@@ -13,6 +13,7 @@ import trio
 from bench.errors import BenchFailed
 from bench.own import ROOT, Own
 from bench.plan import Plan
+from bench.processes import cpu_seconds
 from bench.report import Sample
 from bench.share_member import READY
 from stream_client import connect
@@ -34,7 +35,7 @@ def samples(plan: Plan, owns: Sequence[Own]) -> Iterator[Sample]:
             place = Path(store.log_file).parent / "door"
             with NodeProcess(place, arguments=arguments, environment=own.environment) as door:
                 for round_ in range(plan.rounds):
-                    cpu_s = store.cpu_seconds() + door.cpu_seconds()
+                    cpu_s = store.cpu_seconds() + cpu_seconds(door.pid)
                     seconds = _read(own, door.address, store.address, f"group.{round_}", each)
                     yield Sample(
                         work=WORK,
@@ -44,7 +45,7 @@ def samples(plan: Plan, owns: Sequence[Own]) -> Iterator[Sample]:
                         clients=MEMBERS,
                         messages=each * PARTITIONS,
                         seconds=seconds,
-                        server_cpu_s=store.cpu_seconds() + door.cpu_seconds() - cpu_s,
+                        server_cpu_s=store.cpu_seconds() + cpu_seconds(door.pid) - cpu_s,
                         server_memory_bytes=store.memory_bytes(),
                     )
 

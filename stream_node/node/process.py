@@ -113,12 +113,6 @@ class NodeProcess:
     def signal(self, number: signal.Signals) -> None:
         self._running().send_signal(number)
 
-    def memory_bytes(self) -> int:
-        return memory_bytes(self.pid)
-
-    def cpu_seconds(self) -> float:
-        return cpu_seconds(self.pid)
-
     def wait(self, timeout_s: float = 30.0) -> int:
         """Waits until the node has ended, and returns its exit code. Raises subprocess.TimeoutExpired."""
         code = self._running().wait(timeout_s)
@@ -161,25 +155,6 @@ def hold_port(address: str) -> socket.socket | None:
         held.close()
         return None
     return held
-
-
-def memory_bytes(pid: int) -> int:
-    """Returns the resident memory of a process (Linux), or 0 if the system does not report it."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return 0
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    return int(fields.get("VmRSS", "0 kB").split()[0]) * 1024
-
-
-def cpu_seconds(pid: int) -> float:
-    """Returns the processor time of a process (Linux), or 0 if the system does not report it."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.processes import memory_bytes
 from stream_client import connect
 from stream_node.node.process import NodeProcess
 from tests.stream_node.doors.http.test_slow_followers import stalled
@@ -64,7 +65,7 @@ async def test_what_is_made_for_peers_that_do_not_read_is_bounded(tmp_path: Path
     settings = {"STREAM_NODE_IDENTITY_LIMITS_LOOPBACK": "true"}
     with NodeProcess(tmp_path / "data", arguments=["--http", "127.0.0.1:0"], environment=settings) as node:
         await fill(node.address)
-        before_bytes = node.memory_bytes()
+        before_bytes = memory_bytes(node.pid)
         async with from_another_host(node) as good:
             for kind, (path, accept) in KINDS.items():
                 most_bytes, most_held, took = 0, 0.0, list[float]()
@@ -76,7 +77,7 @@ async def test_what_is_made_for_peers_that_do_not_read_is_bounded(tmp_path: Path
                         answer = await good.post("/v1/streams/small", json={})
                         took.append(time.perf_counter() - began_s)
                         assert answer.status_code == 200
-                        most_bytes = max(most_bytes, node.memory_bytes())
+                        most_bytes = max(most_bytes, memory_bytes(node.pid))
                         most_held = max(most_held, await held_bytes(good))
                 print(
                     f"{kind}: {before_bytes >> 20} MiB before, {most_bytes >> 20} MiB during, {int(most_held) >> 20} "

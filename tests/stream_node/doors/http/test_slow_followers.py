@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from bench.processes import memory_bytes
 from ockam.actors.address import split_host_port
 from ockam.identity.rules.tokens import create_token, revoke_token
 from stream_client import Stream, connect
@@ -60,7 +61,7 @@ async def test_followers_that_do_not_read_keep_little_in_memory_and_disturb_nobo
         async with connect(node.address) as client, AsyncExitStack() as stack:
             stream = await client.create("much")
             await fill(stream)
-            before_bytes = node.memory_bytes()
+            before_bytes = memory_bytes(node.pid)
             slow = [await stack.enter_async_context(stalled(node.http[0])) for _ in range(FOLLOWERS)]
             quick = Follower(await trio.open_tcp_stream(*split_host_port(node.http[0])))
             await quick._stream.send_all(
@@ -69,7 +70,7 @@ async def test_followers_that_do_not_read_keep_little_in_memory_and_disturb_nobo
             assert await indexes(quick, COUNT) == list(range(COUNT))
             assert await stream.push(b"one more") == COUNT
             assert await indexes(quick, 1) == [COUNT]
-            assert node.memory_bytes() - before_bytes < MEMORY_BYTES_MAX
+            assert memory_bytes(node.pid) - before_bytes < MEMORY_BYTES_MAX
             await quick._stream.aclose()
             assert await indexes(Follower(slow[0]), COUNT + 1) == list(range(COUNT + 1))
 
