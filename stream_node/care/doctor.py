@@ -10,13 +10,15 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
+
 from ockam.quotas.usage_machine import share_of
-from stream_node.care.doctor_access import examine_access, find_unwritable
-from stream_node.care.findings import Finding, Values, check_workers, named, of_each
+from stream_node.care.doctor_access import Finding, Values, examine_access, find_unwritable
+from stream_node.fleet.worker_directory import check_not_lost, database_folders, worker_of
 from stream_node.node.clock_note import find_problem
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.databases import check_url
@@ -83,6 +85,38 @@ def examine(config: Config) -> list[Finding]:
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     findings += [check_open_files(open_files, config), check_connections(open_files, config)]
     return findings + examine_access(config, is_running=owner.status == "ok" and owner.values["pid"] is not None)
+
+
+def check_workers(config: Config) -> tuple[Finding | None, dict[str, Path]]:
+    """Reports how many workers share the streams; None if there is one process. Also returns the folder of each
+    database by the name of its worker; the name is "" if there is one process."""
+    directory = Path(config.data_dir)
+    single = {"": directory}
+    if config.database is not None:
+        return None, single
+    try:
+        folders = database_folders(directory)
+        check_not_lost(folders)
+    except ConfigError as error:
+        return Finding("workers", "wrong", str(error), {"workers": None}), single
+    # The one database of a directory may still belong to one of several workers.
+    if folders == single:
+        whose = worker_of(directory)
+        if whose is None:
+            return None, single
+        text = f"this is {whose}; no node serves it alone, but the directory that holds the folders of all workers"
+        return Finding("workers", "warning", text, {"workers": whose.workers}), single
+    text = f"{len(folders)}, each with a database of its own, in {', '.join(folders)}"
+    return Finding("workers", "ok", text, {"workers": len(folders)}), folders
+
+
+def named(name: str, finding: Finding) -> Finding:
+    """Returns a finding about one worker with its name in front. The name "" stands for the whole node."""
+    return msgspec.structs.replace(finding, check=f"{name} {finding.check}") if name else finding
+
+
+def of_each(folders: Mapping[str, Path], check: Callable[[Path], Finding]) -> list[Finding]:
+    return [named(name, check(folder)) for name, folder in folders.items()]
 
 
 def check_directory(directory: Path, there: Path) -> Finding:
@@ -319,24 +353,19 @@ def examine_server(url: str, config: Config) -> Finding:
 
 
 WAL_RESET_FIXED = (3, 51, 3)
-"""The first version of SQLite without the WAL-reset bug."""
-SQLITE_BUGS: tuple[tuple[tuple[int, int, int], str], ...] = (
-    (
-        WAL_RESET_FIXED,
-        "the WAL-reset bug, which damages a database that two connections checkpoint at once; "
-        "in a node one alone does, so run no other program that writes to the database",
-    ),
-)
-"""The known bugs of SQLite: the first version without the bug, and its effect. Source: SQLite's wal.html."""
+"""The first version of SQLite without the WAL-reset bug, see SQLite's wal.html."""
 LITESTREAM_FOLDER = f".{FILE_NAME}-litestream"
 
 
 def check_sqlite(version: tuple[int, int, int]) -> Finding:
     text = ".".join(map(str, version))
-    bugs = [bug for fixed, bug in SQLITE_BUGS if version < fixed]
-    if bugs:
-        return Finding("sqlite", "warning", f"{text} has {'; and '.join(bugs)}", {"version": text})
-    return Finding("sqlite", "ok", f"{text}, no bug known here", {"version": text})
+    if version >= WAL_RESET_FIXED:
+        return Finding("sqlite", "ok", f"{text}, no bug known here", {"version": text})
+    bug = (
+        "the WAL-reset bug, which damages a database that two connections checkpoint at once; "
+        "in a node one alone does, so run no other program that writes to the database"
+    )
+    return Finding("sqlite", "warning", f"{text} has {bug}", {"version": text})
 
 
 def check_litestream(directory: Path, version: tuple[int, int, int]) -> Finding:

@@ -1,5 +1,5 @@
-"""Checks the protection of a node, for `stream-node doctor`: addresses, TLS, rules, tokens, identities, private files,
-and the operator's workers.
+"""Finding: the result of one check of `stream-node doctor`. This module checks the protection of a node: addresses,
+TLS, rules, tokens, identities, private files, and the operator's workers.
 Each file is read by the function with which the node reads it at its start, so "wrong" means that the node would not
 start, or would refuse clients; for the audit log, that lines are damaged or cannot be read. Nothing is written."""
 
@@ -10,13 +10,15 @@ import socket
 import stat
 import time
 from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
 
 from block_node.backfill.settings import describe_sources
 from ockam.actors.address import split_host_port
 from ockam.identity.rules.audit_chain import audit_files, examine_audit
 from ockam.identity.rules.rule_file import RulesError, load_rules
 from ockam.identity.rules.tokens import TokenFileError, load_tokens
-from stream_node.care.findings import Finding, Values
 from stream_node.fleet.worker_directory import worker_folders
 from stream_node.hosting.specification import load_workers
 from stream_node.node.config import Config, ConfigError
@@ -27,6 +29,18 @@ from stream_node.node.identity.token_services import token_file
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.sqlite.database import FILE_NAME
 from stream_storage.sqlite.leftovers import FILE_SUFFIXES
+
+Status: TypeAlias = Literal["ok", "warning", "wrong"]
+Values: TypeAlias = dict[str, int | float | str | None]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check. text: the observed fact and, unless the status is "ok", advice. values: for programs."""
+
+    check: str
+    status: Status
+    text: str
+    values: Values = {}
 
 
 def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]:

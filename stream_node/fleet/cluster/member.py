@@ -137,7 +137,8 @@ class ClusterMember:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Joins, and beats until `leave` has ended. Raises StorageError if another process has replaced this one.
         `task_status` is started when the node has joined."""
-        joined = await self._join()
+        joined = await self._retried(partial(join, name=self.router.name, address=self._address, token=self._token))
+        logger.info("cluster_joined", member=self.router.name, address=self._address, members=sorted(joined.members))
         self._note(joined)
         # An earlier process of this name may have left shards behind. They need no new owner.
         mine = joined.owned_by(self.router.name)
@@ -269,11 +270,6 @@ class ClusterMember:
         return any(
             self.lives(name) and not member.leaves for name, member in view.members.items() if name != self.router.name
         )
-
-    async def _join(self) -> ClusterView:
-        view = await self._retried(partial(join, name=self.router.name, address=self._address, token=self._token))
-        logger.info("cluster_joined", member=self.router.name, address=self._address, members=sorted(view.members))
-        return view
 
     async def _follow(self, plan: MemberPlan) -> None:
         """Takes and gives the shards of a plan. If a step fails, the rest waits for the next plan."""

@@ -104,7 +104,7 @@ class Router:
         self._openings = openings or {}
         self._homes = homes or {}
         self._linked = linked
-        self._view = ClusterView({}, (Shard(UNOWNED, 0),) * SHARDS)
+        self.view = ClusterView({}, (Shard(UNOWNED, 0),) * SHARDS)
         self._served: dict[int, float] = {}
         self._held: dict[int, Held] = {}
         # By shard, the link over which messages went last, until it is known that none of them is under way.
@@ -134,8 +134,8 @@ class Router:
         return self._served.get(shard_of(stream), trio.current_time())
 
     def owner_of(self, stream: Address) -> tuple[str, int]:
-        shard = self._view.shards[shard_of(stream)]
-        member = self._view.members.get(shard.owner)
+        shard = self.view.shards[shard_of(stream)]
+        member = self.view.members.get(shard.owner)
         return ("" if member is None or member.name == self.name else member.address), shard.epoch
 
     def ask_all(self, message: Message, on_done: Callable[[list[bytes] | None], None]) -> bool:
@@ -143,7 +143,7 @@ class Router:
         if not self._has_own_database:
             return False
         # Each member serves at least one shard. Its envelope leads there.
-        shards = {shard.owner: number for number, shard in enumerate(self._view.shards)}
+        shards = {shard.owner: number for number, shard in enumerate(self.view.shards)}
         back = local(GATHER_PREFIX + self._new_nonce()[:8].hex())
         asker = Asker(self._node)
         self._node.register([back], lambda: asker, restarts=NEVER)
@@ -164,10 +164,6 @@ class Router:
         return True
 
     # The calls of the member.
-
-    @property
-    def view(self) -> ClusterView:
-        return self._view
 
     @property
     def served(self) -> list[int]:
@@ -214,7 +210,7 @@ class Router:
                 held.put(self._envelopes.wrap(shard, message), trio.current_time(), is_own=False)
 
     def update(self, view: ClusterView) -> None:
-        self._view = view
+        self.view = view
         self._awaiting_view.clear()
         # A link to a process that is no member any more is forgotten; the member's new process gets a link below.
         for link in list(self._links.values()):
@@ -369,12 +365,12 @@ class Router:
         """Returns the link to the owner of a shard, or None if the messages of the shard wait."""
         if shard in self._unclear or shard in self._awaiting_view:
             return None
-        link = self._links.get(self._view.shards[shard].owner)
+        link = self._links.get(self.view.shards[shard].owner)
         return link if link is not None and link.is_up and self._ways.get(shard, link) is link else None
 
     def _retarget(self, shard: int) -> None:
         """Makes the messages of a shard go to its owner, as soon as the order allows it."""
-        owner = self._view.shards[shard].owner
+        owner = self.view.shards[shard].owner
         # A served shard has no waiting messages. Those of other shards may wait for a mark, an owner, or `serve`.
         if shard in self._served or shard in self._unclear or owner in (UNOWNED, self.name):
             return
@@ -394,7 +390,7 @@ class Router:
         self._unclear[shard] = trio.current_time()
         link = self._ways[shard]
         # The route of a process that was replaced is clear when its connection has ended (`_settle`).
-        if link.is_up and (self._is_current(link) or link.member.name not in self._view.members):
+        if link.is_up and (self._is_current(link) or link.member.name not in self.view.members):
             number = int.from_bytes(self._new_nonce()[:8], "big")
             payload = MARK.encode_request(Mark(number, shard))
             message = self._envelopes.wrap(shard, Message((CLUSTER,), (CLUSTER,), payload, HERE))
@@ -402,7 +398,7 @@ class Router:
 
     def _cleared(self, shard: int) -> None:
         del self._ways[shard], self._unclear[shard]
-        if self._view.shards[shard].owner == self.name:
+        if self.view.shards[shard].owner == self.name:
             # The shard is this member's own: reading the tables makes the member serve it.
             self._refresh()
         with self._node.batch():
@@ -416,7 +412,7 @@ class Router:
 
     def _is_current(self, link: Link) -> bool:
         """Whether a link leads to the process that is the member of its name now."""
-        member = self._view.members.get(link.member.name)
+        member = self.view.members.get(link.member.name)
         return member is not None and (member.token, member.address) == (link.member.token, link.member.address)
 
     def _link_to(self, member: StoredMember) -> None:
@@ -454,7 +450,7 @@ class Router:
     def _settle(self, link: Link, requests: OpenRequests) -> None:
         """Does what is due after a connection to another member has ended.
         It runs after the tables were read, since they say whether the other member has left in order."""
-        name, member = link.member.name, self._view.members.get(link.member.name)
+        name, member = link.member.name, self.view.members.get(link.member.name)
         shards = [shard for shard, way in self._ways.items() if way is link]
         if member is None and not shards:
             # It left after this member had learned that it gave its shards away, and nothing was under way to it. It

@@ -78,7 +78,6 @@ class Followers:
         # The stream holds pushes back from now on: a push confirmed here would be lost if another node is the primary.
         if mirrors:
             returning = Returning(stream, mirrors, self._new_id, self._own_address())
-            returning.hold_back()
             nursery.start_soon(self._ask, identity, fences, returning)
         elif fences is not None:
             self._role_changed(identity, fences)
@@ -86,7 +85,7 @@ class Followers:
     def note(self, nursery: trio.Nursery, identity: Identity, origin: Origin, mirror: AskingMirror) -> None:
         """Stores the address of a mirror that asks a stream of this node for messages."""
         try:
-            stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
+            stream_id = LocalStream(self._directory, identity).bounds.stream_id
         except MirrorError:
             # A stream that a part of the node writes cannot become a mirror, so its mirrors are not asked.
             return
@@ -120,7 +119,7 @@ class Followers:
             await self._drop(identity, returning.removed)
         # The role may have changed meanwhile, and then its task has begun already.
         with suppress(MirrorError):
-            row = LocalStream(self._directory, identity).row
+            row = LocalStream(self._directory, identity).bounds.mirror
             if fences is not None and row == fences:
                 self._role_changed(identity, fences)
 
@@ -130,7 +129,7 @@ class Followers:
                 drop_follower(session, stream_id, mirror.address, mirror.stream_name)
 
         try:
-            stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
+            stream_id = LocalStream(self._directory, identity).bounds.stream_id
             await do(self._directory.storage.submit_write, drop)
         except (MirrorError, StorageError) as error:
             logger.warning("mirror_not_forgotten", stream=identity[0], reason=str(error))
@@ -178,13 +177,10 @@ class Returning:
         self._self = AskingMirror(own_address or "", stream.identity[0])
         self.replaced_by: AskingMirror | None = None
         self.removed: list[AskingMirror] = []
-
-    def hold_back(self) -> None:
-        """Begins, before the node reads from its connections: no push is stored from now on; everything else is
-        served."""
-        name, nodes = self._stream.identity[0], ", ".join(sorted({mirror.address for mirror in self._mirrors}))
-        self._stream.directory.hold(
-            self._stream.identity,
+        # Before the node reads from its connections: no push is stored from now on; everything else is served.
+        name, nodes = stream.identity[0], ", ".join(sorted({mirror.address for mirror in mirrors}))
+        stream.directory.hold(
+            stream.identity,
             f"{name!r} has a mirror at {nodes}: this node asks there whether the mirror has taken its place; try "
             "again in some seconds",
         )
@@ -197,7 +193,7 @@ class Returning:
                 async with trio.open_nursery() as nursery:
                     for mirror in self._mirrors:
                         nursery.start_soon(self._ask, mirror, nursery.cancel_scope)
-            row = self._stream.row
+            row = self._stream.bounds.mirror
             # The new primary may have reached this node meanwhile.
             if self.replaced_by is not None and (row is None or not row.follows):
                 to = BeMirror(self.replaced_by.address, self.replaced_by.stream_name)
@@ -235,7 +231,7 @@ class Returning:
         """
         node, partition = self._stream.directory.node, self._stream.identity[1]
         ours = (await self._stream.get_history())[-1].entry_id
-        request = MirrorPull(0, self._stream.next_index, 1, 0, ours)
+        request = MirrorPull(0, self._stream.bounds.next_index, 1, 0, ours)
         with asking(node, mirror.address, self._new_id) as remote:
             page: MirrorAnswer = decode_mirror_page(
                 await remote.ask_raw(stream_address(mirror.stream_name, partition), MIRROR, request)

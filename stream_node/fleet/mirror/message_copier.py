@@ -84,7 +84,7 @@ class MessageCopier:
             # Stores the page at hand, and fetches the next one meanwhile.
             page = await self._next_page(remote, page)
             # A primary that has fewer messages than its mirror has lost some, even if its history agrees.
-            has_less = page.next_index < self._stream.next_index and not page.is_mirror
+            has_less = page.next_index < self._stream.bounds.next_index and not page.is_mirror
             if page.status is MirrorStatus.PARTED or has_less:
                 await self._part(page)
                 page = None
@@ -93,7 +93,7 @@ class MessageCopier:
             await self._look_for_circle(remote, page)
             self._mirror.report(self._circle, CIRCLE_TEXT if self._circle is MirrorCondition.CIRCLE else "")
             # The source has deleted messages that were not copied yet.
-            if page.start > self._stream.next_index or page.first_index > self._stream.next_index:
+            if page.start > self._stream.bounds.next_index or page.first_index > self._stream.bounds.next_index:
                 await self._skip(page.first_index)
                 page = None
 
@@ -117,7 +117,7 @@ class MessageCopier:
     async def _next_page(self, remote: RemoteNode, page: MirrorAnswer | None) -> MirrorAnswer:
         """Fetches and returns the next page, and stores `page` at the same time. page: None for the first call."""
         # The request assumes that the page at hand will be stored.
-        start = self._stream.next_index + (0 if page is None else len(page.records))
+        start = self._stream.bounds.next_index + (0 if page is None else len(page.records))
         entry_id = await self._entry_id(page)
         answers: list[MirrorAnswer] = []
         self._failure = None
@@ -149,7 +149,7 @@ class MessageCopier:
 
     async def _entry_id(self, page: MirrorAnswer | None) -> int:
         """Returns the id of the newest entry in the history of the mirror after this page; 0 without messages."""
-        bounds = self._stream.get_worker().bounds
+        bounds = self._stream.bounds
         if page is not None and page.records:
             end = bounds.next_index + len(page.records)
             known = [entry.entry_id for entry in page.history if entry.first_index <= end]
@@ -183,13 +183,13 @@ class MessageCopier:
             )
             await self._stream.change(work)
         self._mirror.note_stored()
-        if page.first_index > self._stream.first_index:
+        if page.first_index > self._stream.bounds.first_index:
             # The source has deleted its first messages. So does the mirror, in steps and beside the copying.
-            worker.admin.follow(min(page.first_index, self._stream.next_index))
+            worker.admin.follow(min(page.first_index, self._stream.bounds.next_index))
 
     async def _compare_last(self, remote: RemoteNode) -> None:
         """Compares the mirror's last message with the message at that index of the source. Raises Parted."""
-        bounds = self._stream.get_worker().bounds
+        bounds = self._stream.bounds
         index = bounds.next_index - 1
         if bounds.first_index > index:
             return
@@ -207,11 +207,11 @@ class MessageCopier:
         its own time, which readers may know; it differs from the source's if an earlier version of this program made
         the mirror."""
         name, partition = self._stream.identity
-        if self._stream.next_index:
+        if self._stream.bounds.next_index:
             return
         source = stream_address(self._row.source_name, partition)
         created_us = (await remote.ask(source, INFO, InfoRequest(0))).info.created_us
-        before_us = self._stream.get_worker().bounds.created_us
+        before_us = self._stream.bounds.created_us
         if created_us != before_us:
 
             def take(session: Session, change: AnyChange) -> None:
@@ -225,7 +225,7 @@ class MessageCopier:
         """Finds the messages that the source does not have. If there are any, sets them aside or raises Parted.
         differs_at: an index where both have different messages although the histories agree."""
         history = await self._stream.get_history()
-        bounds = self._stream.get_worker().bounds
+        bounds = self._stream.bounds
         parting = self._parting(history, page)
         if differs_at is not None and parting > differs_at:
             # The histories do not say since when the messages differ, so all of them are in doubt.
@@ -250,14 +250,14 @@ class MessageCopier:
         """Returns the first index where the mirror can have another message than its source."""
         parting = find_parting(history, page.history)
         # A source that is a mirror itself may be behind. A primary that is behind has lost messages.
-        end = page.next_index if not page.is_mirror else self._stream.next_index
+        end = page.next_index if not page.is_mirror else self._stream.bounds.next_index
         return end if parting is None else min(parting, end)
 
     async def _skip(self, index: int) -> None:
         """Deletes the mirror's messages and continues at this index: the source has deleted the messages before it."""
         stream = self._stream
-        while stream.first_index < stream.next_index:
-            stream.get_worker().admin.follow(stream.next_index)
+        while stream.bounds.first_index < stream.bounds.next_index:
+            stream.get_worker().admin.follow(stream.bounds.next_index)
             await trio.sleep(TRUNCATE_LOOK_S)
-        if index > stream.next_index:
+        if index > stream.bounds.next_index:
             await stream.change(partial(skip_forward, index=index))

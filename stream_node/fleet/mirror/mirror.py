@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from stream_service.names import stream_address
 from stream_service.role_machine import UNDER_PROMOTION, StreamRole
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.stream import StreamWorker
+from stream_service.workers.stream_bounds import StreamBounds
 from stream_storage.contract import Session
 from stream_storage.history import History
 from stream_storage.runner import do
@@ -49,16 +50,8 @@ class LocalStream:
         return worker
 
     @property
-    def next_index(self) -> int:
-        return self.get_worker().bounds.next_index
-
-    @property
-    def first_index(self) -> int:
-        return self.get_worker().bounds.first_index
-
-    @property
-    def row(self) -> MirrorRow | None:
-        return self.get_worker().bounds.mirror
+    def bounds(self) -> StreamBounds:
+        return self.get_worker().bounds
 
     async def change(
         self, work: Callable[[Session, AnyChange], T], look: Callable[[], None] = lambda: None
@@ -101,7 +94,7 @@ class LocalStream:
         return await do(self.directory.storage.submit_read, work)
 
     async def get_history(self) -> History:
-        bounds = self.get_worker().bounds
+        bounds = self.bounds
         if not bounds.history:
             return bounds.learn_history(await self.write(partial(load_history, stream_id=bounds.stream_id)))
         return bounds.history
@@ -136,12 +129,15 @@ class Mirror:
         self._level_s = trio.current_time()
 
     def has_role(self, roles: Collection[StreamRole]) -> bool:
-        """Whether the stream has one of these roles now. A stream that is being made again or deleted has no role."""
-        try:
-            row = self.stream.row
-        except MirrorError:
-            return False
+        """Whether the stream has one of these roles now."""
+        row = self._find_row()
         return row is not None and row.role in roles
+
+    def _find_row(self) -> MirrorRow | None:
+        """Returns the present row. A stream that is being made again or deleted has none."""
+        with suppress(MirrorError):
+            return self.stream.bounds.mirror
+        return None
 
     def asking(self) -> AbstractContextManager[RemoteNode]:
         return asking(self.stream.directory.node, self.row.source, self.new_id)
@@ -158,7 +154,7 @@ class Mirror:
         self.source_next_index, self.heard_us = source_next_index, asked_us
 
     def note_stored(self) -> None:
-        if self.stream.next_index >= self.source_next_index:
+        if self.stream.bounds.next_index >= self.source_next_index:
             self._level_s = trio.current_time()
 
     def report(self, condition: MirrorCondition, reason: str = "") -> None:
@@ -169,16 +165,13 @@ class Mirror:
         self.condition, self.reason = condition, reason
 
     def find_state(self) -> MirrorState | None:
-        """Returns the present state; None for a stream that is being made again or deleted, and so has no row."""
-        try:
-            row = self.stream.row
-        except MirrorError:
-            return None
+        """Returns the present state; None for a stream without a row."""
+        row = self._find_row()
         return None if row is None else self.state(row)
 
     def state(self, row: MirrorRow) -> MirrorState:
         """Returns the present state. row: the stream's row in the table of mirrors. Raises MirrorError."""
-        (name, partition), next_index = self.stream.identity, self.stream.next_index
+        (name, partition), next_index = self.stream.identity, self.stream.bounds.next_index
         lag = max(0, self.source_next_index - next_index)
         # A mirror whose source is silent may lack the pushes since then.
         is_level = not lag and self.condition in AGREEING

@@ -180,7 +180,7 @@ class Promotion:
 
         def look() -> None:
             # The operator gets the state that the new primary stores: nothing is copied any more from here on.
-            before[:] = [each.state(each.stream.row or each.row)]
+            before[:] = [each.state(each.stream.bounds.mirror or each.row)]
 
         def take(session: Session, change: AnyChange) -> None:
             heard = (before[0].source_next_index, before[0].heard_us)
@@ -190,7 +190,8 @@ class Promotion:
             lower_positions(session, name, partition, end, now_us, renews_all=not is_planned)
 
         operation = await each.stream.change(take, look)
-        logger.warning("role_changed", stream=name, partition=partition, role="primary", at=each.stream.next_index)
+        at = each.stream.bounds.next_index
+        logger.warning("role_changed", stream=name, partition=partition, role="primary", at=at)
         self._role_changed(each.stream.identity, operation.mirror)
         return before[0]
 
@@ -220,15 +221,15 @@ class Promotion:
         """Waits until a partition has everything before this index. Raises SourceLost or Parted when copying stands
         still."""
         copied, deadline_s = -1, 0.0
-        while each.stream.next_index < end:
+        while (at := each.stream.bounds.next_index) < end:
             # Each copied message gives the copy another COPY_S_MAX.
-            if each.stream.next_index != copied:
-                copied, deadline_s = each.stream.next_index, trio.current_time() + COPY_S_MAX
+            if at != copied:
+                copied, deadline_s = at, trio.current_time() + COPY_S_MAX
             condition = each.condition
             if condition in (MirrorCondition.UNREACHABLE, MirrorCondition.PARTED) or trio.current_time() > deadline_s:
                 failure = Parted if condition is MirrorCondition.PARTED else SourceLost
                 raise failure(
-                    f"{end - each.stream.next_index} messages of partition {each.stream.identity[1]} could not be "
+                    f"{end - at} messages of partition {each.stream.identity[1]} could not be "
                     f"copied: {each.reason or 'nothing comes from the source'}"
                 )
             await trio.sleep(COPY_LOOK_S)

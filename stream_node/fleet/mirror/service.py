@@ -144,12 +144,12 @@ class MirrorService:
         stream = self.tasks.stream((name, partition))
         if not self._node.is_registered(stream_address(name, partition)):
             return
-        row = stream.row
+        bounds, row = stream.bounds, stream.bounds.mirror
         if row is not None and row.fences_another(source.source, source.source_name):
             raise MirrorError(f"{name}/{partition} {row.fence_text()}")
-        if stream.next_index and not force and (row is None or not row.follows):
+        if bounds.next_index and not force and (row is None or not row.follows):
             raise MirrorError(
-                f"{name}/{partition} takes pushes here and has {stream.next_index - stream.first_index} messages; with "
+                f"{name}/{partition} takes pushes here and has {bounds.next_index - bounds.first_index} messages; with "
                 "--force it follows, and the messages that the source does not have go to another stream"
             )
 

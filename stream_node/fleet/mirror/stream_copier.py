@@ -84,13 +84,13 @@ class StreamCopier:
                 elif worker.bounds.is_mirror and worker.admin.retention != retention and self._has_same(partition):
                     # The mirror obeys this retention when it becomes a primary.
                     await completed(partial(worker.admin.set_retention, retention))
-            await self._copy_positions(remote, infos)
+            await self.copy_positions(remote, infos)
 
-    async def copy_positions(self, remote: RemoteNode) -> None:
-        """Copies the positions and the fences of all consumers of the stream. Raises MirrorError, StorageError."""
-        await self._copy_positions(remote, await list_partitions(remote, self._row.source_name))
-
-    async def _copy_positions(self, remote: RemoteNode, infos: Sequence[StreamInfo]) -> None:
+    async def copy_positions(self, remote: RemoteNode, infos: Sequence[StreamInfo] | None = None) -> None:
+        """Copies the positions and the fences of all consumers of the stream. Raises MirrorError, StorageError.
+        infos: the partitions of the source, if they are known."""
+        if infos is None:
+            infos = await list_partitions(remote, self._row.source_name)
         positions: list[MarkedPosition] = []
         fences: list[StoredFence] = []
         index_service = local(INDEX_ADDRESSES[0])

@@ -123,7 +123,9 @@ class MirrorTasks:
     def _find_source(self, identity: Identity) -> MirrorRow | None:
         """Returns the row of a stream-partition that follows its source now; None if the source is out of reach."""
         mirror = self._find(identity)
-        return mirror.stream.row if mirror is not None and mirror.condition is MirrorCondition.FOLLOWING else None
+        if mirror is None or mirror.condition is not MirrorCondition.FOLLOWING:
+            return None
+        return mirror.stream.bounds.mirror
 
     def _agrees(self, identity: Identity) -> bool:
         mirror = self._find(identity)
