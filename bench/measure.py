@@ -17,7 +17,7 @@ import trio
 from bench.report import percentiles
 from stream_client import Stream, blocking, connect
 from stream_node.bench import run as loads
-from stream_node.bench.run import TIMED_EVERY_MAX, TIMED_MIN, Load, Timed, Timer
+from stream_node.bench.run import TIMED_EVERY_MAX, TIMED_MIN, Load, Timed, watch
 
 PAGE_MESSAGES: Final = 1_000
 FANOUT_WINDOW: Final = 100
@@ -33,7 +33,7 @@ def sample_fields(timed: Timed) -> dict[str, Any]:
 async def push_in_turn(streams: Sequence[Stream], *, messages: int, size_bytes: int, window: int) -> Timed:
     """Pushes round robin to all streams, with `window` unconfirmed in all. Ends when every push is confirmed."""
     data = os.urandom(size_bytes)
-    timer, timed_every = Timer(), max(1, min(TIMED_EVERY_MAX, messages // TIMED_MIN))
+    times_us, timed_every = list[float](), max(1, min(TIMED_EVERY_MAX, messages // TIMED_MIN))
     async with AsyncExitStack() as stack:
         # The window is shared out, so that few and many streams are compared at the same number of unconfirmed pushes.
         share = max(1, window // len(streams))
@@ -46,12 +46,12 @@ async def push_in_turn(streams: Sequence[Stream], *, messages: int, size_bytes: 
                 await publisher.push(data)
             else:
                 began_ns = time.perf_counter_ns()
-                timer.watch(await publisher.push(data), began_ns)
+                watch(await publisher.push(data), began_ns, times_us)
         # A push counts when it is confirmed: without this, the last windows of pushes would take no time.
         for publisher in publishers:
             await publisher.flush()
         seconds = time.perf_counter() - started_s
-    return Timed(messages, seconds, timer.times_us)
+    return Timed(messages, seconds, times_us)
 
 
 async def push_rate(address: str, *, messages: int, size_bytes: int, window: int, streams: int = 1) -> Timed:

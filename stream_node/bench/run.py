@@ -49,18 +49,15 @@ class Timed(msgspec.Struct, frozen=True):
     times_us: list[float] = []
 
 
-class Timer:
-    def __init__(self) -> None:
-        self.times_us: list[float] = []
-
-    def watch(self, push: Push, began_ns: int) -> None:
-        push.when_done(lambda: self.times_us.append(_since_us(began_ns)))
+def watch(push: Push, began_ns: int, times_us: list[float]) -> None:
+    """Adds the time until the push is confirmed."""
+    push.when_done(lambda: times_us.append(_since_us(began_ns)))
 
 
 async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
     """Pushes the messages from all clients at the same time, each with at most `load.window` unconfirmed pushes."""
     data = os.urandom(load.size_bytes)
-    timer = Timer()
+    times_us: list[float] = []
     timed_every = max(1, min(TIMED_EVERY_MAX, load.messages // TIMED_MIN))
 
     async def publish(stream: Stream, count: int) -> None:
@@ -71,11 +68,11 @@ async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
                     await publisher.push(data)
                 else:
                     began_ns = time.perf_counter_ns()
-                    timer.watch(await publisher.push(data), began_ns)
+                    watch(await publisher.push(data), began_ns, times_us)
                     progress(min(timed_every, count - number))
 
     seconds = await _all_at_once(publish, streams, _shares(load))
-    return Timed(load.messages, seconds, timer.times_us)
+    return Timed(load.messages, seconds, times_us)
 
 
 async def latency(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:

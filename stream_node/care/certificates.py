@@ -26,11 +26,11 @@ class CertificateError(Exception):
     """A certificate cannot be made or read. The text says what to do."""
 
 
-def create_authority(folder: Path, name: str = "stream-node test authority") -> Path:
+def create_authority(folder: Path) -> Path:
     """Makes an authority: `ca.pem` and `ca.key` in the folder. Returns the path of its certificate.
     Raises CertificateError if one of the files exists."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name(name)
+    subject = _name("stream-node test authority")
     builder = (
         _builder(subject, subject, key.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

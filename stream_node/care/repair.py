@@ -169,21 +169,17 @@ def _verify_with(database: Path, log: CheckedWal) -> tuple[str, ...]:
         return verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
 
 
-def _known_log(log: CheckedWal) -> Iterator[bytes]:
-    """Yields the log up to the last commit before the first lost frame, whose page cannot be recovered. Yields nothing
-    if there is no such commit."""
-    corrected = {each.frame: each for each in log.found.damaged}
-    return rewrite(log.wal, log.found.known, corrected) if log.found.known else iter(())
+def _log_until(log: CheckedWal, frame: int) -> Iterator[bytes]:
+    """Yields the log up to this frame, with the frames before it corrected."""
+    return rewrite(log.wal, frame, {each.frame: each for each in log.found.damaged}) if frame else iter(())
 
 
 def _survey(database: Path, log: CheckedWal) -> Iterator[Salvage]:
     """Yields one `Salvage` for each partition that was created or has messages after the damage. Raises RepairFailed
     if the log is unreadable."""
     start = log.found.good if not log.found.lost else log.found.known
-    corrected = {each.frame: each for each in log.found.damaged}
-    base = rewrite(log.wal, start, corrected) if start else iter(())
     try:
-        with opened_with_log(database, base) as connection:
+        with opened_with_log(database, _log_until(log, start)) as connection:
             # The state before the damage says which messages of each stream the new log has anyway.
             before = {row[0]: row for row in _stream_rows(connection)}
         with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
@@ -279,8 +275,8 @@ def _install_salvage(database: Path, log: CheckedWal, plan: RepairPlan) -> None:
         copy = folder / database.name
         shutil.copyfile(database, copy)
         with wal_path(copy).open("wb") as file:
-            for piece in _known_log(log):
-                file.write(piece)
+            # `known` is the last commit before the first lost frame, whose page cannot be recovered.
+            file.writelines(_log_until(log, log.found.known))
         with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_autocheckpoint=0")
             migrate(connection)

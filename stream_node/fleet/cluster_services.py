@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import structlog
 import trio
 
 from block_node.moved import BLOCK_OPENINGS
-from index_service.lease_groups import LeaseGroups
 from ockam.actors.address import Address, complete_address, local
 from ockam.actors.message import Message
 from ockam.actors.node import Node
@@ -32,11 +31,13 @@ from stream_node.node.keepers import chain_address
 from stream_service.mirror_rows import list_mirrors
 from stream_service.names import stream_address
 from stream_service.stored import StoredStream, list_stored
-from stream_service.workers.directory import StreamDirectory
 from stream_storage.contract import Session, StreamRecord
 from stream_storage.engine import Engine, SharedEngine
 from stream_storage.errors import OperationFailed
 from stream_storage.runner import Runner, do
+
+if TYPE_CHECKING:
+    from stream_node.node.services import Services
 
 LINK_LOST = "cluster_link_lost"
 """The reason why a client's connection ends if messages of the client were sent to a member that has died."""
@@ -44,27 +45,15 @@ logger = structlog.get_logger(__name__)
 
 
 class StreamShards:
-    """Starts and stops the workers of the streams of a shard: a `stream_node.fleet.cluster.member.ShardServices`."""
+    """Starts and stops the workers of the streams of a shard: a `stream_node.fleet.cluster.member.ShardServices`.
+    The block node runs at the owner of the shard of its stream. hosted: the operator's workers, each of which runs at
+    the owner of one shard."""
 
-    def __init__(
-        self,
-        directory: StreamDirectory,
-        groups: LeaseGroups,
-        *,
-        chain: Address,
-        serve_chain: Callable[[], None],
-        leave_chain: Callable[[], list[Message]],
-        hosted: HostedWorkers,
-    ) -> None:
-        """chain: the address of the block node's stream; the block node runs at the owner of its shard. serve_chain,
-        leave_chain: start and stop the block node. The latter returns the messages that it has not served. hosted: the
-        operator's workers, each of which runs at the owner of one shard."""
-        self._directory = directory
-        self._groups = groups
-        self._chain = shard_of(chain)
-        self._serve_chain = serve_chain
-        self._leave_chain = leave_chain
+    def __init__(self, services: Services, hosted: HostedWorkers) -> None:
+        self._services = services
+        self._directory = services.directory
         self._hosted = hosted
+        self._chain = shard_of(chain_address(services.config))
 
     async def open_shards(self, shards: Sequence[int]) -> None:
         wanted = frozenset(shards)
@@ -92,13 +81,13 @@ class StreamShards:
             except AddressInUse as error:
                 logger.error("stream_not_served", stream=stream.record.name, reason=str(error))
         if with_chain:
-            self._serve_chain()
+            self._services.serve_chain()
 
     def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
         waiting: dict[int, list[Message]] = {shard: [] for shard in shards}
         # The block node ends first, so that it opens the stream of its chain no more.
         if self._chain in waiting:
-            waiting[self._chain] += self._leave_chain()
+            waiting[self._chain] += self._services.leave_chain()
         for shard, messages in self._hosted.leave(shards).items():
             waiting[shard] += messages
         # Stopped workers hand over their mailboxes, so that the messages wait for the next owner.
@@ -106,7 +95,7 @@ class StreamShards:
             of_shard = waiting.get(shard_of(address))
             if of_shard is not None:
                 of_shard += self._directory.hand_over(address)
-        self._groups.forget(lambda name: shard_of(stream_address(name, 0)) in waiting)
+        self._services.index.groups.forget(lambda name: shard_of(stream_address(name, 0)) in waiting)
         return waiting
 
 
@@ -152,8 +141,9 @@ class NodeCluster:
             linked=self._linked,
         )
 
-    async def start(self, storage: Runner, shards: StreamShards, address: str) -> None:
+    async def start(self, storage: Runner, services: Services, hosted: HostedWorkers, address: str) -> None:
         """Joins the others, and returns when this is done. address: where the node listens."""
+        shards = StreamShards(services, hosted)
         if self._view is not None:
             self._member = FixedMember(self.router, shards, self._view)
         else:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-import trio
 
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings, BackfillSettingsError
@@ -102,10 +101,9 @@ class BlockServices:
         *,
         now_us: Callable[[], int],
         new_id: Callable[[], str],
-        now_s: Callable[[], float] = trio.current_time,
     ) -> None:
         """Creates the services, which `start` then starts. config: its settings are valid, see `read_trust`."""
-        book = trust.book
+        book, plan_limits = trust.book, SubscribeLimits(**_given(config, "block_subscribe_"))
         # Publishing and the store; the other services read from it.
         self._blocks = BlockNode(
             node,
@@ -113,7 +111,6 @@ class BlockServices:
             _settings(config),
             now_us=now_us,
             new_id=new_id,
-            now_s=now_s,
             address_books=None if book is None else AddressBooks.always(book),
             tss=trust.tss,
             on_stream_changed=directory.note_changed,
@@ -123,8 +120,7 @@ class BlockServices:
             self._blocks,
             version=__version__,
             new_id=new_id,
-            now_s=now_s,
-            limits=SubscribeLimits(**_given(config, "block_subscribe_")),
+            limits=plan_limits,
             address_book=None if book is None else book.serialize(),
         )
         # Backfill fetches missing blocks from other nodes into the same store.
@@ -136,7 +132,6 @@ class BlockServices:
             chain=config.block_chain,
             first_block=_first_block(config),
             new_id=new_id,
-            now_s=now_s,
             make_tls=partial(_source_tls, config),
         )
         self._backfill = BackfillService(node, self._blocks, backfill)
@@ -148,9 +143,8 @@ class BlockServices:
             from block_node.grpc.calls.services import GrpcServices
             from stream_node.doors.grpc.settings import grpc_limits
 
-            plan_limits = SubscribeLimits(**_given(config, "block_subscribe_"))
             limits = grpc_limits(config)
-            self.grpc = GrpcServices(node, self._blocks, self._read, limits, plan_limits=plan_limits, now_s=now_s)
+            self.grpc = GrpcServices(node, self._blocks, self._read, limits, plan_limits=plan_limits)
 
     def start(self) -> None:
         self._blocks.start()

@@ -232,7 +232,7 @@ class Server:
                     await self._listen(parts, nursery, stored)
                     if self._cluster is not None:
                         # 9. Join the cluster with the address that the node has got.
-                        await self._cluster.start(runner, services.shards(self._hosted), self.addresses[0])
+                        await self._cluster.start(runner, services, self._hosted, self.addresses[0])
                     # 10. The node serves: report it, and wait for the stop.
                     self._listening.set()
                     task_status.started(self.addresses)

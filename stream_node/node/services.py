@@ -22,10 +22,9 @@ from ockam.transport.remote_streams import RemoteStreams
 from stream_node.care.write_trials import WriteTrials
 from stream_node.fleet.mirror.protocol import MirrorState
 from stream_node.fleet.mirror.service import MirrorService
-from stream_node.hosting.hosted import HostedWorkers
 from stream_node.node.clock_note import Known
 from stream_node.node.config import Config, ConfigError
-from stream_node.node.keepers import chain_address, keepers_of
+from stream_node.node.keepers import keepers_of
 from stream_service.extensions import Retention
 from stream_service.follower_rows import list_followers
 from stream_service.limits import StreamLimits
@@ -41,7 +40,6 @@ from stream_storage.runner import Runner
 if TYPE_CHECKING:
     from block_node.grpc.calls.services import GrpcServices
     from ockam.tracing.spans import Tracing
-    from stream_node.fleet.cluster_services import StreamShards
     from stream_node.forwarding.services import ForwardingServices, ForwardingStatistics
     from stream_node.node.block_services import BlockServices, BlockServicesStatistics
 
@@ -124,8 +122,8 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
 
 
 class Services:
-    """The stream service, the index service, the mirrors, the forwarding and the block node of one node. directory: the
-    workers of the streams. mirrors: started by the server, after the node listens.
+    """The stream service, the index service, the mirrors, the forwarding and the block node of one node. config: the
+    settings in force. directory: the workers of the streams. mirrors: started by the server, after the node listens.
 
     now_us, steady_s, new_id: return the wall clock in microseconds since 1970, a steady clock in seconds, and a random
     id. A simulation passes its own functions. known_time: known from earlier runs of this node. note_offset: stores the
@@ -158,7 +156,7 @@ class Services:
             known_offset_us=known_time.offset_us,
             note_offset=note_offset,
         )
-        self._config = config
+        self.config = config
         self._node = node
         # The directory makes the worker of each stream; the other services reach streams through it.
         self.directory = StreamDirectory(
@@ -176,16 +174,9 @@ class Services:
         self.directory.forget_positions = delete_positions
         self.trials = WriteTrials(storage, self.directory.counters)
         # A saved position is compared with the creation time of its stream, so both come from one clock.
-        self._index = IndexService(storage, self.directory.now_us, lease_limits=limits, remote_streams=remote_streams)
+        self.index = IndexService(storage, self.directory.now_us, lease_limits=limits, remote_streams=remote_streams)
         # The mirrors share the lease groups of the index service: a promotion ends the leases of the source.
-        self.mirrors = MirrorService(
-            node,
-            self.directory,
-            self._index.groups,
-            new_id=new_id,
-            now_us=now_us,
-            passes_pushes=config.mirror_passes_pushes,
-        )
+        self.mirrors = MirrorService(self.directory, self.index.groups, passes_pushes=config.mirror_passes_pushes)
         self._forwarding = _make_forwarding(node, config, own_workers)
         self._refusal: str | None = None
         self._blocks: BlockServices | None = None
@@ -201,33 +192,20 @@ class Services:
                 now_us=self.directory.now_us,
                 new_id=new_id,
             )
-            # The node of a cluster that serves the shard of the chain has the block node, see `shards`.
+            # The node of a cluster that serves the shard of the chain has the block node, see `serve_chain`.
             if remote_streams is None:
                 self._blocks = self._make_blocks(config=config)
 
     def start(self, stored: list[StoredStream]) -> None:
         for stream in stored:
             self.directory.open_stream(stream)
-        register_retention(self.directory, self._config.retention_interval_s)
-        register_service(self.directory, self._config.service_addresses)
-        self._index.register(self._node, self._config.index_addresses)
+        register_retention(self.directory, self.config.retention_interval_s)
+        register_service(self.directory, self.config.service_addresses)
+        self.index.register(self._node, self.config.index_addresses)
         if self._blocks is not None:
             self._blocks.start()
         if self._forwarding is not None:
             self._forwarding.start(stream.record.name for stream in stored)
-
-    def shards(self, hosted: HostedWorkers) -> StreamShards:
-        """Returns the object that starts and stops the workers of shards on a member of a cluster."""
-        from stream_node.fleet.cluster_services import StreamShards
-
-        return StreamShards(
-            self.directory,
-            self._index.groups,
-            chain=chain_address(self._config),
-            serve_chain=self._serve_chain,
-            leave_chain=self._leave_chain,
-            hosted=hosted,
-        )
 
     def statistics(self) -> ServicesStatistics:
         counters = self.directory.counters
@@ -239,7 +217,7 @@ class Services:
             pulls_failed=counters.pulls_failed,
             messages_passed_over=counters.messages_passed_over,
             write_failure=self.trials.failure,
-            index=self._index.statistics(),
+            index=self.index.statistics(),
             blocks=None if self._blocks is None else self._blocks.statistics(),
             mirrors=self.mirrors.tasks.states(),
             forwarding=None if self._forwarding is None else self._forwarding.statistics(),
@@ -263,12 +241,12 @@ class Services:
     def stop(self) -> None:
         """Ends the sessions of publishers and subscribers of blocks with a status. Members of groups keep their
         leases."""
-        self._index.members.is_stopping = True
+        self.index.members.is_stopping = True
         if self._blocks is not None:
             self._blocks.stop()
 
     def change_settings(self, config: Config) -> None:
-        self._config = config
+        self.config = config
         self.directory.limits = _stream_limits(config)
         self.directory.default_retention = _default_retention(config)
         if self._blocks is not None:
@@ -282,14 +260,14 @@ class Services:
         if self._blocks is not None:
             self._blocks.refuse_blocks(self._refusal)
 
-    def _serve_chain(self) -> None:
+    def serve_chain(self) -> None:
         """Starts the block node, because this node of the cluster serves the stream of the chain from now on."""
-        if self._config.block_node and self._blocks is None:
-            self._blocks = self._make_blocks(config=self._config)
+        if self.config.block_node and self._blocks is None:
+            self._blocks = self._make_blocks(config=self.config)
             self._blocks.refuse_blocks(self._refusal)
             self._blocks.start()
 
-    def _leave_chain(self) -> list[Message]:
+    def leave_chain(self) -> list[Message]:
         """Ends the block node, because another node of the cluster serves the chain. Returns the messages that it has
         not served."""
         blocks, self._blocks = self._blocks, None

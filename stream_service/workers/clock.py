@@ -32,7 +32,7 @@ class Clock:
         known_offset_us: int | None = None,
         note_offset: Callable[[int], None] | None = None,
     ) -> None:
-        self._wall_us = wall_us
+        self.wall_us = wall_us
         self._steady_s = steady_s
         self._note_offset = note_offset
         self._machine = ClockMachine(
@@ -54,7 +54,7 @@ class Clock:
 
     def time_us(self) -> int:
         steady_us = self._steady_us()
-        turn = self._machine.look(self._wall_us(), steady_us)
+        turn = self._machine.look(self.wall_us(), steady_us)
         if turn is not None:
             self._say(turn)
         if self._noted_us is None or abs(self._machine.offset_us - self._noted_us) > NOTED_US:

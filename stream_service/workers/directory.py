@@ -111,7 +111,7 @@ class StreamDirectory:
         # These rules only protect the streams of `keepers`. The node's gate has applied rules of the operator before.
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])
         self._keepers = tuple(keepers)
-        self._new_id = new_id
+        self.new_id = new_id
         self._now_us: int | None = None
         self.changes = 0  # how often a partition was added or removed
         # Of each partition: what its worker begins with, while it sleeps (`Node.register_asleep`); None while it runs.
@@ -143,7 +143,7 @@ class StreamDirectory:
 
     def new_name(self) -> str:
         while True:
-            name = generated_name(self._new_id)
+            name = generated_name(self.new_id)
             if not self.node.is_registered(stream_address(name, 0)):
                 return name
 

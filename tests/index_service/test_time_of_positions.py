@@ -59,7 +59,7 @@ class WholeNode(IndexNode):
     """A node with all its services."""
 
     def __init__(self, node: Node, services: Services, runner: InlineRunner) -> None:
-        super().__init__(node, services._index, runner)
+        super().__init__(node, services.index, runner)
         self.services = services
 
     async def create(self, name: str) -> None:

@@ -115,7 +115,6 @@ class ClusterMember:
         token: str,
         address: str,
         now_us: Callable[[], int],
-        beat_s: float = BEAT_S,
     ) -> None:
         """token: stands for this process in the database. address: where other members reach it."""
         self.router = router
@@ -123,7 +122,6 @@ class ClusterMember:
         self._services = services
         self._token = token
         self._address = address
-        self._beat_s = beat_s
         self._now_us = now_us
         self._hand_overs = HandOvers()
         self._machine = PlanMachine(router.name, trio.current_time())
@@ -162,7 +160,7 @@ class ClusterMember:
             for on_read in asked:
                 on_read()
             # The next beat comes early if somebody asks, but not before READ_S_MIN.
-            with trio.move_on_after(self._beat_s):
+            with trio.move_on_after(BEAT_S):
                 await trio.sleep(READ_S_MIN)
                 await self._wake.wait()
             self._wake = trio.Event()
@@ -173,7 +171,7 @@ class ClusterMember:
         self.router.passed_on.clear()
         # Give the shards away until none is left, as long as another member can take them. The last beat, or the
         # last quarter of a short time, is for the removal of the row: also a member with little time gives its shards.
-        with trio.move_on_at(deadline_s - min(self._beat_s, (deadline_s - trio.current_time()) / 4)):
+        with trio.move_on_at(deadline_s - min(BEAT_S, (deadline_s - trio.current_time()) / 4)):
             await self._retried(partial(set_leaving, name=self.router.name, leaves=True))
             while self.router.served and self._has_successor():
                 self.refresh()
@@ -213,7 +211,7 @@ class ClusterMember:
             for name, member in self.router.view.members.items()
             if name != self.router.name and name in before and before[name].token == member.token
         ):
-            await trio.sleep(self._beat_s / 4)
+            await trio.sleep(BEAT_S / 4)
             await self._after_read()
 
     async def _quiet(self) -> None:

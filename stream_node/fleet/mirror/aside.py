@@ -4,7 +4,6 @@ start goes on: the other stream shows how far the copying has come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import structlog
@@ -31,9 +30,7 @@ def aside_name(name: str, new_id: str) -> str:
     return begin + ending
 
 
-async def set_aside(
-    stream: LocalStream, row: MirrorRow, index: int, source_history: History, new_id: Callable[[], str]
-) -> None:
+async def set_aside(stream: LocalStream, row: MirrorRow, index: int, source_history: History) -> None:
     """Moves the messages from `index` on to another stream, at the same indexes. Raises StorageError, MirrorError.
     source_history: the history of the source, whose entries stay."""
     directory, (name, partition) = stream.directory, stream.identity
@@ -42,7 +39,7 @@ async def set_aside(
     while True:
         # 1. Store the name of the other stream. A node that was killed in the next steps goes on with the same stream.
         if not to:
-            to = aside_name(name, new_id())
+            to = aside_name(name, directory.new_id())
             await stream.change(partial(begin_aside, name=to))
         # 2. Copy, until the other stream has everything.
         step = partial(copy_aside, stream_id=stream_id, index=index, partition=partition, created_us=directory.now_us())

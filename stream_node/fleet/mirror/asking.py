@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from ockam.actors.address import Address, local, tcp
 from ockam.actors.asker import Asker, Unanswered
-from ockam.actors.node import Node
 from ockam.actors.worker import NEVER
 from ockam.errors import InvalidAddress
 from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError
 from ockam.transport.forwarding import UNREACHABLE, is_destination_unreachable
 from stream_service.mirroring import ROLE, BeMirror, BePrimary, RoleRequest, RoleResponse
 from stream_service.names import stream_address
+from stream_service.workers.directory import StreamDirectory
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -75,17 +75,17 @@ class RemoteNode:
 
 
 @contextmanager
-def asking(node: Node, destination: str, new_id: Callable[[], str]) -> Iterator[RemoteNode]:
+def asking(directory: StreamDirectory, destination: str) -> Iterator[RemoteNode]:
     """Yields the node at `destination`, a `host:port`. Raises SourceLost if that is no address of a node."""
     try:
-        asker = Asker(node, tcp(destination))
+        asker = Asker(directory.node, tcp(destination))
     except InvalidAddress as error:
         raise SourceLost(f"no node can be reached there: {error}") from error
-    address = node.register([local("MI_" + new_id())], lambda: asker, restarts=NEVER)
+    address = directory.node.register([local("MI_" + directory.new_id())], lambda: asker, restarts=NEVER)
     try:
         yield RemoteNode(asker, destination)
     finally:
-        node.unregister(address)
+        directory.node.unregister(address)
 
 
 async def change_role(

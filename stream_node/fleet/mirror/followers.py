@@ -41,14 +41,10 @@ class Followers:
     def __init__(
         self,
         directory: StreamDirectory,
-        new_id: Callable[[], str],
-        now_us: Callable[[], int],
         role_changed: Callable[[Identity, MirrorRow | None], None],
         own_address: Callable[[], str | None],
     ) -> None:
         self._directory = directory
-        self._new_id = new_id
-        self._now_us = now_us
         self._role_changed = role_changed
         self._own_address = own_address
         # For each stream of this node, when each of its mirrors last asked, in microseconds since 1970.
@@ -77,7 +73,7 @@ class Followers:
         mirrors = [mirror for mirror in mirrors if mirror not in nowhere]
         # The stream holds pushes back from now on: a push confirmed here would be lost if another node is the primary.
         if mirrors:
-            returning = Returning(stream, mirrors, self._new_id, self._own_address())
+            returning = Returning(stream, mirrors, self._own_address())
             nursery.start_soon(self._ask, identity, fences, returning)
         elif fences is not None:
             self._role_changed(identity, fences)
@@ -89,7 +85,7 @@ class Followers:
         except MirrorError:
             # A stream that a part of the node writes cannot become a mirror, so its mirrors are not asked.
             return
-        known, now_us = self._heard_us.setdefault(identity, {}), self._now_us()
+        known, now_us = self._heard_us.setdefault(identity, {}), self._directory.clock.wall_us()
         recent_us = now_us - REFRESH_S * 1_000_000
         # A mirror asks all the time; its row is written at most once in REFRESH_S.
         if known.get(mirror, recent_us) > recent_us:
@@ -168,12 +164,9 @@ class Returning:
     replaced_by: the mirror that has taken the place of the stream, as far as `run` found out. removed: the mirrors that
     are streams of their own now. own_address: where other nodes reach this one, if known."""
 
-    def __init__(
-        self, stream: LocalStream, mirrors: Sequence[AskingMirror], new_id: Callable[[], str], own_address: str | None
-    ) -> None:
+    def __init__(self, stream: LocalStream, mirrors: Sequence[AskingMirror], own_address: str | None) -> None:
         self._stream = stream
         self._mirrors = mirrors
-        self._new_id = new_id
         self._self = AskingMirror(own_address or "", stream.identity[0])
         self.replaced_by: AskingMirror | None = None
         self.removed: list[AskingMirror] = []
@@ -229,10 +222,10 @@ class Returning:
         """Finds out whether a mirror was promoted in the place of this stream.
         Such a mirror has the history of this stream with later entries, and fences its source or follows another node.
         """
-        node, partition = self._stream.directory.node, self._stream.identity[1]
+        partition = self._stream.identity[1]
         ours = (await self._stream.get_history())[-1].entry_id
         request = MirrorPull(0, self._stream.bounds.next_index, 1, 0, ours)
-        with asking(node, mirror.address, self._new_id) as remote:
+        with asking(self._stream.directory, mirror.address) as remote:
             page: MirrorAnswer = decode_mirror_page(
                 await remote.ask_raw(stream_address(mirror.stream_name, partition), MIRROR, request)
             )

@@ -119,29 +119,27 @@ class MessageCopier:
         # The request assumes that the page at hand will be stored.
         start = self._stream.bounds.next_index + (0 if page is None else len(page.records))
         entry_id = await self._entry_id(page)
-        answers: list[MirrorAnswer] = []
         self._failure = None
+        failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             if page is not None:
                 nursery.start_soon(self._store, page)
             try:
-                answers.append(await self._ask(remote, start, entry_id))
+                answer = await self._ask(remote, start, entry_id)
             except (MirrorError, ProtocolError) as error:
                 # The page that is being stored is good, so its storing goes on.
-                failure: Exception | None = error
-            else:
-                failure = None
+                failure = error
         # A failed store comes first: the page behind it must not be stored.
         failure = self._failure or failure
         if failure is not None:
             raise failure
-        return answers[0]
+        return answer
 
     async def _ask(
         self, remote: RemoteNode, start: int, entry_id: int, wait_s: float = WAIT_S, size_bytes: int = MIRROR_BYTES_MAX
     ) -> MirrorAnswer:
         source = stream_address(self._row.source_name, self._stream.identity[1])
-        asked_us = self._mirror.now_us()
+        asked_us = self._stream.directory.clock.wall_us()
         request = MirrorPull(0, start, size_bytes, round(wait_s * 1000), entry_id, self._self)
         page = decode_mirror_page(await remote.ask_raw(source, MIRROR, request, wait_s))
         self._mirror.note_heard(page.next_index, asked_us)
@@ -244,7 +242,7 @@ class MessageCopier:
         what = f"the {bounds.next_index - first} messages from index {first} on are not those of the source"
         if row is None or not row.sets_aside:
             raise Parted(f"{what}; `mirror add --force` keeps them aside and follows")
-        await set_aside(self._stream, row, parting, page.history, self._mirror.new_id)
+        await set_aside(self._stream, row, parting, page.history)
 
     def _parting(self, history: History, page: MirrorAnswer) -> int:
         """Returns the first index where the mirror can have another message than its source."""

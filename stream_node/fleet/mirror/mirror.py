@@ -114,18 +114,14 @@ class Mirror:
     promotion_reason: why a promotion that is under way does not go on; empty if it does.
     """
 
-    def __init__(
-        self, stream: LocalStream, row: MirrorRow, new_id: Callable[[], str], now_us: Callable[[], int]
-    ) -> None:
+    def __init__(self, stream: LocalStream, row: MirrorRow) -> None:
         self.stream = stream
         self.row = row
-        self.new_id = new_id
         self.condition = MirrorCondition.STARTING
         self.reason = ""
         self.source_next_index = row.source_next_index
         self.heard_us = row.heard_us
         self.promotion_reason = ""
-        self.now_us = now_us
         self._level_s = trio.current_time()
 
     def has_role(self, roles: Collection[StreamRole]) -> bool:
@@ -140,7 +136,7 @@ class Mirror:
         return None
 
     def asking(self) -> AbstractContextManager[RemoteNode]:
-        return asking(self.stream.directory.node, self.row.source, self.new_id)
+        return asking(self.stream.directory, self.row.source)
 
     async def change_source(
         self, remote: RemoteNode, change: BeMirror | BePrimary | None = None, *, force: bool = False

@@ -14,7 +14,6 @@ from index_service.lease_groups import LeaseGroups
 from ockam.actors.address import local
 from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message, Origin
-from ockam.actors.node import Node
 from ockam.identity.rules.rights import Demand, Right, to_follow, to_replace
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from stream_node.fleet.mirror.asking import MirrorError, asking
@@ -54,19 +53,9 @@ class Waiting:
 
 
 class MirrorService:
-    def __init__(
-        self,
-        node: Node,
-        directory: StreamDirectory,
-        groups: LeaseGroups,
-        *,
-        new_id: Callable[[], str],
-        now_us: Callable[[], int],
-        passes_pushes: bool = False,
-    ) -> None:
-        self._node = node
-        self._new_id = new_id
-        self.tasks = MirrorTasks(node, directory, new_id=new_id, now_us=now_us, passes_pushes=passes_pushes)
+    def __init__(self, directory: StreamDirectory, groups: LeaseGroups, *, passes_pushes: bool) -> None:
+        self._node = directory.node
+        self.tasks = MirrorTasks(directory, passes_pushes=passes_pushes)
         self._promotions = Promotions(self.tasks, groups)
         self._nursery: trio.Nursery | None = None
         # The oldest first.
@@ -128,7 +117,7 @@ class MirrorService:
             raise MirrorError(f"{name!r} is being promoted; `mirror promote --force` or `mirror remove` ends that")
         row = MirrorRow(0, StreamRole.FOLLOWING, request.source, source_name)
         # The source must be there now, so that a wrong address is noticed here and not later.
-        with asking(self._node, request.source, self._new_id) as remote:
+        with asking(self.tasks.directory, request.source) as remote:
             partitions = [info.partition for info in await list_partitions(remote, source_name)]
         if not partitions:
             raise MirrorError(f"{request.source} has no stream {source_name!r}, or does not show it to this node")

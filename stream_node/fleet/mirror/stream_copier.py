@@ -44,14 +44,12 @@ class StreamCopier:
         directory: StreamDirectory,
         name: str,
         row: MirrorRow,
-        new_id: Callable[[], str],
         follow: Callable[[int], Awaitable[None]],
         agrees: Callable[[int], bool],
     ) -> None:
         self._directory = directory
         self._name = name
         self._row = row
-        self._new_id = new_id
         self._follow = follow
         self._agrees = agrees
         self.reason = ""
@@ -74,7 +72,7 @@ class StreamCopier:
 
     async def copy_once(self) -> None:
         """Copies everything once. Raises MirrorError, StorageError."""
-        with asking(self._directory.node, self._row.source, self._new_id) as remote:
+        with asking(self._directory, self._row.source) as remote:
             infos = await list_partitions(remote, self._row.source_name)
             for info in infos:
                 partition, retention = info.partition, info.retention

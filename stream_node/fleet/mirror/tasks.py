@@ -47,19 +47,9 @@ class MirrorTasks:
     """The tasks of the mirrors of one node.
     Invariant: there is one task for each row of the table of mirrors, and one copier for each stream with a mirror."""
 
-    def __init__(
-        self,
-        node: Node,
-        directory: StreamDirectory,
-        *,
-        new_id: Callable[[], str],
-        now_us: Callable[[], int],
-        passes_pushes: bool = False,
-    ) -> None:
-        self._node = node
+    def __init__(self, directory: StreamDirectory, *, passes_pushes: bool = False) -> None:
+        self._node = directory.node
         self.directory = directory
-        self.new_id = new_id
-        self._now_us = now_us
         self._nursery: trio.Nursery | None = None
         self.own_address: str | None = None
         self._scopes: dict[object, trio.CancelScope] = {}
@@ -67,9 +57,9 @@ class MirrorTasks:
         self._mirrors: dict[str, dict[int, Mirror]] = {}
         # The number of partitions of each stream that follow a source. While there is one, the stream has a copier.
         self._following: Counter[str] = Counter()
-        self._followers = Followers(directory, new_id, now_us, self.note_role, lambda: self.own_address)
+        self._followers = Followers(directory, self.note_role, lambda: self.own_address)
         self.copiers: dict[str, StreamCopier] = {}
-        self._passing = Passing(node, self._find_source) if passes_pushes else None
+        self._passing = Passing(directory.node, self._find_source) if passes_pushes else None
 
     def start(self, nursery: trio.Nursery, stored: Iterable[StoredStream], own_address: str | None) -> None:
         """Begins to follow and to fence as the table of mirrors says. nursery: runs the tasks.
@@ -79,7 +69,7 @@ class MirrorTasks:
         self.directory.role_changed = self.note_role
         # Pushes to a mirror go to its source through a worker of this node, which gets the answers.
         if (passing := self._passing) is not None:
-            self._node.register([local("MP_" + self.new_id())], lambda: passing)
+            self._node.register([local("MP_" + self.directory.new_id())], lambda: passing)
             self.directory.pass_on = passing.pass_on
         self.directory.mirror_seen = partial(self._followers.note, nursery)
         # The rows that are stored already get their tasks here.
@@ -148,7 +138,7 @@ class MirrorTasks:
         self._forget(identity)
         name, partition = identity
         if row is not None:
-            mirror = Mirror(self.stream(identity), row, self.new_id, self._now_us)
+            mirror = Mirror(self.stream(identity), row)
             self._mirrors.setdefault(name, {})[partition] = mirror
             if row.follows:
                 self._following[name] += 1
@@ -192,7 +182,6 @@ class MirrorTasks:
             self.directory,
             name,
             row,
-            self.new_id,
             follow=lambda partition: self.make(name, [partition], row),
             agrees=lambda partition: self._agrees((name, partition)),
         )
@@ -273,7 +262,8 @@ async def fence(mirror: Mirror, own_address: Callable[[], str]) -> FollowerRow |
         try:
             with mirror.asking() as remote:
                 await _fence(mirror, remote, own_address)
-            return (await mirror.stream.change(partial(end_fence, fenced_us=mirror.now_us()))).result
+            end = partial(end_fence, fenced_us=mirror.stream.directory.clock.wall_us())
+            return (await mirror.stream.change(end)).result
         except StorageClosed:
             # The node is stopping.
             return None

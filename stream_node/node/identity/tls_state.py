@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -15,7 +13,6 @@ TlsMode: TypeAlias = Literal["off", "server", "optional", "mutual"]
 without a certificate is anonymous. mutual: with TLS and a certificate."""
 ENDING = timedelta(days=14)
 """`examine_tls` warns if the certificate ends within this time."""
-_PEM_BEGIN, _PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _TEXTS: dict[TlsMode, str] = {
     "off": "off: peers connect without encryption",
     "server": "on; clients prove nothing by certificates",
@@ -41,12 +38,14 @@ def find_certificate_sha384(config: Config) -> str | None:
     `block-nodes.json` of a consensus node. None if the node has no certificate, or it cannot be read."""
     if config.tls_certificate is None:
         return None
+    from cryptography.hazmat.primitives.hashes import SHA384
+
+    from stream_node.care.certificates import CertificateError, read_certificate
+
     try:
-        text = Path(config.tls_certificate).read_text()
         # The certificates of intermediate authorities follow the node's own.
-        own = text[: text.index(_PEM_END) + len(_PEM_END)]
-        return hashlib.sha384(ssl.PEM_cert_to_DER_cert(own[own.index(_PEM_BEGIN) :])).hexdigest()
-    except (OSError, ValueError):
+        return read_certificate(Path(config.tls_certificate)).fingerprint(SHA384()).hex()
+    except CertificateError:
         return None
 
 

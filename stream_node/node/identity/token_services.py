@@ -81,10 +81,9 @@ class NodeTokens:
     If the file cannot be read now, the earlier tokens stay valid. Both are logged as errors. authenticator: checks the
     tokens of connections. outgoing: this node's tokens for others."""
 
-    def __init__(self, config: Config, now_s: Callable[[], float] = lambda: time.time()) -> None:
+    def __init__(self, config: Config) -> None:
         """`start` reads the file of the tokens. Raises ConfigError if a token for another node cannot be read."""
         self._file = token_file(config.data_dir)
-        self._now_s = now_s
         self._tokens = Tokens()
         self._seen: tuple[int, ...] | None = None
         self._trouble = ""
@@ -116,7 +115,7 @@ class NodeTokens:
             self._refresh()
             if not before and not self._tokens:
                 continue
-            closed = close_identities(partial(self._has_ended, before, self._now_s()), ENDED)
+            closed = close_identities(partial(self._has_ended, before, time.time()), ENDED)
             if closed:
                 logger.info("tokens_ended", connections_closed=closed)
 
@@ -154,7 +153,7 @@ class NodeTokens:
             self._note("tokens_loaded", reason=f"{len(tokens)} tokens; {len(new)} new, {len(gone)} gone")
 
     def _judge(self, text: str) -> TokenVerdict:
-        return self._tokens.judge(text, self._now_s())
+        return self._tokens.judge(text, time.time())
 
     def _note_refusal(self, peer: str, known: Identity, verdict: TokenVerdict) -> None:
         if self._audit is not None:

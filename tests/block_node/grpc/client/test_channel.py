@@ -157,7 +157,7 @@ async def test_a_hand_over_of_the_chain_ends_the_connection_to_its_source(tmp_pa
             services = own.server._parts.services
             for serves in (True, False, True):
                 if not serves:
-                    services._leave_chain()
+                    services.leave_chain()
                 elif services._blocks is None:
-                    services._serve_chain()
+                    services.serve_chain()
                 await wait_until(partial(lambda count: grpc_of(source).open == count, int(serves)))

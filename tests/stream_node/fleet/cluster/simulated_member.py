@@ -18,6 +18,7 @@ from stream_node.fleet.cluster.protocol import CLUSTER
 from stream_node.fleet.cluster.router import Router
 from stream_node.fleet.cluster.tables import ClusterOperation, join, leave
 from stream_node.fleet.cluster.worker import ClusterWorker
+from stream_node.fleet.cluster_services import StreamShards
 from stream_node.hosting.hosted import HostedWorkers
 from stream_node.node.config import Config
 from stream_node.node.services import Services
@@ -174,7 +175,7 @@ class Process:
             member = self.member = ClusterMember(
                 router,
                 runner,
-                services.shards(HostedWorkers(node, NO_TCP, nursery, config, [], lambda: 0)),
+                StreamShards(services, HostedWorkers(node, NO_TCP, nursery, config, [], lambda: 0)),
                 token=self.token,
                 address=self.address,
                 now_us=lambda: int(trio.current_time() * 1e6),

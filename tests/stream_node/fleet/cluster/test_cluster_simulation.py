@@ -74,7 +74,7 @@ def test_every_one_of_many_seeds_keeps_every_promise() -> None:
 def test_shards_that_could_not_be_opened_are_opened_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a mistake at the start of the workers of shards does not end the beats of a member without a word. Method:
     the block node of each process fails to start twice."""
-    serve_chain, calls = Services._serve_chain, Counter[Services]()
+    serve_chain, calls = Services.serve_chain, Counter[Services]()
 
     def fail_twice(self: Services) -> None:
         calls[self] += 1
@@ -82,7 +82,7 @@ def test_shards_that_could_not_be_opened_are_opened_later(monkeypatch: pytest.Mo
             raise RuntimeError("told to fail")
         serve_chain(self)
 
-    monkeypatch.setattr(Services, "_serve_chain", fail_twice)
+    monkeypatch.setattr(Services, "serve_chain", fail_twice)
     for seed in SEEDS[:4]:
         run_or_tell(seed)
     assert max(calls.values()) > 2

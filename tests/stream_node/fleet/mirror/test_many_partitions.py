@@ -51,7 +51,7 @@ async def test_a_role_of_one_partition_costs_the_same_among_many(tmp_path: Path)
         directory = StreamDirectory(node, runner, limits=StreamLimits(), clock=clock, new_id=lambda: "id")
         counts = []
         for factor in (1, 2):
-            tasks = MirrorTasks(node, directory, new_id=lambda: "id", now_us=lambda: 0)
+            tasks = MirrorTasks(directory)
             counts.append(
                 [
                     calls_of_roles(tasks, PARTITIONS * factor, role)
