@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -31,10 +31,10 @@ from stream_node.node.keepers import chain_address
 from stream_service.mirror_rows import list_mirrors
 from stream_service.names import stream_address
 from stream_service.stored import StoredStream, list_stored
-from stream_storage.contract import Session, StreamRecord
+from stream_storage.contract import Do, Session, StreamRecord
 from stream_storage.engine import Engine, SharedEngine
-from stream_storage.errors import OperationFailed
-from stream_storage.runner import Runner, do
+from stream_storage.errors import OperationFailed, StorageError
+from stream_storage.runner import Runner
 
 if TYPE_CHECKING:
     from stream_node.node.services import Services
@@ -55,23 +55,28 @@ class StreamShards:
         self._hosted = hosted
         self._chain = shard_of(chain_address(services.config))
 
-    async def open_shards(self, shards: Sequence[int]) -> None:
+    def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
         wanted = frozenset(shards)
 
         def is_wanted(record: StreamRecord) -> bool:
             return shard_of(stream_address(record.name, record.partition)) in wanted
 
+        def listed(operation: Do[list[StoredStream]]) -> None:
+            error = operation.error
+            if error is None:
+                try:
+                    self._open(operation.result, with_chain=self._chain in wanted)
+                    self._hosted.serve(wanted)
+                except Exception as raised:
+                    # A mistake of this program. The member would wait for `on_done` for ever.
+                    logger.exception("shards_not_opened", shards=len(wanted))
+                    error = OperationFailed(f"the workers of {len(wanted)} shards did not start: {raised!r}")
+            on_done(error)
+
         def work(session: Session) -> list[StoredStream]:
             return list(list_stored(session, list_mirrors(session), is_wanted))
 
-        streams = await do(self._directory.storage.submit_read, work)
-        try:
-            self._open(streams, with_chain=self._chain in wanted)
-            self._hosted.serve(wanted)
-        except Exception as raised:
-            # A mistake of this program. The member goes on, and tries again.
-            logger.exception("shards_not_opened", shards=len(wanted))
-            raise OperationFailed(f"the workers of {len(wanted)} shards did not start: {raised!r}") from raised
+        self._directory.storage.submit_read(Do(work, listed))
 
     def _open(self, streams: Sequence[StoredStream], *, with_chain: bool) -> None:
         for stream in streams:

@@ -94,15 +94,34 @@ def peer_statistics(
 
 
 class ShardServices(Protocol):
-    async def open_shards(self, shards: Sequence[int]) -> None:
-        """Reads the streams of these shards and starts their workers. Nothing else runs between the start of the first
-        worker and the return, so no message finds workers without an owner. Raises StorageError."""
+    def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
+        """Reads the streams of these shards and starts their workers. Then calls `on_done` at once, before any message
+        comes."""
         ...
 
     def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
         """Stops the workers of shards. Returns by shard the messages that they have not served, in order for each
         worker."""
         ...
+
+
+async def serve_shards(router: Router, services: ShardServices, shards: Sequence[int]) -> None:
+    """Starts the services of shards whose routes are clear, and serves them. Raises StorageError."""
+    done = trio.Event()
+    failure: list[StorageError] = []
+
+    def opened(error: StorageError | None) -> None:
+        # The shards are served before any other task runs, so no message finds workers without an owner.
+        if error is None:
+            router.serve(shards)
+        else:
+            failure.append(error)
+        done.set()
+
+    services.open_shards(shards, opened)
+    await done.wait()
+    if failure:
+        raise failure[0]
 
 
 class ClusterMember:
@@ -306,13 +325,12 @@ class ClusterMember:
         if not shards:
             return
         try:
-            await self._services.open_shards(shards)
+            await serve_shards(self.router, self._services, shards)
         except StorageError as error:
             if _is_final(error):
                 raise
             logger.warning("cluster_shards_not_opened", shards=len(shards), reason=str(error))
         else:
-            self.router.serve(shards)
             self._taken += len(shards)
 
     async def _give(self, owner: str, shards: Sequence[int]) -> bool:
@@ -421,6 +439,5 @@ class FixedMember:
         own = self._view.owned_by(self.router.name)
         self.router.update(self._view)
         # Nobody else ever has these shards, so no earlier route has to be cleared.
-        await self._services.open_shards(own)
-        self.router.serve(own)
+        await serve_shards(self.router, self._services, own)
         logger.info("worker_serves", worker=self.router.name, shards=len(own))
