@@ -63,6 +63,32 @@ def split_piece(data: bytes, piece: Piece, batch_bytes: int) -> list[ItemBatch]:
     return batches
 
 
+class ItemJoiner:
+    """Joins the pieces of items. items: the whole items that were added since the last `take`."""
+
+    def __init__(self) -> None:
+        self.items: list[bytes] = []
+        self._pieces: list[bytes] = []
+
+    @property
+    def is_in_item(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, items: list[bytes], piece: Piece) -> None:
+        if piece is Piece.WHOLE:
+            self.items += items
+            return
+        self._pieces += items
+        if piece is Piece.LAST:
+            self.items.append(b"".join(self._pieces))
+            self._pieces = []
+
+    def take(self) -> list[bytes]:
+        """Returns the whole items, and forgets them and the pieces of an incomplete item."""
+        items, self.items, self._pieces = self.items, [], []
+        return items
+
+
 class ItemSplitter:
     """Splits the bytes of one block, which arrive in chunks, into batches of items.
 

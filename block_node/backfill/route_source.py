@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
+from block_node.item_splitting import ItemJoiner
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.schema import NUMBER_MAX
-from block_node.protocol import Piece
 from block_node.protocol_reading import (
     GET,
     STATUS,
@@ -137,7 +137,7 @@ def _read_ranges(payload: bytes) -> BlockRanges:
 class Fetching(Worker):
     """Subscribes to the blocks from `first` to `last` of a source node, and passes them to its listener.
 
-    Invariant: `_items` has the received items of block `_next`. `_piece` has the received pieces of an incomplete item.
+    Invariant: `_joiner` has the received items of block `_next`.
     """
 
     def __init__(
@@ -156,8 +156,7 @@ class Fetching(Worker):
         self._silence_s_max = silence_s_max
         self._way: Route = ()
         self._sequence = 0
-        self._items: list[bytes] = []
-        self._piece: list[bytes] = []
+        self._joiner = ItemJoiner()
         self._taken_bytes = self._acknowledged_bytes = 0
         self._packs = True
         self._silence_s = 0.0
@@ -226,13 +225,7 @@ class Fetching(Worker):
             raise ProtocolError(f"block {message.block_number} came instead of block {self._next}")
         # Pieces are joined here: a source node splits items larger than a frame.
         size_bytes = sum(map(len, message.items))
-        if message.piece is Piece.WHOLE:
-            self._items += message.items
-        else:
-            self._piece += message.items
-            if message.piece is Piece.LAST:
-                self._items.append(b"".join(self._piece))
-                self._piece = []
+        self._joiner.add(message.items, message.piece)
         # A confirmation follows each megabyte, so that the source node never waits.
         self._taken_bytes += size_bytes
         if self._taken_bytes - self._acknowledged_bytes >= RECEIVED_EVERY_BYTES:
@@ -242,9 +235,9 @@ class Fetching(Worker):
             self._listener.grew(size_bytes + ITEM_OVERHEAD_BYTES * len(message.items))
 
     def _end_block(self, number: int) -> None:
-        if number != self._next or not self._items or self._piece:
+        if number != self._next or not self._joiner.items or self._joiner.is_in_item:
             raise ProtocolError(f"block {number} ended, and block {self._next} had not come")
-        items, self._items = self._items, []
+        items = self._joiner.take()
         self._next += 1
         listener = self._listener
         if self._next > self._last:

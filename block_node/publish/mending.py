@@ -19,6 +19,7 @@ from block_node.events import (
     VerificationNotification,
 )
 from block_node.facility import Facility
+from block_node.item_splitting import ItemJoiner
 from block_node.protocol import Piece, PublishStatus
 from block_node.publish.limits import PublishLimits
 from block_node.publish.refusals import status_of
@@ -35,7 +36,9 @@ class MendingSession(Protocol):
         """Called when the block is stored, or cannot be taken."""
         ...
 
-    def not_mended(self, status: PublishStatus, block_number: int, reason: str) -> None: ...
+    def end(self, status: PublishStatus, block_number: int, reason: str) -> None:
+        """Called when the block is not the stored one, or cannot be stored."""
+        ...
 
 
 class Mending:
@@ -59,8 +62,7 @@ class Mending:
         self._find_roots = find_roots
         self._session: MendingSession | None = None
         self._number = -1
-        self._items: list[bytes] = []
-        self._pieces: list[bytes] = []
+        self._joiner = ItemJoiner()
         self._size_bytes = 0
         self._began_s = 0.0
 
@@ -72,7 +74,7 @@ class Mending:
 
     def begin(self, session: MendingSession, number: int, items: list[bytes]) -> None:
         self._session, self._number = session, number
-        self._items, self._pieces, self._size_bytes, self._began_s = [], [], 0, self._now_s()
+        self._size_bytes, self._began_s = 0, self._now_s()
         self.add(session, items, Piece.WHOLE)
 
     def add(self, session: MendingSession, items: list[bytes], piece: Piece) -> None:
@@ -81,21 +83,15 @@ class Mending:
         self._size_bytes += sum(map(len, items))
         if self._size_bytes > BYTES_MAX:
             self._end().mended(self._number)
-        elif piece is Piece.WHOLE:
-            self._items += items
         else:
-            self._pieces += items
-            if piece is Piece.LAST:
-                self._items.append(b"".join(self._pieces))
-                self._pieces = []
+            self._joiner.add(items, piece)
 
     def finish(self, session: MendingSession) -> None:
         """Passes the block on to be verified, when the session has sent all of it."""
         # A second end of the same block is ignored.
-        if session is not self._session or not self._items:
+        if session is not self._session or not self._joiner.items:
             return
-        number, items, size_bytes = self._number, self._items, self._size_bytes
-        self._items = []
+        number, items, size_bytes = self._number, self._joiner.take(), self._size_bytes
 
         def verify(roots: tuple[bytes, ...] | None) -> None:
             if self._session is not session or self._number != number:
@@ -103,7 +99,7 @@ class Mending:
             if roots is None:
                 # Unchecked, any block could take the place of the damaged one.
                 reason = "the root hash that the block must have cannot be read now"
-                self._end().not_mended(PublishStatus.PERSISTENCE_FAILED, number, reason)
+                self._end().end(PublishStatus.PERSISTENCE_FAILED, number, reason)
             else:
                 block = BackfilledBlockNotification(number, items, size_bytes, BlockOrigin.PUBLISHER, roots)
                 self._facility.publish(block)
@@ -121,7 +117,7 @@ class Mending:
         allowed_s = limits.block_s_max + self._size_bytes / limits.earned_bytes_per_s
         if self._session is not None and self._now_s() - self._began_s > allowed_s:
             reason = f"the block was not stored again after {allowed_s:g} s"
-            self._end().not_mended(PublishStatus.TIMEOUT, self._number, reason)
+            self._end().end(PublishStatus.TIMEOUT, self._number, reason)
 
     def handle_notification(self, notification: Notification) -> None:
         if self._session is None:
@@ -131,14 +127,15 @@ class Mending:
         elif isinstance(notification, VerificationNotification):
             is_own = notification.block_number == self._number and notification.attempt == 0
             if is_own and not notification.success and notification.source is BlockOrigin.PUBLISHER:
-                self._end().not_mended(status_of(notification.failure), self._number, notification.reason)
+                self._end().end(status_of(notification.failure), self._number, notification.reason)
         elif isinstance(notification, PersistedNotification) and notification.block_number == self._number:
             if notification.succeeded:
                 self._end().mended(self._number)
             elif notification.source is BlockOrigin.PUBLISHER:
-                self._end().not_mended(PublishStatus.PERSISTENCE_FAILED, self._number, notification.reason)
+                self._end().end(PublishStatus.PERSISTENCE_FAILED, self._number, notification.reason)
 
     def _end(self) -> MendingSession:
-        session, self._session, self._items, self._pieces = self._session, None, [], []
+        session, self._session = self._session, None
+        self._joiner.take()
         assert session is not None, "a block is being taken"
         return session

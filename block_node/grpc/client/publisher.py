@@ -19,7 +19,8 @@ from block_node.grpc.client.consensus_machine import ConsensusLimits, ConsensusM
 from block_node.grpc.client.source import API, STATUS, OneAnswer
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import NO_BLOCK, MessageFormatError, WireMessage, read_message, write_message
-from block_node.protocol import Piece, PublishStatus
+from block_node.item_splitting import ItemJoiner
+from block_node.protocol import PublishStatus
 from stream_client.errors import (
     ClientError,
     InvalidArgument,
@@ -253,11 +254,8 @@ class ConsensusPublisher:
 def requests_of(block: OutgoingBlock) -> Iterator[bytes]:
     """Iterates over the `PublishStreamRequest`s with the items of a block. An item that is read in pieces is put
     together, because a set has whole items. Raises BlockError."""
-    pieces: list[bytes] = []
+    joiner = ItemJoiner()
     for items, piece, _size_bytes in block.chunks():
-        if piece is not Piece.WHOLE:
-            pieces += items
-            if piece is not Piece.LAST:
-                continue
-            items, pieces = [b"".join(pieces)], []
-        yield write_message("PublishStreamRequest", {"block_items": {"block_items": items}})
+        joiner.add(items, piece)
+        if joiner.items:
+            yield write_message("PublishStreamRequest", {"block_items": {"block_items": joiner.take()}})
