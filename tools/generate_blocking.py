@@ -44,7 +44,7 @@ MODULES: dict[str, str] = {
     )
 } | {
     f"block_node/client/{room}.py": f"block_node/client/blocking/{room}.py"
-    for room in ("client", "connecting", "publisher", "subscriber")
+    for room in ("client", "publisher", "subscriber")
 }
 """Async module to the blocking module that is generated from it."""
 

@@ -3,8 +3,7 @@
 `block_node.client.blocking` is the same client for programs without an event loop.
 """
 
-from block_node.client.client import BlockClient
-from block_node.client.connecting import connect
+from block_node.client.client import BlockClient, connect
 from block_node.client.errors import (
     AnotherBlock,
     BlockNotAvailable,

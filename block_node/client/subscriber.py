@@ -5,93 +5,38 @@ Each block arrives complete and once. A subscription reads only when the program
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final, Self
 
-from block_node.client.errors import DamagedAnswer, SubscriptionRefused
-from block_node.client.events import BlockArrived, BlockWithdrawn, ItemsArrived, SubscriptionEvent
+from block_node.client.errors import SubscriptionRefused
+from block_node.client.events import SubscriptionEvent
+from block_node.client.subscribing import PASSING, Source, Subscribing
 from block_node.protocol_reading import (
     STATUS,
     SUBSCRIBE,
     Received,
     StatusRequest,
     Subscribe,
-    Subscribed,
     SubscribedBlockEnd,
     SubscribedBlockWithdrawn,
     SubscribedItems,
     SubscribePacked,
     SubscribeRequest,
     SubscribeStatus,
-    SubscriptionEnded,
-    UnpackedResponse,
-    Unsubscribe,
 )
-from block_node.read.packing import unpacked
-from ockam.protocol import ProtocolError
 from stream_client.client import StreamClient
 from stream_client.conversation import Conversation
 from stream_client.core.pushes import PendingResult
-from stream_client.errors import (
-    ClientError,
-    ConnectionLost,
-    NodeUnreachable,
-    RequestRefused,
-    RequestTimeout,
-    UnexpectedAnswer,
-)
-from stream_client.shell.backoff import Backoff, Reconnect
+from stream_client.errors import ClientError, RequestRefused, RequestTimeout
 
 SERVICE: Final = "block_subscribe"
 RECEIVED_EVERY: Final = 4
 """How often the received bytes are confirmed within a window, so that the node can send without a pause."""
-PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer)
-"""The errors after which another connection or another node can succeed."""
 
 
-class Subscription:
-    """An iterator over the events of the requested blocks. It opens further connections after failures.
+class Subscription(Subscribing[StreamClient, Conversation]):
+    """An iterator over the events of the requested blocks. It opens further connections after failures."""
 
-    wait: whether to wait for a block that no node can send yet. If False and there is a single node, the iteration
-    fails when that node has no publisher or lacks the next block. With several nodes it always waits.
-    compress: whether to ask for items compressed with zstd.
-    connections: the number of connections used so far.
-    """
-
-    def __init__(
-        self,
-        clients: Sequence[StreamClient],
-        start: int | None,
-        end: int | None,
-        *,
-        early: bool,
-        window_bytes: int,
-        answer_s_max: float,
-        reconnect: Reconnect,
-        wait: bool,
-        compress: bool = False,
-    ) -> None:
-        self.connections = 0
-        self._clients = clients
-        self._end = end
-        self._early = early
-        self._window_bytes = window_bytes
-        self._answer_s_max = answer_s_max
-        self._backoff = Backoff(reconnect, random.random)
-        self._give_up_s = reconnect.give_up_s
-        self._wait = wait
-        self._compress = compress
-        self._next = start
-        self._begun: int | None = None
-        self._found_empty: set[str] = set()
-        self._progress_s = clients[0].session.now_s()
-        self._failure: ClientError | None = None
-        self._is_over = False
-        self._at = 0
-        self._source: _Source | None = None
-        self._problem: ClientError | None = None
+    _source: _Source | None
 
     async def begin(self) -> None:
         """Subscribes now, so that no block from this moment on is missed. If this fails, the iteration tries again."""
@@ -114,7 +59,8 @@ class Subscription:
             # One round either returns an event, ends the iteration, or learns why this node cannot go on.
             try:
                 if self._problem is not None:
-                    raise self._take_problem()
+                    problem, self._problem = self._problem, None
+                    raise problem
                 if self._source is None:
                     self._source = await self._subscribe(self._clients[self._at])
                 response = await self._source.next()
@@ -124,13 +70,10 @@ class Subscription:
                     # A node may also end a subscription because the subscription has lasted very long.
                     raise SubscriptionRefused(SubscribeStatus.SUCCESS, self._source.end_reason)
                 self._is_over = True
-            except (SubscriptionRefused, *PASSING) as error:
-                # The items of an incomplete block are useless: the next node sends the block from its beginning.
-                self._drop_source()
-                self._judge(error)
-                if self._begun is not None:
-                    withdrawn, self._begun = self._begun, None
-                    return BlockWithdrawn(withdrawn)
+            except PASSING as error:
+                withdrawn = self._end_source(error)
+                if withdrawn is not None:
+                    return withdrawn
                 if self._failure is None:
                     await self._next_node()
             except ClientError as error:
@@ -151,8 +94,8 @@ class Subscription:
             await conversation.opened(self._patience_s())
             self.connections += 1
             request = Subscribe(1, start, self._end, self._early, self._window_bytes)
-            source = _Source(conversation, request, self._answer_s_max, self._compress)
-            self._note_start(client.address, await source.begin(), start)
+            source = _Source(conversation, request, self._answer_s_max)
+            self._note_start(client.address, await source.begin(compress=self._compress), start)
         except BaseException:
             conversation.close()
             raise
@@ -170,104 +113,25 @@ class Subscription:
             conversation.close()
         return status.first_available
 
-    def _take_problem(self) -> ClientError:
-        problem, self._problem = self._problem, None
-        assert problem is not None
-        return problem
-
-    def _judge(self, problem: ClientError) -> None:
-        """Fails if no other attempt can help, or if no block arrived for `give_up_s` seconds."""
-        waited_s = self._now_s() - self._progress_s
-        final = isinstance(problem, SubscriptionRefused) and (
-            not problem.retriable
-            or (not self._wait and len(self._clients) == 1 and problem.status is not SubscribeStatus.SUCCESS)
-        )
-        if final or (self._give_up_s is not None and waited_s >= self._give_up_s):
-            self._failure = problem
-
     async def _next_node(self) -> None:
         self._at = (self._at + 1) % len(self._clients)
         if self._at == 0:
             await self._clients[0].session.shell.wait(PendingResult(), self._backoff.next_delay_s())
 
-    def _drop_source(self) -> None:
-        source, self._source = self._source, None
-        if source is not None:
-            source.leave()
 
-    @property
-    def _has_all(self) -> bool:
-        return self._end is not None and self._next is not None and self._next > self._end
-
-    def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Notes the first block at this node; None if it has none. Raises DamagedAnswer if a node that was empty has
-        just got blocks: this subscription could miss the first of them."""
-        if number is None:
-            self._found_empty.add(node)
-        elif asked is None and node in self._found_empty and self._next is None:
-            raise DamagedAnswer(f"blocks came to {node} while it was asked for them; asking again")
-        self._begin_at(number)
-
-    def _begin_at(self, number: int | None) -> None:
-        """Sets the first block if it is not known yet, so that the next connection begins with the same block."""
-        if self._next is None:
-            self._next = number
-
-    def _event(self, response: SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn) -> SubscriptionEvent:
-        number = response.block_number
-        if isinstance(response, SubscribedItems):
-            self._begun = number
-            self._begin_at(number)
-            return ItemsArrived(number, response.items, response.piece, response.verified)
-        self._begun = None
-        if isinstance(response, SubscribedBlockWithdrawn):
-            return BlockWithdrawn(number)
-        self._next = number + 1
-        self._progress_s = self._now_s()
-        self._backoff.succeeded()
-        return BlockArrived(number, response.root)
-
-    def _patience_s(self) -> float | None:
-        """Returns the longest wait for a connection in seconds, so that the iteration fails in time. None: no limit."""
-        if self._give_up_s is None:
-            return None
-        return max(0.0, self._progress_s + self._give_up_s - self._now_s())
-
-    def _now_s(self) -> float:
-        return self._clients[0].session.now_s()
-
-
-class _Source:
-    """A subscription at one node, from `begin` to its end or `leave`."""
-
-    def __init__(self, conversation: Conversation, request: Subscribe, answer_s_max: float, compress: bool) -> None:
-        self.end_reason = ""
-        self._conversation = conversation
-        self._request = request
-        self._answer_s_max = answer_s_max
-        self._compress = compress
-        self._is_subscribed = False
-        self._sequence = 0
-        self._taken_bytes = 0
-        self._acknowledged_bytes = 0
-
-    async def begin(self) -> int | None:
+class _Source(Source[Conversation]):
+    async def begin(self, *, compress: bool) -> int | None:
         """Subscribes at the node. Returns the number of the first block, or None if the node has no blocks."""
-        await self._say(SubscribePacked(self._request) if self._compress else self._request)
+        await self._say(SubscribePacked(self._request) if compress else self._request)
         try:
-            response = await self._answer(self._answer_s_max)
+            payload = await self._receive(self._answer_s_max)
         except RequestRefused:
-            if not self._compress:
+            if not compress:
                 raise
             # An older node cannot compress, so the client subscribes without compression.
             await self._say(self._request)
-            response = await self._answer(self._answer_s_max)
-        if isinstance(response, SubscriptionEnded):
-            raise SubscriptionRefused(response.status, response.reason)
-        if not isinstance(response, Subscribed):
-            raise UnexpectedAnswer(f"not the beginning of a subscription: {type(response).__name__}")
-        self._is_subscribed = True
-        return response.start_block
+            payload = await self._receive(self._answer_s_max)
+        return self._take_begin(payload)
 
     async def next(self) -> SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | None:
         """Returns the next message about a block, None after the last one. Raises ClientError."""
@@ -276,39 +140,13 @@ class _Source:
         if (self._taken_bytes - self._acknowledged_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
             self._acknowledged_bytes = self._taken_bytes
             await self._say(Received(1, self._taken_bytes))
-        response = await self._answer(None)
-        if isinstance(response, Subscribed):
-            raise UnexpectedAnswer("a second beginning of one subscription")
-        # A gap in the sequence means that items of a block are lost.
-        if response.sequence != self._sequence:
-            raise DamagedAnswer(f"message {self._sequence} of the subscription is missing")
-        self._sequence += 1
-        if isinstance(response, SubscriptionEnded):
-            self._is_subscribed = False
-            self.end_reason = response.reason
-            if response.status is not SubscribeStatus.SUCCESS:
-                raise SubscriptionRefused(response.status, response.reason)
-            return None
-        if isinstance(response, SubscribedItems):
-            self._taken_bytes += sum(map(len, response.items))
-        return response
-
-    def leave(self) -> None:
-        """Ends the conversation. A node that still has the subscription is asked to send nothing more."""
-        if self._is_subscribed:
-            self._is_subscribed = False
-            with suppress(ClientError):
-                self._conversation.send_nowait(SUBSCRIBE.encode_request(Unsubscribe(1)))
-        self._conversation.close()
+        return self._take(await self._receive(None))
 
     async def _say(self, request: SubscribeRequest) -> None:
         await self._conversation.send(SUBSCRIBE.encode_request(request))
 
-    async def _answer(self, timeout_s: float | None) -> UnpackedResponse:
+    async def _receive(self, timeout_s: float | None) -> bytes:
         payload = await self._conversation.receive(timeout_s)
         if payload is None:
             raise RequestTimeout(f"the node has not answered for {self._answer_s_max:g} s")
-        try:
-            return unpacked(SUBSCRIBE.decode_response(payload))
-        except ProtocolError as error:
-            raise UnexpectedAnswer(f"not an answer to a {SUBSCRIBE.name}: {error}") from error
+        return payload

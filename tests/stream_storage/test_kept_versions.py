@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from block_node.blocks.items import split_block
-from block_node.client.blocking.connecting import connect as connect_blocks
+from block_node.client.blocking.client import connect as connect_blocks
 from stream_client import FromIndex, Retention, blocking
 from stream_client.blocking.positions import SavedIndexes
 from stream_node.node.process import NodeProcess

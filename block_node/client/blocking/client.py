@@ -15,23 +15,74 @@ When an operation fails at one node, the client tries the next node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Self, TypeVar
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from block_node.client.blocking.publisher import BlockPublisher
 from block_node.client.blocking.subscriber import Subscription
 from block_node.client.errors import BlockNotAvailable, DamagedAnswer
 from block_node.client.events import BlockArrived, ItemsArrived, ReceivedBlock
 from block_node.client.settings import ANSWER_S_MAX, WINDOW_BYTES, PublishSettings
-from block_node.protocol import Piece
+from block_node.item_splitting import ItemJoiner
 from block_node.protocol_reading import GET, STATUS, BlockPart, GetBlock, GetStatus, StatusRequest, StatusResponse
+from ockam.actors.address import Route
 from ockam.protocol import Protocol
 from stream_client.blocking.client import StreamClient
+from stream_client.blocking.connecting import connect as connect_stream_client
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout
+from stream_client.secure import SecureChannel
 from stream_client.shell.backoff import Reconnect
+
+if TYPE_CHECKING:
+    from ockam.identity.tls import Tls
+    from ockam.identity.token import Token
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+
+@contextmanager
+def connect(
+    nodes: str | Sequence[str],
+    *,
+    via: Route = (),
+    reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
+    answer_s_max: float = ANSWER_S_MAX,
+    tls: Tls | None = None,
+    token: Token | str | None = None,
+    channel: SecureChannel | None = None,
+) -> Iterator[BlockClient]:
+    """Opens a client of one or several block nodes of one network.
+
+    - nodes: `host:port` of each node, the preferred node first.
+    - via: the route from each of these nodes to the node that has the blocks. Empty: these nodes have the blocks.
+    - reconnect: the delays between attempts to replace a lost connection.
+    - answer_s_max: the maximum time in seconds that a node may take to answer.
+    - tls: how the client connects with TLS 1.3, as for `stream_client.connect`. None: connections are not encrypted.
+    - token: proves the client's name to each node, as for `stream_client.connect`.
+    - channel: opens a secure channel to each node, which must have one of the identities in `channel.peer`.
+
+    The client connects to a node when it first needs the node. So a call that needs an unreachable node raises the
+    error, and `connect` does not. Raises InvalidArgument if a text is not an address.
+    """
+    addresses = [nodes] if isinstance(nodes, str) else nodes
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(
+                connect_stream_client(
+                    address,
+                    via=via,
+                    reconnect=reconnect,
+                    answer_timeout_s=answer_s_max,
+                    waits=False,
+                    tls=tls,
+                    token=token,
+                    channel=channel,
+                )
+            )
+            for address in addresses
+        ]
+        yield BlockClient(clients, answer_s_max=answer_s_max)
 
 
 class BlockClient:
@@ -175,8 +226,7 @@ class WholeBlocks:
 
     def __init__(self, events: Subscription) -> None:
         self._events = events
-        self._items: list[bytes] = []
-        self._pieces: list[bytes] = []
+        self._joiner = ItemJoiner()
 
     def __iter__(self) -> Self:
         return self
@@ -186,17 +236,8 @@ class WholeBlocks:
         while True:
             event = next(self._events)
             if isinstance(event, ItemsArrived):
-                self._add(event)
+                self._joiner.add(event.items, event.piece)
                 continue
-            items, self._items, self._pieces = self._items, [], []
+            items = self._joiner.take()
             if isinstance(event, BlockArrived):
                 return ReceivedBlock(event.block_number, event.root, items)
-
-    def _add(self, event: ItemsArrived) -> None:
-        if event.piece is Piece.WHOLE:
-            self._items += event.items
-            return
-        self._pieces += event.items
-        if event.piece is Piece.LAST:
-            self._items.append(b"".join(self._pieces))
-            self._pieces = []

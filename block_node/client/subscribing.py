@@ -1,0 +1,210 @@
+"""Subscribing and Source: the parts of a subscription that never wait. The async and the blocking subscription share
+them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, Generic, Protocol, TypeVar
+
+from block_node.client.errors import DamagedAnswer, SubscriptionRefused
+from block_node.client.events import BlockArrived, BlockWithdrawn, ItemsArrived, SubscriptionEvent
+from block_node.protocol_reading import (
+    SUBSCRIBE,
+    Subscribe,
+    Subscribed,
+    SubscribedBlockEnd,
+    SubscribedBlockWithdrawn,
+    SubscribedItems,
+    SubscribeStatus,
+    SubscriptionEnded,
+    UnpackedResponse,
+    Unsubscribe,
+)
+from block_node.read.packing import unpacked
+from ockam.protocol import ProtocolError
+from stream_client.conversing import Conversing
+from stream_client.errors import (
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    RequestTimeout,
+    UnexpectedAnswer,
+)
+from stream_client.requests import Requests
+from stream_client.shell.backoff import Backoff, Reconnect
+
+PASSING: Final = (
+    SubscriptionRefused, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer
+)  # fmt: skip
+"""The errors after which another connection or another node can succeed."""
+
+
+class _Client(Protocol):
+    @property
+    def session(self) -> Requests: ...
+
+
+C = TypeVar("C", bound=_Client)
+V = TypeVar("V", bound=Conversing)
+
+
+class Source(Generic[V]):
+    """A subscription at one node, from its request to its end or `leave`."""
+
+    def __init__(self, conversation: V, request: Subscribe, answer_s_max: float) -> None:
+        self.end_reason = ""
+        self._conversation = conversation
+        self._request = request
+        self._answer_s_max = answer_s_max
+        self._is_subscribed = False
+        self._sequence = 0
+        self._taken_bytes = self._acknowledged_bytes = 0
+
+    def leave(self) -> None:
+        """Ends the conversation. A node that still has the subscription is asked to send nothing more."""
+        if self._is_subscribed:
+            self._is_subscribed = False
+            with suppress(ClientError):
+                self._conversation.send_nowait(SUBSCRIBE.encode_request(Unsubscribe(1)))
+        self._conversation.close()
+
+    def _take_begin(self, payload: bytes) -> int | None:
+        """Reads the first answer. Returns the number of the first block, or None if the node has no blocks."""
+        response = _decode(payload)
+        if isinstance(response, SubscriptionEnded):
+            raise SubscriptionRefused(response.status, response.reason)
+        if not isinstance(response, Subscribed):
+            raise UnexpectedAnswer(f"not the beginning of a subscription: {type(response).__name__}")
+        self._is_subscribed = True
+        return response.start_block
+
+    def _take(self, payload: bytes) -> SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | None:
+        """Reads a later answer. Returns None for the end of the subscription."""
+        response = _decode(payload)
+        if isinstance(response, Subscribed):
+            raise UnexpectedAnswer("a second beginning of one subscription")
+        # A gap in the sequence means that items of a block are lost.
+        if response.sequence != self._sequence:
+            raise DamagedAnswer(f"message {self._sequence} of the subscription is missing")
+        self._sequence += 1
+        if isinstance(response, SubscriptionEnded):
+            self._is_subscribed = False
+            self.end_reason = response.reason
+            if response.status is not SubscribeStatus.SUCCESS:
+                raise SubscriptionRefused(response.status, response.reason)
+            return None
+        if isinstance(response, SubscribedItems):
+            self._taken_bytes += sum(map(len, response.items))
+        return response
+
+
+class Subscribing(Generic[C, V]):
+    """The position of a subscription at several nodes, one after another, and the judgement of failures.
+
+    wait: whether to wait for a block that no node can send yet. If False and there is a single node, the iteration
+    fails when that node has no publisher or lacks the next block. With several nodes it always waits.
+    compress: whether to ask for items compressed with zstd.
+    connections: the number of connections used so far.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[C],
+        start: int | None,
+        end: int | None,
+        *,
+        early: bool,
+        window_bytes: int,
+        answer_s_max: float,
+        reconnect: Reconnect,
+        wait: bool,
+        compress: bool = False,
+    ) -> None:
+        self.connections = 0
+        self._clients = clients
+        self._end = end
+        self._early = early
+        self._window_bytes = window_bytes
+        self._answer_s_max = answer_s_max
+        self._backoff = Backoff(reconnect, random.random)
+        self._give_up_s = reconnect.give_up_s
+        self._wait = wait
+        self._compress = compress
+        self._next = start
+        self._begun: int | None = None
+        self._found_empty: set[str] = set()
+        self._progress_s = self._now_s()
+        self._failure: ClientError | None = None
+        self._is_over = False
+        self._at = 0
+        self._source: Source[V] | None = None
+        self._problem: ClientError | None = None
+
+    @property
+    def _has_all(self) -> bool:
+        return self._end is not None and self._next is not None and self._next > self._end
+
+    def _event(self, response: SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn) -> SubscriptionEvent:
+        number = response.block_number
+        if isinstance(response, SubscribedItems):
+            self._begun = number
+            self._begin_at(number)
+            return ItemsArrived(number, response.items, response.piece, response.verified)
+        self._begun = None
+        if isinstance(response, SubscribedBlockWithdrawn):
+            return BlockWithdrawn(number)
+        self._next = number + 1
+        self._progress_s = self._now_s()
+        self._backoff.succeeded()
+        return BlockArrived(number, response.root)
+
+    def _end_source(self, problem: ClientError) -> BlockWithdrawn | None:
+        """Leaves the node after a failure. Fails if no other attempt can help, or if no block arrived for `give_up_s`
+        seconds. The items of an incomplete block are useless: the next node sends the block from its beginning."""
+        self._drop_source()
+        waited_s = self._now_s() - self._progress_s
+        final = isinstance(problem, SubscriptionRefused) and (
+            not problem.retriable
+            or (not self._wait and len(self._clients) == 1 and problem.status is not SubscribeStatus.SUCCESS)
+        )
+        if final or (self._give_up_s is not None and waited_s >= self._give_up_s):
+            self._failure = problem
+        withdrawn, self._begun = self._begun, None
+        return None if withdrawn is None else BlockWithdrawn(withdrawn)
+
+    def _drop_source(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            source.leave()
+
+    def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
+        """Notes the first block at this node; None if it has none. Raises DamagedAnswer if a node that was empty has
+        just got blocks: this subscription could miss the first of them."""
+        if number is None:
+            self._found_empty.add(node)
+        elif asked is None and node in self._found_empty and self._next is None:
+            raise DamagedAnswer(f"blocks came to {node} while it was asked for them; asking again")
+        self._begin_at(number)
+
+    def _begin_at(self, number: int | None) -> None:
+        """Sets the first block if it is not known yet, so that the next connection begins with the same block."""
+        if self._next is None:
+            self._next = number
+
+    def _patience_s(self) -> float | None:
+        """Returns the longest wait for a connection in seconds, so that the iteration fails in time. None: no limit."""
+        if self._give_up_s is None:
+            return None
+        return max(0.0, self._progress_s + self._give_up_s - self._now_s())
+
+    def _now_s(self) -> float:
+        return self._clients[0].session.now_s()
+
+
+def _decode(payload: bytes) -> UnpackedResponse:
+    try:
+        return unpacked(SUBSCRIBE.decode_response(payload))
+    except ProtocolError as error:
+        raise UnexpectedAnswer(f"not an answer to a {SUBSCRIBE.name}: {error}") from error
