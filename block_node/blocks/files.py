@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 import zstandard
 
 from block_node.blocks.errors import BlockFileError, BlockFormatError
-from block_node.blocks.item_cutter import ItemCutter, ItemPiece, item_size
+from block_node.blocks.item_cutter import ItemCutter, ItemPiece
 from block_node.blocks.items import Item, item_prefix
 from block_node.blocks.settings import VerifierSettings
 from ockam.files.durable_files import rename_durably
@@ -74,15 +74,16 @@ def read_pieces(
         raise BlockFileError(f"{path}: {error.strerror or error}") from error
 
 
-def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
+def write_block(path: Path, items: Iterable[Item]) -> int:
     """Writes a block file; the suffix decides the compression. Returns the size of the block without compression.
-    Raises BlockFileError if the disk fails or the pieces do not form complete items; then nothing is written."""
+    Raises BlockFileError if the disk fails; then nothing is written."""
     suffix = _suffix(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         try:
             with temporary.open("xb") as file:
-                size = _write(file, suffix, items)
+                with _compressing(file, suffix) as out:
+                    size = sum(out.write(item_prefix(len(item))) + out.write(item) for item in items)
                 file.flush()
                 os.fsync(file.fileno())
             rename_durably(temporary, path)
@@ -189,23 +190,3 @@ def _compressing(file: BinaryIO, suffix: str) -> Iterator[_Out]:
         compressor = zstandard.ZstdCompressor(write_checksum=True)
         with compressor.stream_writer(file, closefd=False) as writer:
             yield writer
-
-
-def _write(file: BinaryIO, suffix: str, items: Iterable[Item | ItemPiece]) -> int:
-    size = left = 0
-    with _compressing(file, suffix) as out:
-        for item in items:
-            piece = item if isinstance(item, ItemPiece) else ItemPiece(item)
-            if piece.first == bool(left):
-                # A piece begins an item exactly if the item before it is complete.
-                raise BlockFormatError("a piece of an item does not continue the one before", size)
-            if piece.first:
-                left = len(piece.data) if piece.last else item_size(piece.data)
-                size += out.write(item_prefix(left))
-            left -= len(piece.data)
-            if piece.last == bool(left) or left < 0:
-                raise BlockFormatError("the pieces of an item are not as long as it says", size)
-            size += out.write(piece.data)
-        if left:
-            raise BlockFormatError("the last item is not whole", size)
-    return size
