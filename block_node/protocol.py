@@ -102,8 +102,7 @@ class OpenRootSession(msgspec.Struct, frozen=True):
 
 
 # type PublishRequest union { OpenSession = 0 | BlockItems = 1 | EndOfBlock = 2 | EndStream = 3 | OpenRootSession = 4 }
-PublishRequest: TypeAlias = OpenSession | BlockItems | EndOfBlock | EndStream | OpenRootSession
-_PublishRequest: TypeAlias = Annotated[
+PublishRequest: TypeAlias = Annotated[
     OpenSession | BlockItems | EndOfBlock | EndStream | OpenRootSession,
     bare.Union({0: OpenSession, 1: BlockItems, 2: EndOfBlock, 3: EndStream, 4: OpenRootSession}),
 ]
@@ -196,17 +195,7 @@ class RootAcknowledgement(msgspec.Struct, frozen=True):
 
 # type PublishResponse union { SessionOpened = 0 | Acknowledgement = 1 | DuplicateBlock = 2 | Behind = 3 | SkipBlock = 4
 #   | ResendBlock = 5 | StreamEnded = 6 | RootAcknowledgement = 7 }
-PublishResponse: TypeAlias = (
-    SessionOpened
-    | Acknowledgement
-    | DuplicateBlock
-    | Behind
-    | SkipBlock
-    | ResendBlock
-    | StreamEnded
-    | RootAcknowledgement
-)
-_PublishResponse: TypeAlias = Annotated[
+PublishResponse: TypeAlias = Annotated[
     SessionOpened
     | Acknowledgement
     | DuplicateBlock
@@ -230,5 +219,5 @@ _PublishResponse: TypeAlias = Annotated[
 ]
 
 PUBLISH = Protocol(
-    "block_publish", cast("type[PublishRequest]", _PublishRequest), cast("type[PublishResponse]", _PublishResponse)
+    "block_publish", cast("type[PublishRequest]", PublishRequest), cast("type[PublishResponse]", PublishResponse)
 )

@@ -83,8 +83,7 @@ class SubscribePacked(msgspec.Struct, frozen=True):
 
 
 # type SubscribeRequest union { Subscribe = 0 | Received = 1 | Unsubscribe = 2 | SubscribePacked = 3 }
-SubscribeRequest: TypeAlias = Subscribe | Received | Unsubscribe | SubscribePacked
-_SubscribeRequest: TypeAlias = Annotated[
+SubscribeRequest: TypeAlias = Annotated[
     Subscribe | Received | Unsubscribe | SubscribePacked,
     bare.Union({0: Subscribe, 1: Received, 2: Unsubscribe, 3: SubscribePacked}),
 ]
@@ -165,9 +164,8 @@ class PackedItems(msgspec.Struct, frozen=True, gc=False):
 UnpackedResponse: TypeAlias = (
     Subscribed | SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | SubscriptionEnded
 )
-SubscribeResponse: TypeAlias = UnpackedResponse | PackedItems
-_SubscribeResponse: TypeAlias = Annotated[
-    Subscribed | SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | SubscriptionEnded | PackedItems,
+SubscribeResponse: TypeAlias = Annotated[
+    UnpackedResponse | PackedItems,
     bare.Union(
         {
             0: Subscribed,
@@ -279,8 +277,8 @@ class StatusResponse(msgspec.Struct, frozen=True):
 
 SUBSCRIBE = Protocol(
     "block_subscribe",
-    cast("type[SubscribeRequest]", _SubscribeRequest),
-    cast("type[SubscribeResponse]", _SubscribeResponse),
+    cast("type[SubscribeRequest]", SubscribeRequest),
+    cast("type[SubscribeResponse]", SubscribeResponse),
 )
 GET = Protocol("block_get", GetBlock, BlockPart)
 STATUS = Protocol("block_status", StatusRequest, StatusResponse)
