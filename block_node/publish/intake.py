@@ -1,5 +1,5 @@
-"""PublisherIntake: handles the requests of a publisher's session of any protocol. It passes them to the publish machine
-and to the mending of blocks. The session reads the protocol, and writes the answers.
+"""PublisherSession: the session of a publisher of any protocol. It passes requests to the publish machine and to the
+mending of blocks. A subclass reads the protocol, and writes the answers.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import structlog
 from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.persist.schema import NUMBER_MAX
-from block_node.protocol import EndStream, Piece, PublishStatus
-from block_node.publish.mending import MendingSession
+from block_node.protocol import DuplicateBlock, EndStream, Piece, PublishResponse, PublishStatus, StreamEnded
 from block_node.publish.runner import PublishRunner
 from block_node.publish.session_machine import Action, InvalidPublishRequest, PublisherState
 from ockam.protocol import ProtocolError
+from ockam.quotas.usage import Usage
 
 HEADER_TAG = bytes((ItemKind.HEADER << 3 | 2,))
 """The first byte of a serialized block header. No other block item begins with this byte."""
@@ -21,18 +21,31 @@ HEADER_TAG = bytes((ItemKind.HEADER << 3 | 2,))
 logger = structlog.get_logger(__name__)
 
 
-class PublisherIntake:
-    """The requests of one publisher. session: gets the answers of mending. peer: its name in the log.
+class PublisherSession:
+    """The session of one publisher (a `RunnerSession` and a `MendingSession`). It counts for an identity, by `usage`,
+    until it is closed. peer: the name of the publisher in the log.
 
     The caller calls `PublishRunner.perform` after `items`, `block_end` and `stream_end`.
     """
 
-    def __init__(self, publisher: PublisherState, runner: PublishRunner, session: MendingSession, peer: str) -> None:
-        self._publisher = publisher
+    def __init__(self, publisher: PublisherState, runner: PublishRunner, usage: Usage, peer: str) -> None:
+        self.publisher = publisher
+        self.peer = peer
         self._runner = runner
         self._machine = runner.machine
-        self._session = session
-        self._peer = peer
+        self._usage = usage
+        self._is_over = False
+
+    # To be defined by the subclass, besides `reachable` and `admit` of a `RunnerSession`.
+
+    def _answer(self, response: PublishResponse) -> None:
+        raise NotImplementedError
+
+    def _closed(self, ended: StreamEnded | None) -> None:
+        """Sends the last answer, if there is one, and ends the connection with the publisher."""
+        raise NotImplementedError
+
+    # Requests.
 
     def items(self, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
         """Handles items of a block, the first of which may be a header. Raises InvalidPublishRequest, ProtocolError."""
@@ -47,38 +60,68 @@ class PublisherIntake:
             number, last_block = header_number(items[0], piece), self._machine.last_block
             # A header ends the mending of another block. A duplicate of a damaged block is collected, to be stored
             # again.
-            mending.leave(self._session)
+            mending.leave(self)
             if last_block is not None and number <= last_block and mending.wants(number):
-                mending.begin(self._session, number, items)
-            self._machine.header(self._publisher, number, items, self._publisher.used_s)
+                mending.begin(self, number, items)
+            self._machine.header(self.publisher, number, items, self.publisher.used_s)
         else:
-            self._machine.items(self._publisher, items, piece, self._publisher.used_s)
-            mending.add(self._session, items, piece)
+            self._machine.items(self.publisher, items, piece, self.publisher.used_s)
+            mending.add(self, items, piece)
 
     def block_end(self, block_number: int) -> None:
         """Handles the end of a block. Raises InvalidPublishRequest."""
-        current = self._publisher.session.block_number
-        action = self._machine.block_end(self._publisher, block_number, self._runner.now_s())
+        current = self.publisher.session.block_number
+        action = self._machine.block_end(self.publisher, block_number, self._runner.now_s())
         # An end out of place does no harm, so it is only logged.
         if action in (Action.NOTE, Action.COMPLETE_AND_NOTE):
-            logger.info("block_end_out_of_place", peer=self._peer, block=block_number, receiving=current)
-        self._runner.mending.finish(self._session)
+            logger.info("block_end_out_of_place", peer=self.peer, block=block_number, receiving=current)
+        self._runner.mending.finish(self)
 
     def stream_end(self, end: EndStream) -> None:
-        current = self._publisher.session.block_number
-        logger.info("block_publisher_ended", peer=self._peer, code=end.code.name, block=current)
-        self._machine.stream_end(self._publisher, end, self._runner.now_s())
+        current = self.publisher.session.block_number
+        logger.info("block_publisher_ended", peer=self.peer, code=end.code.name, block=current)
+        self._machine.stream_end(self.publisher, end, self._runner.now_s())
+
+    # Answers.
+
+    def respond(self, response: PublishResponse) -> None:
+        # The answer to a block that is taken again follows when it is stored (`mended`).
+        if not (isinstance(response, DuplicateBlock) and self._runner.mending.takes(self, response.block_number)):
+            self._answer(response)
+
+    def mended(self, block_number: int) -> None:
+        last_block = self._machine.last_block
+        if last_block is not None:
+            self.respond(DuplicateBlock(block_number, last_block))
+
+    # The end.
 
     def end(self, status: PublishStatus, block_number: int | None, reason: str) -> None:
         """Ends the publisher's stream with an answer. Safe to repeat."""
-        self._machine.end(self._publisher, status, block_number, reason, self._runner.now_s())
+        self._machine.end(self.publisher, status, block_number, reason, self._runner.now_s())
         self._runner.perform()
 
     def leave(self) -> None:
-        """Gives up a publisher that is gone."""
-        logger.warning("block_publisher_lost", peer=self._peer, block=self._publisher.session.block_number)
-        self._machine.leave(self._publisher, self._runner.now_s())
-        self._runner.perform()
+        """Gives up a publisher that is gone. Safe to repeat."""
+        if not self._is_over:
+            logger.warning("block_publisher_lost", peer=self.peer, block=self.publisher.session.block_number)
+            self._machine.leave(self.publisher, self._runner.now_s())
+            self._runner.perform()
+
+    def close(self, ended: StreamEnded | None) -> None:
+        """Ends the session, with the last answer if there is one. Safe to repeat: the quota is given back once."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._usage.give_back("block_publish_sessions_max")
+        self._runner.mending.leave(self)
+        if ended is not None:
+            self._log_end(ended)
+        self._closed(ended)
+
+    def _log_end(self, ended: StreamEnded) -> None:
+        status, number = ended.status.name, ended.block_number
+        logger.info("block_stream_ended", peer=self.peer, status=status, block=number, reason=ended.reason)
 
 
 def header_number(header: bytes, piece: Piece) -> int:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import structlog
-
 from block_node.protocol import (
     PUBLISH,
     BlockItems,
-    DuplicateBlock,
     EndOfBlock,
     OpenRootSession,
     OpenSession,
@@ -23,7 +20,7 @@ from block_node.protocol import (
     SessionOpened,
     StreamEnded,
 )
-from block_node.publish.intake import PublisherIntake
+from block_node.publish.intake import PublisherSession
 from block_node.publish.runner import PublishRunner
 from block_node.publish.session_machine import InvalidPublishRequest, MessageMissing, PublisherState
 from ockam.actors.address import LOCAL, Address, Route
@@ -33,12 +30,10 @@ from ockam.actors.worker import Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError
 
-logger = structlog.get_logger(__name__)
 
-
-class PublishSession(Worker):
+class PublishSession(PublisherSession, Worker):
     """The worker of one publisher's session. When the publisher or the node ends the stream, its address becomes free
-    again. Until then, the session counts for the identity that opened it.
+    again.
 
     Invariant: while `publisher.is_held` is True, the mailbox is paused, and `_held_run` has the messages that were
     delivered but not handled.
@@ -53,22 +48,17 @@ class PublishSession(Worker):
         runner: PublishRunner,
         chain: str = "blocks",
     ) -> None:
+        peer, wants_roots = opening.origin.peer, isinstance(request, OpenRootSession)
+        publisher = PublisherState(publisher_id, wants_roots, runner.now_s(), f"Ockam {peer}")
+        super().__init__(publisher, runner, opening.origin.usage, peer)
         self.token = request.token
-        self.peer = opening.origin.peer
-        wants_roots = isinstance(request, OpenRootSession)
-        self.publisher = PublisherState(publisher_id, wants_roots, runner.now_s(), f"Ockam {self.peer}")
         self.route: Route = opening.return_route
         self._origin = opening.origin
-        self._usage = opening.origin.usage
         self._node = node
         self._chain = chain
-        self._runner = runner
-        self._machine = runner.machine
         self._now_s = runner.now_s
-        self._intake = PublisherIntake(self.publisher, runner, self, self.peer)
         self._slice_bytes_max = runner.limits.slice_bytes_max
         self._held_run: Sequence[Message] = ()
-        self._is_over = False
 
     @property
     def reachable(self) -> bool:
@@ -87,7 +77,7 @@ class PublishSession(Worker):
         # After a crash too, the incomplete block is given up and the address becomes free.
         if not self._is_over:
             block_number = self.publisher.session.block_number
-            self._intake.end(PublishStatus.ERROR, block_number, "the node failed on this stream; open another one")
+            self.end(PublishStatus.ERROR, block_number, "the node failed on this stream; open another one")
 
     def opened(self) -> None:
         """Answers the opening message. The publisher can repeat that message, and every copy is answered."""
@@ -122,43 +112,19 @@ class PublishSession(Worker):
             try:
                 self._take(PUBLISH.decode_request(message.payload))
             except InvalidPublishRequest as error:
-                self._intake.end(PublishStatus.INVALID_REQUEST, self.publisher.session.block_number, str(error))
+                self.end(PublishStatus.INVALID_REQUEST, self.publisher.session.block_number, str(error))
             except (ProtocolError, MessageMissing) as error:
-                self._intake.end(PublishStatus.ERROR, self.publisher.session.block_number, str(error))
+                self.end(PublishStatus.ERROR, self.publisher.session.block_number, str(error))
 
     # Calls from the service and the runner.
 
-    def respond(self, response: PublishResponse) -> None:
-        if isinstance(response, DuplicateBlock) and self._runner.mending.takes(self, response.block_number):
-            # The answer follows when the block has come and is stored again (`mended`).
-            return
+    def _answer(self, response: PublishResponse) -> None:
         self.context.send(Message(self.route, (self.context.address,), PUBLISH.encode_response(response)))
 
-    def close(self, ended: StreamEnded | None) -> None:
-        """Ends the session, with the last answer if there is one. Safe to repeat."""
-        # The quota is given back once, also if the session ends twice.
-        if not self._is_over:
-            self._usage.give_back("block_publish_sessions_max")
-        self._is_over = True
-        self._runner.mending.leave(self)
+    def _closed(self, ended: StreamEnded | None) -> None:
         if ended is not None:
-            status, number = ended.status.name, ended.block_number
-            logger.info("block_stream_ended", peer=self.peer, status=status, block=number, reason=ended.reason)
-            self.respond(ended)
+            self._answer(ended)
         self._node.unregister(self.context.address)
-
-    def mended(self, block_number: int) -> None:
-        """Answers a duplicate block that was taken because the stored bytes were damaged or gone."""
-        last_block = self._machine.last_block
-        if last_block is not None:
-            self.respond(DuplicateBlock(block_number, last_block))
-
-    def not_mended(self, status: PublishStatus, block_number: int, reason: str) -> None:
-        """Ends the stream, because the block that was taken again is not the stored one, or cannot be stored."""
-        self._intake.end(status, block_number, reason)
-
-    def leave(self) -> None:
-        self._intake.leave()
 
     def admit(self) -> None:
         if self.publisher.is_held:
@@ -175,11 +141,11 @@ class PublishSession(Worker):
         if not self.publisher.session.in_order(request.sequence):
             return
         if isinstance(request, BlockItems):
-            self._intake.items(request.items, request.piece)
+            self.items(request.items, request.piece)
         elif isinstance(request, EndOfBlock):
-            self._intake.block_end(request.block_number)
+            self.block_end(request.block_number)
         else:
-            self._intake.stream_end(request)
+            self.stream_end(request)
         self._runner.perform()
 
     def _hold(self, run: Sequence[Message]) -> None:

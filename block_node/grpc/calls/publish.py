@@ -18,8 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from block_node.grpc.calls.publishers import DoorPublishers
 from block_node.grpc.calls.statistics import ANSWERS
 from block_node.grpc.http2.handler import FAILED, CallHandler, GrpcCall
@@ -49,7 +47,7 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish.intake import HEADER_TAG, PublisherIntake
+from block_node.publish.intake import HEADER_TAG, PublisherSession
 from block_node.publish.service import PublishService
 from block_node.publish.session_machine import InvalidPublishRequest, PublisherState, SessionState
 from ockam.actors.message import Origin
@@ -60,11 +58,9 @@ CORRELATION_CHARACTERS_MAX: Final = 64
 OTHER_BYTES_MAX: Final = 16 * 1024
 """The largest request that is not one set of items alone. Such a request is read in one step of the event loop."""
 
-logger = structlog.get_logger(__name__)
 
-
-class PublishCall(CallHandler):
-    """One publisher (a `RunnerSession`, a `MendingSession` and a `CallHandler`).
+class PublishCall(PublisherSession, CallHandler):
+    """One publisher.
 
     Invariant: while `publisher.is_held` is True, no message of the call is taken, and its window is not given back.
     `_rest` has the items of the present request that were not handed on. The size of the request, `_rest_bytes`, counts
@@ -78,12 +74,15 @@ class PublishCall(CallHandler):
         self, call: GrpcCall, service: PublishService, origin: Origin, limits: GrpcLimits, others: DoorPublishers
     ) -> None:
         """others: all publishers of the door."""
+        correlation = call.request.metadata.get(CORRELATION_ID, b"")[:CORRELATION_CHARACTERS_MAX].decode("latin-1")
+        peer = f"{origin.peer} {correlation}".strip()
+        admitted = service.admit(origin)
+        publisher_id = 0 if isinstance(admitted, StreamEnded) else admitted
+        publisher = PublisherState(publisher_id, False, service.runner.now_s(), f"gRPC {peer}")
+        super().__init__(publisher, service.runner, origin.usage, peer)
         self._call = call
         self._limits = limits
-        self._runner = service.runner
-        self._machine = service.machine
-        self._usage = origin.usage
-        self._is_over = self._is_lost = self._has_acknowledged = False
+        self._is_lost = self._has_acknowledged = False
         self._others = others
         self._counted = others.counted
         self._begun_s = 0.0
@@ -91,17 +90,12 @@ class PublishCall(CallHandler):
         self._rest: ItemSet | None = None
         self._rest_bytes = self._taken = 0
         self._has_half_closed = False
-        correlation = call.request.metadata.get(CORRELATION_ID, b"")[:CORRELATION_CHARACTERS_MAX].decode("latin-1")
-        self.peer = f"{origin.peer} {correlation}".strip()
-        admitted = service.admit(origin)
         if isinstance(admitted, StreamEnded):
             # The publisher reads why, and tries another node.
             self._is_over = True
+            self._log_end(admitted)
             self._send_end(admitted)
-            self.publisher = PublisherState(0, False, self._runner.now_s())
             return
-        self.publisher = PublisherState(admitted, False, self._runner.now_s(), f"gRPC {self.peer}")
-        self._intake = PublisherIntake(self.publisher, self._runner, self, self.peer)
         # A publisher that was admitted need not wait for its window.
         call.widen(limits.publish_window_bytes)
         call.may_wait = self._may_wait
@@ -134,11 +128,11 @@ class PublishCall(CallHandler):
         # The publisher leaves only when the rest of its last request was handed on.
         self._has_half_closed = True
         if self._rest is None:
-            self._leave()
+            self.leave()
 
     def ended(self, reason: str) -> None:
         self._is_lost = True
-        self._leave()
+        self.leave()
 
     # Read by the door.
 
@@ -149,13 +143,13 @@ class PublishCall(CallHandler):
     def window_closed_s(self) -> float:
         return self._call.window_closed_s(self._runner.now_s())
 
-    # Called by the runner and by mending.
+    # Called by the runner.
 
     @property
     def reachable(self) -> bool:
         return not self._is_lost
 
-    def respond(self, response: PublishResponse) -> None:
+    def _answer(self, response: PublishResponse) -> None:
         if isinstance(response, Acknowledgement):
             self._has_acknowledged = True
             self._send("acknowledgement", response.block_number)
@@ -168,36 +162,18 @@ class PublishCall(CallHandler):
         elif isinstance(response, ResendBlock):
             self._send("resend_block", response.block_number)
 
-    def close(self, ended: StreamEnded | None) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
-        # The quota is given back once, also if the session ends twice.
-        self._usage.give_back("block_publish_sessions_max")
+    def _closed(self, ended: StreamEnded | None) -> None:
         self._drop_rest()
         self._others.leave(self)
-        self._runner.mending.leave(self)
         if ended is None:
             self._call.finish()
         else:
             self._send_end(ended)
 
-    def leave(self) -> None:
-        self._leave()
-
     def admit(self) -> None:
         if self.publisher.is_held:
             self._hold(False)
             self._call.resume()
-
-    def mended(self, block_number: int) -> None:
-        """Answers a duplicate block that was taken because the stored bytes were damaged or gone."""
-        last_block = self._machine.last_block
-        if last_block is not None:
-            self.respond(DuplicateBlock(block_number, last_block))
-
-    def not_mended(self, status: PublishStatus, block_number: int, reason: str) -> None:
-        self._intake.end(status, block_number, reason)
 
     def _may_wait(self) -> bool:
         """Returns whether the present request may wait for requests of other publishers, and holds the publisher if so.
@@ -218,12 +194,12 @@ class PublishCall(CallHandler):
         try:
             take()
         except (InvalidPublishRequest, MessageFormatError) as error:
-            self._intake.end(PublishStatus.INVALID_REQUEST, current, str(error))
+            self.end(PublishStatus.INVALID_REQUEST, current, str(error))
         except ProtocolError as error:
-            self._intake.end(PublishStatus.ERROR, current, str(error))
+            self.end(PublishStatus.ERROR, current, str(error))
         except Exception:
             # The publisher must read an EndOfStream before the end of the call. The connection logs the mistake.
-            self._intake.end(PublishStatus.ERROR, current, FAILED)
+            self.end(PublishStatus.ERROR, current, FAILED)
             raise
         self._runner.perform()
 
@@ -248,7 +224,7 @@ class PublishCall(CallHandler):
             self._end_block(request["end_of_block"].get("block_number", 0))
         elif "end_stream" in request:
             self._counted["publisher_block_endstream_received"] += 1
-            self._intake.stream_end(_end_of(request["end_stream"]))
+            self.stream_end(_end_of(request["end_stream"]))
         else:
             # The reference block node answers a request of no known kind in the same way.
             raise ProtocolError("the request is of no known kind")
@@ -268,7 +244,7 @@ class PublishCall(CallHandler):
             return
         self._drop_rest()
         if self._has_half_closed:
-            self._leave()
+            self.leave()
 
     def _pause(self) -> None:
         self._taken = 0
@@ -294,7 +270,7 @@ class PublishCall(CallHandler):
         self._counted["publisher_block_items_received"] += len(items) if begins and not is_dropped else 0
         if is_header:
             self._begun_s = self._runner.now_s()
-        self._intake.items(items, piece)
+        self.items(items, piece)
         if is_header and not self._has_acknowledged and self._machine.last_block is not None:
             # A publisher that begins with old blocks continues after this one (facts/grpc_peers.md §2, thread 4).
             self._runner.perform()
@@ -304,20 +280,17 @@ class PublishCall(CallHandler):
         if number == self.block_number:
             self._counted["publisher_blocks_closed_complete"] += 1
             self._counted["publisher_receive_latency_ns"] += round((self._runner.now_s() - self._begun_s) * 1e9)
-        self._intake.block_end(number)
+        self.block_end(number)
 
     # Answers.
 
     def _respond_duplicate(self, response: DuplicateBlock) -> None:
         number, last_block = response.block_number, response.last_block
-        if self._runner.mending.takes(self, number):
-            # The answer follows when the block has come and is stored again (`mended`).
-            return
         if last_block - number <= self._limits.duplicate_window:
             self._send("skip_block", number)
         else:
             reason = f"block {number} is here, as all blocks up to {last_block}"
-            self._intake.end(PublishStatus.DUPLICATE_BLOCK, number, reason)
+            self.end(PublishStatus.DUPLICATE_BLOCK, number, reason)
 
     def _respond_behind(self, response: Behind) -> None:
         if self._others.told.may_tell(self.party, self._runner.now_s()):
@@ -334,13 +307,6 @@ class PublishCall(CallHandler):
         self._call.send(write_message("PublishStreamResponse", {kind: fields}))
 
     def _send_end(self, ended: StreamEnded) -> None:
-        logger.info(
-            "block_stream_ended",
-            peer=self.peer,
-            status=ended.status.name,
-            block=ended.block_number,
-            reason=ended.reason,
-        )
         self._counted["publisher_stream_errors"] += ended.status is not PublishStatus.SUCCESS
         self._counted["publisher_stall_timeouts_sent"] += ended.status is PublishStatus.TIMEOUT
         fields = {
@@ -351,10 +317,6 @@ class PublishCall(CallHandler):
         self._send_answer("end_stream", fields)
         # The message has no field for the reason.
         self._call.finish(GrpcStatus.OK, ended.reason)
-
-    def _leave(self) -> None:
-        if not self._is_over:
-            self._intake.leave()
 
 
 def _end_of(message: WireMessage) -> EndStream:

@@ -22,7 +22,7 @@ from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK, write_message
 from block_node.protocol import Piece
-from block_node.publish.intake import HEADER_TAG, PublisherIntake
+from block_node.publish.intake import HEADER_TAG, PublisherSession
 from block_node.publish.limits import PublishLimits
 from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, BlockDoor, GrpcPublisher, block_door, publisher
 from tests.block_node.grpc.http2.door import wait_until
@@ -279,18 +279,18 @@ class Parts(trio.abc.Instrument):
     of items that come in pieces."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.found: list[tuple[PublisherIntake, int, int]] = []
+        self.found: list[tuple[PublisherSession, int, int]] = []
         self.pieces: list[tuple[Piece, bytes]] = []
         self.turns = 0
-        hand_on = PublisherIntake.items
+        hand_on = PublisherSession.items
 
-        def note(intake: PublisherIntake, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
+        def note(intake: PublisherSession, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
             self.found.append((intake, len(items), self.turns))
             if piece is not Piece.WHOLE:
                 self.pieces.append((piece, items[0]))
             hand_on(intake, items, piece)
 
-        monkeypatch.setattr(PublisherIntake, "items", note)
+        monkeypatch.setattr(PublisherSession, "items", note)
         trio.lowlevel.add_instrument(self)
 
     def after_io_wait(self, timeout: float) -> None:
