@@ -106,40 +106,20 @@ class BlockPlace(msgspec.Struct, frozen=True):
 
 _zero: ColumnElement[int] = literal_column("0")
 _places = block_index.c
-_place = (
-    _places.number,
-    _places.first_index,
-    _places.parts,
-    _places["items"],
-    _places.size_bytes,
-    _places.root,
-)
+_place = [_places[name] for name in BlockPlace.__struct_fields__]
 _of_chain = _places.chain == bindparam("chain")
 _numbered = _of_chain & (_places.number == bindparam("number"))
 _this_chain = block_chains.c.chain == bindparam("chain")
 _staged = (block_staged.c.chain == bindparam("chain")) & (block_staged.c.attempt == bindparam("attempt"))
 
-GET_CHAIN: Final = compiled(
-    select(
-        block_chains.c.stream_id,
-        block_chains.c.indexed_to,
-        block_chains.c.blocks,
-        block_chains.c.size_bytes,
-        block_chains.c.verifier_state,
-        block_chains.c.seal,
-    ).where(_this_chain),
-    "chain",
-)
-_chain_row = upsert(block_chains)
+_chain_row = list(block_chains.c)[1:]
+GET_CHAIN: Final = compiled(select(*_chain_row).where(_this_chain), "chain")
+_new_chain = upsert(block_chains)
 _SET_CHAIN: Final = compiled(
-    _chain_row.on_conflict_do_update(
-        index_elements=["chain"],
-        set_={
-            name: _chain_row.excluded[name]
-            for name in ("stream_id", "indexed_to", "blocks", "size_bytes", "verifier_state", "seal")
-        },
+    _new_chain.on_conflict_do_update(
+        index_elements=["chain"], set_={column.name: _new_chain.excluded[column.name] for column in _chain_row}
     ),
-    *("chain", "stream_id", "indexed_to", "blocks", "size_bytes", "verifier_state", "seal"),
+    *block_chains.c.keys(),
 )
 _COUNT_PLACES: Final = compiled(
     select(func.count(), func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_chain), "chain"
@@ -152,9 +132,8 @@ def find_chain(session: Session, chain: str) -> ChainRow | None:
     row = session.execute(GET_CHAIN, (chain,)).fetchone()
     if row is None:
         return None
-    stream_id, indexed_to, blocks, size_bytes, verifier_state, seal = row
-    found: ChainRow = (stream_id, indexed_to, blocks, size_bytes, verifier_state)
-    if seal != seal_of(block_chains.name, (chain, *found)):
+    found: ChainRow = tuple(row[:-1])
+    if row[-1] != seal_of(block_chains.name, (chain, *found)):
         raise DatabaseCorrupt(corrupt_text(f"the row of the chain {chain!r} is not what was written"))
     return found
 
@@ -232,27 +211,14 @@ def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]])
     session.execute_many(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])
 
 
-_ADD_PLACE: Final = compiled(
-    insert_into(block_index), *("chain", "number", "first_index", "parts", "items", "size_bytes", "root", "seal")
-)
+_ADD_PLACE: Final = compiled(insert_into(block_index), *block_index.c.keys())
 FIND_PLACE: Final = compiled(select(*_place).where(_numbered), *("chain", "number"))
 _FIND_SEALED_PLACE: Final = compiled(select(*_place, _places.seal).where(_numbered), *("chain", "number"))
+_some_places = select(*_place).where(_of_chain).limit(bindparam("limit", type_=Integer)).offset(_zero)
 PLACES_FROM: Final = compiled(
-    select(*_place)
-    .where(_of_chain, _places.number >= bindparam("number"))
-    .order_by(_places.number)
-    .limit(bindparam("limit", type_=Integer))
-    .offset(_zero),
-    *("chain", "number", "limit"),
+    _some_places.where(_places.number >= bindparam("number")).order_by(_places.number), *("chain", "number", "limit")
 )
-NEWEST_PLACES: Final = compiled(
-    select(*_place)
-    .where(_of_chain)
-    .order_by(_places.number.desc())
-    .limit(bindparam("limit", type_=Integer))
-    .offset(_zero),
-    *("chain", "limit"),
-)
+NEWEST_PLACES: Final = compiled(_some_places.order_by(_places.number.desc()), *("chain", "limit"))
 ROOTS: Final = compiled(
     select(_places.root).where(_of_chain, _places.number <= bindparam("number")).order_by(_places.number),
     *("chain", "number"),
