@@ -20,11 +20,10 @@ from block_node.blocks.tss import TssVerifier
 from block_node.blocks.verifier import Verifier
 from block_node.events import BlockDamaged, NodeStopping
 from block_node.facility import Facility, FacilityStatistics
-from block_node.persist.newest_roots import find_roots
 from block_node.persist.plugin import Persistence
-from block_node.persist.retention import BlockRetention
 from block_node.persist.schema import BlockPlace
-from block_node.persist.store import BlockStoreStatistics, ChainStore
+from block_node.persist.store import BlockRetention, BlockStoreStatistics, ChainStore
+from block_node.persist.stored_items import find_roots
 from block_node.publish.limits import PublishLimits
 from block_node.publish.service import SERVICE_ADDRESS, PublishService
 from block_node.publish.statistics import PublishStatistics

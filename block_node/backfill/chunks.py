@@ -1,10 +1,12 @@
-"""The data types of the fill machine (`fill_machine`): limits, running requests with their received blocks, actions."""
+"""The data types of the fill machine (`fill_machine`): limits, running requests with their blocks, and actions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import msgspec
+
+from block_node.persist.ranges import BlockRanges, NumberRange
 
 PENDING_SHARE = 8
 """The buffer divided by this number is the part for blocks that are being verified or stored."""
@@ -201,3 +203,21 @@ class FetchedRange:
     def forget(self, number: int) -> None:
         if number in self.blocks:
             self.take(number)
+
+
+# The range of one request. One end of it is `edge`. It lies in `hole`, a range of missing blocks, and has at most
+# `blocks` blocks, all of them in `claims`. It has no block of `large` but `edge`: each of these needs a request alone.
+
+
+def lowest_of(edge: int, hole: NumberRange, blocks: int, claims: BlockRanges, large: Set[int]) -> NumberRange:
+    first = max(hole.first, edge - blocks + 1)
+    lacking = claims.missing(first, edge)
+    first = lacking[-1].last + 1 if lacking else first
+    return NumberRange(max([first, *(number + 1 for number in large if first <= number < edge)]), edge)
+
+
+def highest_of(edge: int, hole: NumberRange, blocks: int, claims: BlockRanges, large: Set[int]) -> NumberRange:
+    end = claims.end_of_run(edge)
+    assert end is not None, "the source has the block"
+    last = min(hole.last, end, edge + blocks - 1)
+    return NumberRange(edge, min([last, *(number - 1 for number in large if edge < number <= last)]))

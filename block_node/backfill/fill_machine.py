@@ -19,10 +19,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from block_node.backfill.chunks import BatchSize, Delivered, Fetch, Fetched, FetchedRange, FillLimits, GaveUp, Pending
+from block_node.backfill.chunks import (
+    BatchSize,
+    Delivered,
+    Fetch,
+    Fetched,
+    FetchedRange,
+    FillLimits,
+    GaveUp,
+    Pending,
+    highest_of,
+    lowest_of,
+)
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
-from block_node.backfill.request_range import highest_of, lowest_of
 from block_node.persist.ranges import BlockRanges, NumberRange
 
 EDGES_LOOKED_AT = 64

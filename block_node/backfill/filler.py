@@ -6,24 +6,20 @@ fetched blocks to the facility. The plugin (`worker`) decides when a block may b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import ParamSpec, Protocol
 
 import structlog
 
-from block_node.backfill.anchors import find_previous_root
 from block_node.backfill.chunks import Fetch, Fetched, FillLimits
 from block_node.backfill.fill_machine import FillMachine
-from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
-from block_node.backfill.source import BlockSource, RunningFetch
-from block_node.backfill.statistics import Counters
+from block_node.backfill.source import RunningFetch
+from block_node.backfill.state import BackfillState
 from block_node.blocks.errors import Level
-from block_node.blocks.verifier import Verifier
 from block_node.events import BackfilledBlockNotification, PersistedNotification, VerificationNotification
-from block_node.facility import Facility
-from block_node.persist.store import ChainStore
+from block_node.persist.stored_items import find_previous_root
 
 NEEDED_LEVELS = Level.MERKLE | Level.CHAIN
 """The levels that are needed to check a fetched block against the root hash that the next block names."""
@@ -48,26 +44,24 @@ class Filler:
     def __init__(
         self,
         kind: Kind,
-        limits: FillLimits,
-        *,
-        facility: Facility,
-        store: ChainStore,
-        verifier: Verifier,
-        health: Health,
-        sources: Mapping[str, BlockSource],
-        counters: Counters,
-        now_s: Callable[[], float],
+        state: BackfillState,
         wake: Callable[[], None],
         guard: Guard,
     ) -> None:
-        self.machine = FillMachine(kind, limits, health)
-        self._facility = facility
-        self._store = store
-        self._verifier = verifier
-        self._health = health
-        self._sources = sources
-        self._counters = counters
-        self._now_s = now_s
+        settings = state.settings
+        limits = FillLimits(
+            buffer_bytes=settings.max_incoming_buffer_size,
+            chunks=settings.concurrent_fetches,
+            batch_blocks=settings.fetch_batch_size,
+            retries_max=settings.max_retries,
+            fetch_s_max=settings.fetch_timeout_secs,
+            processing_s_max=settings.processing_timeout_secs,
+        )
+        self.machine = FillMachine(kind, limits, state.health)
+        self._facility, self._store, self._verifier = state.facility, state.store, state.verifier
+        self._sources = state.sources
+        self._counters = state.counters
+        self._now_s = state.now_s
         self._wake = wake
         self._guard = guard
         self._fetches: dict[int, RunningFetch] = {}
@@ -160,7 +154,7 @@ class Filler:
         self._wake()
 
     def _begin(self, fetch: Fetch) -> None:
-        listener = _Listener(self, fetch.chunk_id, self._counters, self._wake, self._guard)
+        listener = _Listener(self, fetch.chunk_id)
         logger.debug("backfill_fetch", source=fetch.source, first=fetch.first, last=fetch.last)
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
@@ -212,14 +206,11 @@ class Filler:
 class _Listener:
     """Reports the events of one request to the machine, as long as the machine expects blocks of the request."""
 
-    def __init__(
-        self, filler: Filler, chunk_id: int, counters: Counters, wake: Callable[[], None], guard: Guard
-    ) -> None:
+    def __init__(self, filler: Filler, chunk_id: int) -> None:
         self._filler = filler
         self._machine = filler.machine
         self._chunk_id = chunk_id
-        self._counters = counters
-        self._wake = wake
+        self._counters, self._wake, guard = filler._counters, filler._wake, filler._guard
         self.grew = guard(self._grew)
         self.block = guard(self._block)
         self.ended = guard(self._ended)

@@ -43,6 +43,10 @@ class SourceStatistics(msgspec.Struct, frozen=True):
     other_chain: str
 
 
+_OWN = ("failures", "latency_ms", "blocks", "size_bytes", "errors", "last_error", "other_chain")
+"""The fields of `SourceStatistics` that `SourceHealth` has, too."""
+
+
 class SourceHealth:
     """The health of one source node, see `SourceStatistics`. has_answered: whether it answered when it was last asked
     which blocks it has. is_excluded: whether its blocks are not fetched, because it has another chain."""
@@ -168,24 +172,20 @@ class Health:
             claims.discard(first, last)
 
     def statistics(self, now_s: float) -> list[SourceStatistics]:
-        return [
-            SourceStatistics(
+        found = []
+        for name, each in self.sources.items():
+            claims = each.claims or BlockRanges()
+            statistics = SourceStatistics(
                 name=name,
                 priority=each.setting.priority,
-                failures=each.failures,
                 backoff_s=max(0.0, each.backoff_until_s - now_s),
-                first_block=None if each.claims is None else each.claims.first,
-                last_block=None if each.claims is None else each.claims.last,
-                ranges=0 if each.claims is None else len(each.claims),
-                latency_ms=each.latency_ms,
-                blocks=each.blocks,
-                size_bytes=each.size_bytes,
-                errors=each.errors,
-                last_error=each.last_error,
-                other_chain=each.other_chain,
+                first_block=claims.first,
+                last_block=claims.last,
+                ranges=len(claims),
+                **{field: getattr(each, field) for field in _OWN},
             )
-            for name, each in self.sources.items()
-        ]
+            found.append(statistics)
+        return found
 
     def _note_latency(self, source: SourceHealth, latency_s: float) -> None:
         before = source.latency_ms

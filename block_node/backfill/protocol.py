@@ -103,19 +103,14 @@ def gap_answers(gaps: Iterable[BlockGap]) -> list[BackfillGap]:
 
 def source_answers(sources: Iterable[SourceStatistics]) -> list[BackfillSource]:
     return [
-        BackfillSource(
-            name=each.name,
-            priority=each.priority,
-            failures=each.failures,
-            backoff_ms=int(each.backoff_s * 1_000),
-            first_block=each.first_block,
-            last_block=each.last_block,
-            ranges=each.ranges,
-            latency_us=None if each.latency_ms is None else int(each.latency_ms * 1_000),
-            blocks=each.blocks,
-            size_bytes=each.size_bytes,
-            errors=each.errors,
-            last_error=each.last_error[:REASON_CHARACTERS_MAX],
+        msgspec.convert(
+            msgspec.structs.asdict(each)
+            | {
+                "backoff_ms": int(each.backoff_s * 1_000),
+                "latency_us": None if each.latency_ms is None else int(each.latency_ms * 1_000),
+                "last_error": each.last_error[:REASON_CHARACTERS_MAX],
+            },
+            BackfillSource,
         )
         for each in sources
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from block_node.backfill.protocol import (
     BACKFILL,
     BACKFILL_1,
@@ -70,7 +72,8 @@ class BackfillAnswers(AnsweringWorker):
         if request.run and state.worker is not None:
             state.worker.scan_now()
         statistics = state.statistics()
-        counters = statistics.counters
+        counters = msgspec.structs.asdict(statistics.counters)
+        del counters["last_given_up"]
         eta_s = statistics.eta_s
         unstored = state.store.refusal if statistics.queue else None
         report = BackfillReport(
@@ -83,19 +86,11 @@ class BackfillAnswers(AnsweringWorker):
             under_way=statistics.under_way,
             eta_ms=None if eta_s is None else min(2**53, int(eta_s * 1_000)),
             newest_known=statistics.newest_known,
-            scans=counters.scans,
-            runs=counters.runs,
-            gaps_detected=counters.gaps_detected,
-            blocks_fetched=counters.blocks_fetched,
-            blocks_stored=counters.blocks_stored,
-            fetched_bytes=counters.fetched_bytes,
-            fetch_errors=counters.fetch_errors,
-            persistence_failures=counters.persistence_failures,
-            given_up=counters.given_up,
             sources=source_answers(statistics.sources),
             is_unknown=state.unknown != "",
             disagreements=[f"{each.name}: {each.other_chain}" for each in statistics.sources if each.other_chain],
             problem=f"no block can be stored now: {unstored}" if unstored else statistics.problem,
+            **counters,
         )
         if BACKFILL_1.is_in(message.payload):
             answer = BackfillAnswer(**{name: getattr(report, name) for name in BackfillAnswer.__struct_fields__})

@@ -11,10 +11,8 @@ import msgspec
 import structlog
 import trio
 
-from block_node.backfill.chunks import FillLimits
-from block_node.backfill.filler import Filler, Guard
 from block_node.backfill.health_machine import Health
-from block_node.backfill.plan import BlockGap, Kind, count_blocks
+from block_node.backfill.plan import BlockGap, count_blocks
 from block_node.backfill.route_source import RouteSource
 from block_node.backfill.settings import BackfillSettings, SourceSetting
 from block_node.backfill.source import BlockSource
@@ -116,30 +114,6 @@ class BackfillState:
     @property
     def is_on(self) -> bool:
         return bool(self.sources)
-
-    def make_filler(self, kind: Kind, wake: Callable[[], None], guard: Guard) -> Filler:
-        settings = self.settings
-        limits = FillLimits(
-            buffer_bytes=settings.max_incoming_buffer_size,
-            chunks=settings.concurrent_fetches,
-            batch_blocks=settings.fetch_batch_size,
-            retries_max=settings.max_retries,
-            fetch_s_max=settings.fetch_timeout_secs,
-            processing_s_max=settings.processing_timeout_secs,
-        )
-        return Filler(
-            kind,
-            limits,
-            facility=self.facility,
-            store=self.store,
-            verifier=self.verifier,
-            health=self.health,
-            sources=self.sources,
-            counters=self.counters,
-            now_s=self.now_s,
-            wake=wake,
-            guard=guard,
-        )
 
     def submit_write(self, operation: Operation) -> None:
         self._storage.submit_write(operation)

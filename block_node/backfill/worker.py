@@ -80,7 +80,7 @@ class Backfill(Plugin):
         super().started()
         self._state.worker = self
         wake = self.context.guard(self._wake)
-        self._fillers = {kind: self._state.make_filler(kind, wake, self.context.guard) for kind in Kind}
+        self._fillers = {kind: Filler(kind, self._state, wake, self.context.guard) for kind in Kind}
         self._load()
 
     def stopped(self) -> None:

@@ -14,20 +14,38 @@ import msgspec
 import structlog
 
 from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
-from block_node.persist.doubt import read_again
 from block_node.persist.errors import PredecessorMissing, StoredBlockDiffers
 from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock, read_chain, recount
 from block_node.persist.ranges import BlockRanges
-from block_node.persist.retention import BlockRetention
 from block_node.persist.schema import BlockPlace
 from stream_storage.contract import Do, DoLittle, Session, StreamRecord, ignore_done
-from stream_storage.errors import CommitUnsettled, DatabaseCorrupt, DiskFull, StorageClosed, StorageError
+from stream_storage.errors import (
+    CommitUnsettled,
+    DatabaseCorrupt,
+    DatabaseLost,
+    DiskFull,
+    StorageClosed,
+    StorageError,
+)
 from stream_storage.runner import Runner
 
 EVICT_BLOCKS = 16
 """The most blocks that one transaction deletes. New blocks can be stored between two of these transactions."""
 
 logger = structlog.get_logger(__name__)
+
+
+class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of the stored blocks; None means no limit. The lowest blocks are deleted, but never the highest."""
+
+    blocks: int | None = None
+    size_bytes: int | None = None
+
+    def is_exceeded(self, blocks: int, size_bytes: int) -> bool:
+        return blocks > 1 and (
+            (self.blocks is not None and blocks > self.blocks)
+            or (self.size_bytes is not None and size_bytes > self.size_bytes)
+        )
 
 
 class BlockStoreStatistics(msgspec.Struct, frozen=True):
@@ -331,18 +349,38 @@ class ChainStore:
 
     def _read_if_unsettled(self, error: StorageError, then: Callable[[], None]) -> bool:
         """Reads the state of the chain again, then calls `then`, if a write is in doubt. Returns whether it reads."""
-
-        def learn(state: StoredChain, stream: StreamRecord) -> None:
-            self._learn(state)
-            self._note_stream(stream)
-            if self._refused_from is not None and self._refused_from in self.available:
-                self._refused_from = None
-            then()
-
         if not isinstance(error, CommitUnsettled):
             return False
-        read_again(self._storage, self._log, learn)
+        self._read_again(then)
         return True
+
+    def _read_again(self, then: Callable[[], None]) -> None:
+        """Reads the state of the chain as soon as the storage knows what it has stored, then calls `then`."""
+
+        def work(session: Session) -> tuple[StoredChain, StreamRecord] | None:
+            state = read_chain(session, self._log)
+            return None if state is None else (state, self._log.stream(session))
+
+        def read(operation: Do[tuple[StoredChain, StreamRecord] | None]) -> None:
+            if isinstance(operation.error, CommitUnsettled | DatabaseLost):
+                self._read_again(then)
+            elif operation.error is not None:
+                # Until the next start, the write counts as one that has stored nothing, and no blocks are deleted.
+                logger.error("chain_not_read_again", reason=str(operation.error))
+            elif operation.result is not None:
+                state, stream = operation.result
+                self._learn(state)
+                self._note_stream(stream)
+                if self._refused_from is not None and self._refused_from in self.available:
+                    self._refused_from = None
+                then()
+
+        try:
+            # A read would not wait for the write that is in doubt.
+            self._storage.submit_write(Do(work, read))
+        except StorageClosed:
+            # The next start reads the state.
+            return
 
     def _discard(self, block: NewBlock) -> None:
         if block.attempt is not None:

@@ -1,20 +1,30 @@
-"""Reads the items of one stored block in batches, with at most one read in memory. It checks no item."""
+"""Reads the items of one stored block in batches, with at most one read in memory, and finds root hashes in them. It
+verifies no block."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from block_node.blocks.errors import BlockError
+from block_node.blocks.block_reader import BlockReader
+from block_node.blocks.errors import BlockError, Level, VerificationFailed
+from block_node.blocks.hash_scheme import RootCandidate
+from block_node.blocks.items import ItemKind, item_kind, read_footer
+from block_node.blocks.settings import VerifierSettings
 from block_node.item_splitting import ItemBatch, ItemSplitter, NotABlock
 from block_node.persist.operations import ReadBlocks
 from block_node.persist.store import ChainStore
+from block_node.protocol import Piece
 from stream_storage.errors import StorageClosed
 
 READ_BYTES: Final = 1024 * 1024
 
 HasRead = Callable[[ReadBlocks], None]
 Guard = Callable[[HasRead], HasRead]
+RootsDone = Callable[[tuple[RootCandidate, ...], str], None]
+"""The callback of `find_roots`: the possible root hashes and an empty text, or an empty tuple and the reason."""
+AnchorDone = Callable[[bytes | None, str], None]
+"""The callback of `find_previous_root`: the root hash, or None and the reason why."""
 
 
 class StoredItems:
@@ -66,3 +76,43 @@ class StoredItems:
         else:
             self._part = found.next_part
             self.read()
+
+
+def find_roots(store: ChainStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
+    """Computes the possible root hashes of the newest stored block from its items. They are normally stored with the
+    chain, but missing after a rebuild of the index, and in a database of an older version."""
+    levels = Level.STRUCTURE | settings.levels & Level.MERKLE
+    reader = BlockReader(number, VerifierSettings(levels=levels, hash_schemes=settings.hash_schemes))
+
+    def take(chunk: ItemBatch) -> bool:
+        if chunk.piece is Piece.WHOLE:
+            reader.add(chunk.items)
+        else:
+            reader.add_part(chunk.items[0], last=chunk.piece is Piece.LAST)
+        return True
+
+    def done(reason: str) -> None:
+        try:
+            roots = () if reason else reader.finish().roots
+        except VerificationFailed as failure:
+            roots, reason = (), str(failure)
+        on_done(roots, reason)
+
+    StoredItems(store, number, take, done).read()
+
+
+def find_previous_root(store: ChainStore, number: int, on_done: AnchorDone, guard: Guard) -> None:
+    """Reads the stored block `number` up to its footer, which names the root hash of the preceding block."""
+    found: list[bytes] = []
+
+    def take(chunk: ItemBatch) -> bool:
+        for item in chunk.items if chunk.piece is Piece.WHOLE else ():
+            if item_kind(item) == ItemKind.FOOTER:
+                found.append(read_footer(item).previous_root)
+                return False
+        return True
+
+    def done(reason: str) -> None:
+        on_done(found[0] if found else None, reason or ("" if found else f"block {number} has no footer"))
+
+    StoredItems(store, number, take, done, guard).read()

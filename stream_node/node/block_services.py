@@ -23,8 +23,8 @@ from block_node.grpc.calls.statistics import GrpcCallStatistics
 from block_node.moved import MOVED
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persist.mark import STREAM_PREFIX
-from block_node.persist.retention import BlockRetention
 from block_node.persist.scan import BlockScan
+from block_node.persist.store import BlockRetention
 from block_node.publish.limits import PublishLimits
 from block_node.read.services import ReadServices, ReadStatistics
 from block_node.read.subscribe import SubscribeStatistics

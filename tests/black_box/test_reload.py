@@ -16,7 +16,7 @@ import msgspec
 from structlog.testing import capture_logs
 
 from block_node.grpc.http2.limits import Http2Limits
-from block_node.persist.retention import BlockRetention
+from block_node.persist.store import BlockRetention
 from ockam.transport.connection_machine import ConnectionLimits
 from stream_node.fleet.worker_place import WorkerPlace, own_settings
 from stream_node.node.config import Config

@@ -28,8 +28,7 @@ from block_node.persist import plugin as persistence
 from block_node.persist.chain_log import ChainLog
 from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock
 from block_node.persist.plugin import Persistence
-from block_node.persist.retention import BlockRetention
-from block_node.persist.store import ChainStore
+from block_node.persist.store import BlockRetention, ChainStore
 from ockam.actors.address import local
 from ockam.actors.node import Node
 from stream_storage.contract import Operation, Session

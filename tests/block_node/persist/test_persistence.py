@@ -21,7 +21,7 @@ from block_node.events import (
 )
 from block_node.persist import plugin as persistence
 from block_node.persist.operations import StageParts, StoreBlock
-from block_node.persist.retention import BlockRetention
+from block_node.persist.store import BlockRetention
 from ockam.actors.address import local
 from stream_storage.contract import Operation
 from tests.block_node.persist.block_samples import items_of, serialized

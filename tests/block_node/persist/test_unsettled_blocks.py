@@ -17,8 +17,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 from block_node.persist.chain_log import ChainLog
 from block_node.persist.errors import PredecessorMissing
 from block_node.persist.operations import read_chain
-from block_node.persist.retention import BlockRetention
-from block_node.persist.store import ChainStore
+from block_node.persist.store import BlockRetention, ChainStore
 from stream_storage.commit import apply_read
 from stream_storage.errors import CommitUnsettled, StorageError
 from stream_storage.postgres.database import PostgresDatabase

@@ -14,7 +14,7 @@ import trio
 from block_node.blocks.items import ItemKind, make_item
 from block_node.events import BackfilledBlockNotification, BlockOrigin, ItemsReceived, PersistedNotification
 from block_node.persist.plugin import Persistence
-from block_node.persist.retention import BlockRetention
+from block_node.persist.store import BlockRetention
 from block_node.protocol import (
     Acknowledgement,
     Behind,

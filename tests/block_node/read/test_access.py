@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from block_node.persist.retention import BlockRetention
+from block_node.persist.store import BlockRetention
 from block_node.protocol_reading import GET, BlockPart, GetBlock, GetStatus
 from block_node.read import access
 from block_node.read.access import AccessService

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from block_node.persist.retention import BlockRetention
+from block_node.persist.store import BlockRetention
 from block_node.protocol_reading import STATUS, BlockRange, PluginVersion, StatusRequest, StatusResponse
 from block_node.read.status import StatusService
 from ockam.actors.address import local

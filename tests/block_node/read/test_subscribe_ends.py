@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from block_node.events import NodeFailure, PublisherChange, PublisherStatus
-from block_node.persist.retention import BlockRetention
+from block_node.persist.store import BlockRetention
 from block_node.protocol_reading import Received, Subscribe, SubscribedItems, SubscribeStatus, Unsubscribe
 from block_node.read.subscription import CHUNK_BYTES, SubscribeSession
 from ockam.actors.message import Origin
