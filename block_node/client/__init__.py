@@ -14,10 +14,10 @@ from block_node.client.errors import (
     PublishGaveUp,
     SubscriptionRefused,
 )
-from block_node.client.events import BlockArrived, BlockWithdrawn, ItemsArrived, ReceivedBlock
 from block_node.client.outgoing import OutgoingBlock
 from block_node.client.publisher import BlockPublisher
 from block_node.client.settings import PublishSettings
+from block_node.client.subscribing import BlockArrived, BlockWithdrawn, ItemsArrived, ReceivedBlock
 
 __all__ = [
     "AnotherBlock",

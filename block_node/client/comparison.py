@@ -94,7 +94,7 @@ class Comparison:
 
     def cancel(self) -> None:
         """Stops the comparison without calling `on_done` any more."""
-        self._on_done = _ignored
+        self._on_done = lambda number, error: None
         self._unread.clear()
         self._stop_step()
         for forget in self._asked.values():
@@ -134,7 +134,7 @@ class Comparison:
         if not self._asked:
             self._answered_s = self._session.now_s()
         # The question is noted first, and its timer runs: if the client has ended, `_answered` is called at once.
-        self._asked[number] = _nothing
+        self._asked[number] = lambda: None
         if self._stop_timer is None:
             self._stop_timer = self._session.shell.call_later(self._answer_s_max, self._look_at_time)
         forget = self._session.ask_nowait(
@@ -190,11 +190,3 @@ class Comparison:
         if self._stop_timer is not None:
             self._stop_timer()
             self._stop_timer = None
-
-
-def _ignored(number: int, error: ClientError | BlockError | None) -> None:
-    """Replaces `on_done` after the comparison was cancelled."""
-
-
-def _nothing() -> None:
-    """Stands for the function that cancels a question, until the question has been asked."""

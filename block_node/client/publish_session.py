@@ -145,7 +145,7 @@ class ClientPublishSession:
 
     def abort(self) -> None:
         """Ends the session at once, without calling `on_end`."""
-        self._on_end = _ignored
+        self._on_end = lambda error: None
         self._end(ClientError("the publisher has stopped"))
 
     # --------------------------------------------------------------------------------------------- opening
@@ -364,10 +364,6 @@ class ClientPublishSession:
             self._comparison.cancel()
         self._session.core.end_conversation(self._conversation)
         self._on_end(error)
-
-
-def _ignored(error: SessionError | None) -> None:
-    """Replaces `on_end` after `abort`."""
 
 
 def _decode(payload: bytes) -> PublishResponse:

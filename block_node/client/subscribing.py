@@ -1,15 +1,17 @@
-"""Subscribing and Source: the parts of a subscription that never wait. The async and the blocking subscription share
-them."""
+"""The events of a subscription, and its parts that never wait: `Subscribing` and `Sourcing`. The async and the blocking
+subscription share them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from block_node.client.errors import DamagedAnswer, SubscriptionRefused
-from block_node.client.events import BlockArrived, BlockWithdrawn, ItemsArrived, SubscriptionEvent
+from block_node.protocol import Piece
 from block_node.protocol_reading import (
     SUBSCRIBE,
     Subscribe,
@@ -41,6 +43,40 @@ PASSING: Final = (
 """The errors after which another connection or another node can succeed."""
 
 
+class ItemsArrived(msgspec.Struct, frozen=True, gc=False):
+    """Items of a block have arrived, or one piece of a large item. verified: False only in the early mode."""
+
+    block_number: int
+    items: list[bytes]
+    piece: Piece
+    verified: bool
+
+
+class BlockArrived(msgspec.Struct, frozen=True):
+    """All items of the block have arrived, and the block is verified."""
+
+    block_number: int
+    root: bytes
+
+
+class BlockWithdrawn(msgspec.Struct, frozen=True):
+    """The program must discard the received items of the block. The block was invalid or not completed, or the
+    subscription failed in the middle of it. The block can arrive again, from its beginning."""
+
+    block_number: int
+
+
+SubscriptionEvent: TypeAlias = ItemsArrived | BlockArrived | BlockWithdrawn
+
+
+class ReceivedBlock(msgspec.Struct, frozen=True):
+    """A whole, verified block, with its serialized items in order."""
+
+    number: int
+    root: bytes
+    items: list[bytes]
+
+
 class _Client(Protocol):
     @property
     def session(self) -> Requests: ...
@@ -50,7 +86,7 @@ C = TypeVar("C", bound=_Client)
 V = TypeVar("V", bound=Conversing)
 
 
-class Source(Generic[V]):
+class Sourcing(Generic[V]):
     """A subscription at one node, from its request to its end or `leave`."""
 
     def __init__(self, conversation: V, request: Subscribe, answer_s_max: float) -> None:
@@ -139,7 +175,7 @@ class Subscribing(Generic[C, V]):
         self._failure: ClientError | None = None
         self._is_over = False
         self._at = 0
-        self._source: Source[V] | None = None
+        self._source: Sourcing[V] | None = None
         self._problem: ClientError | None = None
 
     @property

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final, Self
 
 from block_node.client.errors import SubscriptionRefused
-from block_node.client.events import SubscriptionEvent
-from block_node.client.subscribing import PASSING, Source, Subscribing
+from block_node.client.subscribing import PASSING, Sourcing, Subscribing, SubscriptionEvent
 from block_node.protocol_reading import (
     STATUS,
     SUBSCRIBE,
@@ -120,7 +119,7 @@ class Subscription(Subscribing[StreamClient, Conversation]):
             self._clients[0].session.shell.wait(PendingResult(), self._backoff.next_delay_s())
 
 
-class _Source(Source[Conversation]):
+class _Source(Sourcing[Conversation]):
     def begin(self, *, compress: bool) -> int | None:
         """Subscribes at the node. Returns the number of the first block, or None if the node has no blocks."""
         self._say(SubscribePacked(self._request) if compress else self._request)
