@@ -3,17 +3,12 @@ approaches it: specs/block_publish.md, "Base Protocol". It fetches nothing; back
 
 from __future__ import annotations
 
-import msgspec
+from block_node.events import CatchUpStalled
 
 CONTACTS_MAX = 3
 """How many contacts (offers of too high blocks) in a row without progress mean that the node is stalled."""
 CONTACT_INTERVAL_S = 1.0
 """Offers within this time count as one contact, because several publishers often connect at once."""
-
-
-class CatchUpStall(msgspec.Struct, frozen=True):
-    target_block: int
-    contacts: int
 
 
 class CatchUp:
@@ -29,7 +24,7 @@ class CatchUp:
         self._contacts = 0
         self._contact_s = 0.0
 
-    def offered(self, block_number: int, last_block: int | None, now_s: float) -> CatchUpStall | None:
+    def offered(self, block_number: int, last_block: int | None, now_s: float) -> CatchUpStalled | None:
         """Records an offer of a block that is too high for the node. Returns a report when the node becomes stalled."""
         before = self.target
         self.target = block_number if before is None else max(before, block_number)
@@ -45,7 +40,7 @@ class CatchUp:
         if self.stalled or self._contacts < CONTACTS_MAX:
             return None
         self.stalled = True
-        return CatchUpStall(self.target, self._contacts)
+        return CatchUpStalled(self.target, last_block, self._contacts)
 
     def reached(self, last_block: int) -> None:
         if self.target is not None and last_block >= self.target:

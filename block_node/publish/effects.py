@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from block_node.blocks.errors import FailureKind
 from block_node.events import Event
-from block_node.protocol import PublishResponse, StreamEnded
+from block_node.protocol import PublishResponse, PublishStatus, StreamEnded
 
 
 class SendResponse(msgspec.Struct, frozen=True):
@@ -30,3 +31,9 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 Effect: TypeAlias = SendResponse | EndSession | LogLine | Event
+
+
+def status_of(failure: str | None) -> PublishStatus:
+    """Returns the status with which a stream ends after a block that failed verification."""
+    too_large = failure == FailureKind.LIMIT_EXCEEDED.value
+    return PublishStatus.INVALID_REQUEST if too_large else PublishStatus.BAD_BLOCK_PROOF

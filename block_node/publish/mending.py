@@ -21,8 +21,8 @@ from block_node.events import (
 from block_node.facility import Facility
 from block_node.item_splitting import ItemJoiner
 from block_node.protocol import Piece, PublishStatus
+from block_node.publish.effects import status_of
 from block_node.publish.limits import PublishLimits
-from block_node.publish.refusals import status_of
 
 BYTES_MAX = 128 * 1024 * 1024
 """The largest block with which a publisher can mend. The largest message of the reference block node is smaller."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from block_node.events import (
     BlockDropped,
     BlockOrigin,
-    CatchUpStalled,
     NewestBlockKnownToNetwork,
     NodeFailure,
     PersistedNotification,
@@ -39,14 +39,14 @@ from block_node.protocol import (
 from block_node.publish.block_machine import BlockChange, BlockInFlight, Blocks, Stage, Then
 from block_node.publish.catch_up_machine import CatchUp
 from block_node.publish.decision import HeaderDecision, decide
-from block_node.publish.durable_roots import DurableRoots, named
-from block_node.publish.effects import Effect, EndSession, LogLine, SendResponse
+from block_node.publish.effects import Effect, EndSession, LogLine, SendResponse, status_of
 from block_node.publish.limits import PublishLimits
 from block_node.publish.plugin_watch_machine import PluginWatch
-from block_node.publish.refusals import Refusals, status_of
-from block_node.publish.session_machine import Action, Input, PublisherState, SessionState, described
-from block_node.publish.statistics import PublishStatistics
-from block_node.publish.watermark_machine import Watermark
+from block_node.publish.session_machine import Action, Input, PublisherState, SessionState
+from block_node.publish.statistics import SESSIONS_LISTED_MAX, BlockRefusal, PublishStatistics
+from block_node.publish.watermark_machine import DurableRoots, Watermark, named
+
+REFUSALS_KEPT_MAX = 20
 
 
 class PublishMachine:
@@ -72,8 +72,8 @@ class PublishMachine:
         self._catch_up = CatchUp()
         self._ticked_s = now_s
         self._plugins = PluginWatch(limits.processing_s_max, now_s)
-        self._refusals = Refusals()
-        self._acknowledgements = self._resends = self._failures = self._lost = 0
+        self._refusals: deque[BlockRefusal] = deque(maxlen=REFUSALS_KEPT_MAX)
+        self._refused = self._acknowledgements = self._resends = self._failures = self._lost = 0
         self.effects: deque[Effect] = deque()
         self.forward_due = self.admit_due = False
 
@@ -112,11 +112,11 @@ class PublishMachine:
             catch_up_stalled=self._catch_up.stalled,
             in_flight=self.blocks.statistics(),
             acknowledgements=self._acknowledgements,
-            refused_blocks=self._refusals.count,
+            refused_blocks=self._refused,
             resends_asked=self._resends,
             node_failures=self._failures,
-            sessions=described(self._publishers.values()),
-            refusals=list(self._refusals.last),
+            sessions=[each.describe() for each in islice(self._publishers.values(), SESSIONS_LISTED_MAX)],
+            refusals=list(self._refusals),
         )
 
     def check(self) -> None:
@@ -205,7 +205,7 @@ class PublishMachine:
             self.effects.append(NewestBlockKnownToNetwork(number))
             stalled = self._catch_up.offered(number, self.last_block, now_s)
             if stalled is not None:
-                self.effects.append(CatchUpStalled(stalled.target_block, self.last_block, stalled.contacts))
+                self.effects.append(stalled)
         return verdict
 
     def items(self, publisher: PublisherState, items: list[bytes], piece: Piece, now_s: float) -> None:
@@ -332,7 +332,11 @@ class PublishMachine:
         """Handles a block that failed verification. The plugins have already forgotten it."""
         # The refusal is logged and counted even if the publisher is not to blame for it.
         failure, reason = notification.failure, notification.reason
-        self.effects.append(self._refusals.add(block.number, failure, reason))
+        self._refused += 1
+        self._refusals.append(BlockRefusal(block.number, failure or "", reason))
+        self.effects.append(
+            LogLine("block_refused", {"block": block.number, "failure": failure, "reason": reason}, is_warning=True)
+        )
         if notification.informational:
             self._change(block, BlockChange.SUPERSEDED)
             return

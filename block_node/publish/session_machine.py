@@ -8,13 +8,11 @@ ACCEPTED or REFUSED, is the input of the second step.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-from itertools import islice
 from typing import NamedTuple
 
 from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import EndStream, Piece, PublisherEndCode
-from block_node.publish.statistics import SESSIONS_LISTED_MAX, PublisherStatistics
+from block_node.publish.statistics import PublisherStatistics
 
 
 class SessionState(enum.Enum):
@@ -251,7 +249,3 @@ class PublisherState:
         # A publisher that was asked a moment ago may still be on its way back.
         is_silent = self.is_idle(since_s) and self.asked_s <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)
-
-
-def described(publishers: Iterable[PublisherState]) -> list[PublisherStatistics]:
-    return [each.describe() for each in islice(publishers, SESSIONS_LISTED_MAX)]

@@ -1,13 +1,22 @@
-"""The highest block up to which all blocks are verified and durable. It passes no missing block, and never falls."""
+"""The highest block up to which all blocks are verified and durable, and the root hashes of durable blocks that are not
+acknowledged yet. The root hashes show a publisher whether the node has stored another block with the same number."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+import msgspec
+
+from block_node.protocol import DurableBlock
+
+NAMED_MAX = 500
+"""The most blocks that one acknowledgement lists. At 60 bytes per block, the list fits into a frame of 65,000 bytes,
+the limit of the legacy framing. Publishers request other root hashes from the service `block_get`."""
+
 
 class Watermark:
-    """The watermark of one chain, `last_block`. Until a block of the chain is durable, `begin_at` can set a lower first
-    block than the configured one.
+    """The watermark of one chain, `last_block`, which passes no missing block, and never falls. Until a block of the
+    chain is durable, `begin_at` can set a lower first block than the configured one.
 
     Invariant: `above` has the durable blocks that wait for `next_durable`, which is lower and not durable.
     """
@@ -45,3 +54,37 @@ class Watermark:
     def check(self) -> None:
         assert all(block_number > self.next_durable for block_number in self._above)
         assert self.last_block is None or self.last_block < self.next_durable
+
+
+class DurableRoot(msgspec.Struct, frozen=True):
+    """The root hash of one durable block, and the session that sent it; None if it came from another source."""
+
+    root: bytes
+    owner: int | None
+
+
+class DurableRoots:
+    """The root hashes of the durable blocks that are not acknowledged yet.
+
+    Invariant: all block numbers are above the last acknowledged block. There are at most NAMED_MAX of them.
+    """
+
+    def __init__(self) -> None:
+        self._roots: dict[int, DurableRoot] = {}
+
+    def note(self, block_number: int, root: bytes, owner: int | None) -> None:
+        """Notes a root hash, unless it is empty. Above NAMED_MAX, the root hash of the highest block is dropped."""
+        if not root:
+            return
+        if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:
+            del self._roots[highest]
+        if len(self._roots) < NAMED_MAX:
+            self._roots[block_number] = DurableRoot(root, owner)
+
+    def take(self, last_block: int) -> dict[int, DurableRoot]:
+        return {number: self._roots.pop(number) for number in sorted(self._roots) if number <= last_block}
+
+
+def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
+    """Converts root hashes to the block list of an acknowledgement, which says whether a block is the session's own."""
+    return [DurableBlock(number, each.root, each.owner == session_id) for number, each in roots.items()]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from block_node.events import EVENT_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, ItemsReceived, NodeFailure
+from block_node.events import EVENT_OVERHEAD_BYTES, ITEM_OVERHEAD_BYTES, CatchUpStalled, ItemsReceived, NodeFailure
 from block_node.protocol import Piece
 from block_node.publish.block_machine import TRANSITIONS as BLOCK_TABLE
 from block_node.publish.block_machine import BlockChange, Blocks, Stage, Then
-from block_node.publish.catch_up_machine import CONTACTS_MAX, CatchUp, CatchUpStall
+from block_node.publish.catch_up_machine import CONTACTS_MAX, CatchUp
 from block_node.publish.decision import HeaderDecision, PublishView, decide
 from block_node.publish.limits import PublishLimits
 from block_node.publish.plugin_watch_machine import PluginWatch
@@ -228,7 +228,7 @@ def test_late_and_stalled_blocks() -> None:
     assert [block.number for block in blocks.late(20.0)] == [1], "who is not read from is not late"
 
 
-def offers(catch_up: CatchUp, *offered: tuple[int, int | None]) -> list[CatchUpStall | None]:
+def offers(catch_up: CatchUp, *offered: tuple[int, int | None]) -> list[CatchUpStalled | None]:
     return [catch_up.offered(block, last, 10.0 * place) for place, (block, last) in enumerate(offered)]
 
 
@@ -241,9 +241,8 @@ def test_a_target_that_does_not_come_closer_is_reported_once(grows: int) -> None
     """Also where the node moves, and the network as fast."""
     catch_up = CatchUp()
     reports = offers(catch_up, *((20 + grows * step, grows * step) for step in range(8)))
-    assert reports == [None] * CONTACTS_MAX + [CatchUpStall(20 + grows * CONTACTS_MAX, CONTACTS_MAX)] + [None] * (
-        7 - CONTACTS_MAX
-    )
+    stalled = CatchUpStalled(20 + grows * CONTACTS_MAX, grows * CONTACTS_MAX, CONTACTS_MAX)
+    assert reports == [None] * CONTACTS_MAX + [stalled] + [None] * (7 - CONTACTS_MAX)
     assert catch_up.stalled
     assert catch_up.offered(30, 29, 1_000.0) is None
     assert not catch_up.stalled
