@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from block_node.backfill.source import FetchListener, RootDone, StatusDone
+from block_node.backfill.source import ANSWER_S_MAX, LACKING, LOOK_S, FetchListener, RootDone, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
 from block_node.item_splitting import ItemJoiner
 from block_node.persist.ranges import BlockRanges
@@ -46,13 +46,6 @@ from ockam.protocol import ERROR, ProtocolError
 WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024
 """The received bytes after which the next `Received` permits the source node to send more."""
-ANSWER_S_MAX = 10.0
-"""The longest wait for the first answer. Messages to an unreachable source node are lost without an error."""
-LOOK_S = 1.0
-LACKING = frozenset(
-    {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
-)
-"""The reasons that mean that the source node does not have the blocks that it claimed."""
 REQUEST_ID = 1
 
 T = TypeVar("T")

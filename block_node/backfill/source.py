@@ -9,6 +9,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from block_node.persist.ranges import BlockRanges
+from block_node.protocol_reading import SubscribeStatus
+
+ANSWER_S_MAX = 10.0
+"""The longest wait for the first answer. Messages to an unreachable source node are lost without an error."""
+LOOK_S = 1.0
+LACKING = frozenset(
+    {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
+)
+"""The reasons that mean that the source node does not have the blocks that it claimed."""
 
 StatusDone = Callable[[BlockRanges | None, str], None]
 """The callback of `ask_status`: the blocks of the source node, or None and the reason of the failure."""

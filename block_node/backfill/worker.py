@@ -11,8 +11,7 @@ from typing import ClassVar
 
 import structlog
 
-from block_node.backfill.agreement import Opinion, find_disagreements
-from block_node.backfill.comparing import ask_opinions
+from block_node.backfill.comparing import Opinion, ask_opinions, find_disagreements
 from block_node.backfill.filler import Filler
 from block_node.backfill.plan import (
     BlockGap,
@@ -310,7 +309,7 @@ class Backfill(Plugin):
 
     def _compare(self, asked: list[str]) -> None:
         """Compares the chains of the source nodes that have answered with the stored chain, or with each other while
-        nothing is stored here (`agreement`). Then calls `_plan`."""
+        nothing is stored here (`comparing`). Then calls `_plan`."""
 
         def compared(opinions: list[Opinion]) -> None:
             self._state.note_chains({each.source for each in opinions}, find_disagreements(opinions))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from block_node.backfill.source import FetchListener, RootDone, StatusDone
+from block_node.backfill.source import ANSWER_S_MAX, LACKING, LOOK_S, FetchListener, RootDone, StatusDone
 from block_node.grpc.client.answer import SubscribeAnswer
 from block_node.grpc.client.channel import GrpcChannel
 from block_node.grpc.client.connection import AskedCall, AskingConnection
@@ -19,12 +19,8 @@ API: Final = b"/org.hiero.block.api."
 DETAIL: Final = API + b"BlockNodeService/serverStatusDetail"
 STATUS: Final = API + b"BlockNodeService/serverStatus"
 SUBSCRIBE: Final = API + b"BlockStreamSubscribeService/subscribeBlockStream"
-ANSWER_S_MAX: Final = 10.0
-LOOK_S: Final = 1.0
 STATUS_TAG: Final = b"\x08"
 """The first byte of a `SubscribeStreamResponse` that is a status."""
-LACKING: Final = (SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK, SubscribeStatus.NOT_AVAILABLE)
-"""The reasons that mean that the source does not have the blocks that it claimed."""
 
 
 class GrpcSource:

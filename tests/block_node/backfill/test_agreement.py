@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 import trio
 
-from block_node.backfill.agreement import common_block
+from block_node.backfill.comparing import common_block
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.keys import ADDRESS_BOOK_FILE, SigningKeys
 from block_node.persist.ranges import BlockRanges

@@ -16,8 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from block_node.backfill.agreement import Opinion
-from block_node.backfill.comparing import ask_opinions
+from block_node.backfill.comparing import Opinion, ask_opinions
 from block_node.backfill.plan import Kind
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings
