@@ -17,9 +17,9 @@ import msgspec
 from block_node.blocks.errors import BlockFormatError, FailureKind, Level, VerificationFailed
 from block_node.blocks.hash_scheme import HashRules, RootCandidate
 from block_node.blocks.items import BlockFooter, BlockHeader, Item, ItemKind, item_kind, read_footer, read_header
-from block_node.blocks.large_item import HEAD_BYTES_MIN, LargeItem
 from block_node.blocks.merkle import BlockTree, Category, place_of
-from block_node.blocks.protobuf import read_varint
+from block_node.blocks.protobuf import BYTES, read_varint
+from block_node.blocks.record_proof import RecordFileReader
 from block_node.blocks.settings import VerifierSettings
 
 PLAIN_KINDS = (
@@ -37,6 +37,9 @@ HELD_BYTES_MAX = 1 << 16
 """Up to this size, to concatenate item and prefix is faster than a second call of the hash function."""
 
 FOLD_LEAVES = 1024
+
+HEAD_BYTES_MIN = 20
+"""The number of bytes at the start of an item that always contain its whole tag and length."""
 
 
 class Phase(Enum):
@@ -289,6 +292,40 @@ class BlockReader:
 
     def _too_large(self, kind: int, limit: int) -> VerificationFailed:
         return self.failed(FailureKind.LIMIT_EXCEEDED, f"an item {kind} is larger than {limit} bytes")
+
+
+class LargeItem:
+    """The hash of one item that arrives in pieces, which are not kept. The first has the whole tag and length."""
+
+    def __init__(self, head: bytes | memoryview, rules: HashRules, *, read_record: bool) -> None:
+        tag, offset = read_varint(head, 0)
+        if tag & 7 != BYTES or not tag >> 3:
+            raise BlockFormatError(f"a block item does not start with tag {tag}")
+        content_size, offset = read_varint(head, offset)
+        self.kind = tag >> 3
+        self.size = offset + content_size
+        self._left = content_size
+        self._hash = rules.new(rules.leaf)
+        self._hash.update(head[:offset])
+        self._record = RecordFileReader() if read_record and self.kind == ItemKind.RECORD_FILE else None
+        self.feed(memoryview(head)[offset:])
+
+    def feed(self, piece: bytes | memoryview) -> None:
+        self._left -= len(piece)
+        if self._left < 0:
+            raise BlockFormatError(f"an item has one field, {-self._left} bytes follow it", self.size)
+        self._hash.update(piece)
+        if self._record is not None:
+            self._record.feed(piece)
+
+    def leaf(self) -> bytes:
+        if self._left:
+            raise BlockFormatError(f"an item of {self.size} bytes lacks {self._left}", self.size - self._left)
+        return self._hash.digest()
+
+    def record_digest(self) -> bytes | None:
+        """Returns the digest that record-file proofs sign, if it was computed. Raises BlockFormatError."""
+        return self._record.digest() if self._record is not None else None
 
 
 def _place(kind: ItemKind) -> int:

@@ -159,9 +159,14 @@ def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
+    return read_frame(iter(lambda: file.read(ZSTD_READ_BYTES), b""))
+
+
+def read_frame(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Decompresses one zstd frame, which need not name the size of its content. Raises ZstdError, EOFError."""
     # `stream_reader` is not used here, because it reports no error for a truncated frame.
     frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompressobj()
-    while chunk := file.read(ZSTD_READ_BYTES):
+    for chunk in chunks:
         if frame.eof:
             raise zstandard.ZstdError("bytes follow the frame")
         yield frame.decompress(chunk)

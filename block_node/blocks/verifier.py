@@ -13,6 +13,7 @@ runs in the calling thread. `VerifierSettings` limits the memory, which does not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
@@ -35,6 +36,9 @@ from block_node.blocks.record_proof import check_record_proof
 from block_node.blocks.settings import PROOF_LEVELS, VerifierSettings
 from block_node.blocks.state_proof import check_state_proof
 from block_node.blocks.tss import SignedRoot, TssVerifier
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Verifier:
@@ -118,34 +122,24 @@ class BlockVerification:
 
     def add(self, items: Iterable[Item]) -> None:
         """Processes the next items, each complete, in order. Raises VerificationFailed."""
-        self._check_failure()
-        try:
-            self._reader.add(items if isinstance(items, list | tuple) else list(items))
-        except VerificationFailed as failure:
-            self._failure = failure
-            raise
+        self._try(self._reader.add, items if isinstance(items, list | tuple) else list(items))
 
     def add_part(self, part: bytes, *, last: bool) -> None:
         """Processes the next piece, of any size, of an item. Raises VerificationFailed."""
-        self._check_failure()
-        try:
-            self._reader.add_part(part, last=last)
-        except VerificationFailed as failure:
-            self._failure = failure
-            raise
+        self._try(self._reader.add_part, part, last=last)
 
     def end(self) -> BlockResult:
         """Ends a complete block, and checks it at all levels except the chain. Raises VerificationFailed."""
-        self._check_failure()
+        return self._try(lambda: self._proofs.check(self._reader.finish(), self._likely_scheme()))
+
+    def _try(self, step: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        if self._failure is not None:
+            raise self._failure
         try:
-            return self._proofs.check(self._reader.finish(), self._likely_scheme())
+            return step(*arguments, **options)
         except VerificationFailed as failure:
             self._failure = failure
             raise
-
-    def _check_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
 
 class ProofChecks:

@@ -13,6 +13,7 @@ from typing import Final
 
 import zstandard
 
+from block_node.blocks.files import read_frame
 from block_node.grpc.http2.status import CallRefused, GrpcStatus
 
 IDENTITY, GZIP, ZSTD = "identity", "gzip", "zstd"
@@ -23,8 +24,6 @@ GZIP_LEVEL: Final = 1
 STEP_BYTES: Final = 512
 """The compressed bytes of one step, which can expand to 16 MiB: a zstd block of 4 bytes can expand to 128 KiB."""
 GZIP_STEP_BYTES: Final = 1024 * 1024
-WINDOW_BYTES_MAX: Final = 1 << 27
-"""The largest window that a zstd frame may demand in memory: the default of the zstd command."""
 KEPT_RATIO: Final = 32
 KEPT_BYTES: Final = 8 * 1024 * 1024
 """A message that decompresses to at most this size, or to KEPT_RATIO times its size, is kept as it is decompressed; a
@@ -60,16 +59,8 @@ def decompress(data: bytes, encoding: str, bytes_max: int) -> bytes:
 
 
 def _zstd_pieces(data: bytes) -> Iterator[bytes]:
-    # Consensus nodes write frames that do not name the size of their content. Only the streaming interface reads these.
-    frame = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
-    for at in range(0, len(data), STEP_BYTES):
-        if frame.eof:
-            raise zstandard.ZstdError("bytes follow the frame")
-        yield frame.decompress(data[at : at + STEP_BYTES])
-    if not frame.eof:
-        raise EOFError("the frame has no end")
-    if frame.unused_data:
-        raise zstandard.ZstdError("bytes follow the frame")
+    # Consensus nodes write frames that do not name the size of their content.
+    return read_frame(data[at : at + STEP_BYTES] for at in range(0, len(data), STEP_BYTES))
 
 
 def _gzip_pieces(data: bytes) -> Iterator[bytes]:
