@@ -62,7 +62,7 @@ class StoredBlock(NamedTuple):
 
     place: BlockPlace
     is_new: bool
-    stream_id: int
+    stream: StreamRecord
     mended_bytes: int | None = None
 
 
@@ -157,7 +157,7 @@ class ChainLog:
             mended_bytes = known.size_bytes
             session.execute(sql.CLEAR_DAMAGED, (self.chain, block.number))
             if self._write_again(session, block, time_us):
-                return StoredBlock(known, True, self._stream_id(session), mended_bytes)
+                return StoredBlock(known, True, self.stream(session), mended_bytes)
             self._forget(session, known)
             known = None
         # 2. A block that is stored already must be the same block.
@@ -165,8 +165,8 @@ class ChainLog:
             # The root hash of the stored block may have been corrected after the block was stored.
             if known.root != block.root and known.root not in block.other_roots:
                 raise StoredBlockDiffers(block.number, known.root, block.root)
-            self._drop_staged(session, block.attempt)
-            return StoredBlock(known, False, self._stream_id(session))
+            self.unstage(session, block.attempt)
+            return StoredBlock(known, False, self.stream(session))
         # 3. If the block `behind` failed, this one is not stored either, so that the end of the chain has no gap.
         if behind is not None and self.find(session, behind) is None:
             raise PredecessorMissing(block.number, behind)
@@ -186,16 +186,13 @@ class ChainLog:
             session.log.append([Append(stream.stream_id, index, time_us, run, keys, headers)])
             index += len(run)
         # 5. The index row, the totals and the verifier's state follow in the same transaction.
-        self._add_place(session, place)
+        sql.add_place(session, self.chain, place)
         sql.grow_chain(session, self.chain, row, index, 1, place.size_bytes, block.verifier_state)
         # 6. The footer of this block has shown that the previous one is stored under a wrong root hash.
         if block.corrected_root:
             sql.set_root(session, self.chain, block.number - 1, block.corrected_root)
-        self._drop_staged(session, block.attempt)
-        return StoredBlock(place, True, stream.stream_id, mended_bytes)
-
-    def mark_damaged(self, session: Session, number: int) -> None:
-        sql.mark_damaged(session, self.chain, number)
+        self.unstage(session, block.attempt)
+        return StoredBlock(place, True, session.log.get_stream(stream.stream_id), mended_bytes)
 
     def _write_again(self, session: Session, block: NewBlock, time_us: int) -> bool:
         place = sql.find_sound_place(session, self.chain, block.number)
@@ -217,9 +214,6 @@ class ChainLog:
     def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
         rows = [(self.chain, attempt, part + offset, each) for offset, each in enumerate(data)]
         session.execute_many(sql.ADD_STAGED, rows)
-
-    def unstage(self, session: Session, attempt: int) -> None:
-        self._drop_staged(session, attempt)
 
     def find(self, session: Session, number: int) -> BlockPlace | None:
         if not 0 <= number <= sql.NUMBER_MAX:
@@ -287,7 +281,7 @@ class ChainLog:
             if root_before:
                 corrected.append((place.number - 1, root_before))
             if self.find(session, place.number) is None:
-                self._add_place(session, place)
+                sql.add_place(session, self.chain, place)
                 blocks += 1
                 size_bytes += place.size_bytes
         sql.grow_chain(session, self.chain, row, stream.next_index, blocks, size_bytes)
@@ -346,10 +340,7 @@ class ChainLog:
             yield row[0]
         yield from block.parts
 
-    def _add_place(self, session: Session, place: BlockPlace) -> None:
-        sql.add_place(session, self.chain, place)
-
-    def _drop_staged(self, session: Session, attempt: int | None) -> None:
+    def unstage(self, session: Session, attempt: int | None) -> None:
         if attempt is not None:
             session.execute(sql.CLEAR_STAGED, (self.chain, attempt))
 

@@ -86,12 +86,9 @@ def _values(headers: bytes | None, name: str) -> list[bytes]:
 def find_mark(headers: bytes | None) -> BlockMark | None:
     """Returns the mark of a stored message. None if the message has no mark that can be decoded."""
     try:
-        for header in decode_extras(headers).headers:
-            if header.name == MARK_HEADER:
-                return _mark_decoder.decode(header.value)
+        return next(map(_mark_decoder.decode, _values(headers, MARK_HEADER)), None)
     except bare.DecodeError:
         return None
-    return None
 
 
 def cut(data: bytes) -> list[bytes]:

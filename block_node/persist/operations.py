@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
-from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
+from block_node.persist.chain_log import ChainLog, NewBlock, StoredBlock, StoredChain
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.schema import GET_CHAIN, BlockPlace, recount_chain
-from stream_storage.contract import Operation, Session, StreamRecord
+from stream_storage.contract import Do, Operation, Session
 from stream_storage.errors import DatabaseCorrupt
 
 PLACES_PER_READ = 256
@@ -42,10 +43,10 @@ def recount(session: Session, log: ChainLog) -> StoredChain | None:
     return read_chain(session, log)
 
 
-class StoreBlock(Operation):
-    """Stores a block (`ChainLog.store`). Results: `place`, `is_new` and `mended_bytes`, see `StoredBlock`; `stream`."""
+class StoreBlock(Do[StoredBlock]):
+    """Stores a block (`ChainLog.store`)."""
 
-    __slots__ = ("behind", "block", "is_new", "log", "mended_bytes", "mends", "place", "stream", "time_us")
+    __slots__ = ("block",)
 
     def __init__(
         self,
@@ -57,28 +58,15 @@ class StoreBlock(Operation):
         *,
         mends: bool = False,
     ) -> None:
-        super().__init__(on_done)
-        self.log = log
+        super().__init__(partial(log.store, block=block, time_us=time_us, behind=behind, mends=mends), on_done)
         self.block = block
-        self.time_us = time_us
-        self.behind = behind
-        self.mends = mends
-        self.place: BlockPlace | None = None
-        self.is_new = False
-        self.mended_bytes: int | None = None
-        self.stream: StreamRecord | None = None
-
-    def apply(self, session: Session) -> None:
-        stored = self.log.store(session, self.block, self.time_us, self.behind, mends=self.mends)
-        self.place, self.is_new, stream_id, self.mended_bytes = stored
-        self.stream = session.log.get_stream(stream_id)
 
     def row_count(self) -> int:
         return self.block.staged + len(self.block.parts)
 
 
-class StageParts(Operation):
-    __slots__ = ("attempt", "first_part", "log", "parts")
+class StageParts(Do[None]):
+    __slots__ = ("_parts",)
 
     def __init__(
         self,
@@ -88,17 +76,11 @@ class StageParts(Operation):
         parts: Sequence[bytes],
         on_done: Callable[[StageParts], None],
     ) -> None:
-        super().__init__(on_done)
-        self.log = log
-        self.attempt = attempt
-        self.first_part = first_part
-        self.parts = parts
-
-    def apply(self, session: Session) -> None:
-        self.log.stage(session, self.attempt, self.first_part, self.parts)
+        super().__init__(partial(log.stage, attempt=attempt, part=first_part, data=parts), on_done)
+        self._parts = parts
 
     def row_count(self) -> int:
-        return len(self.parts)
+        return len(self._parts)
 
 
 class ReadBlocks(Operation):

@@ -17,7 +17,7 @@ from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
 from block_node.persist.errors import PredecessorMissing, StoredBlockDiffers
 from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock, read_chain, recount
 from block_node.persist.ranges import BlockRanges
-from block_node.persist.schema import BlockPlace
+from block_node.persist.schema import BlockPlace, mark_damaged
 from stream_storage.contract import Do, DoLittle, Session, StreamRecord, ignore_done
 from stream_storage.errors import (
     CommitUnsettled,
@@ -209,15 +209,17 @@ class ChainStore:
             if operation.error is not None:
                 self._note_failed(block, operation.error)
                 self._read_if_unsettled(operation.error, self.apply_retention)
-            elif operation.place is not None and operation.mended_bytes is not None:
-                self._note_mended(operation.place, operation.mended_bytes)
-            elif operation.place is not None and operation.is_new:
-                self._note_stored(operation.place)
-                self._note_stream(operation.stream)
-                self.verifier_state = block.verifier_state or self.verifier_state
-            if operation.error is None and number == self._refused_from:
-                # An earlier operation for the same block failed after this operation was submitted.
-                self._refused_from = None
+            else:
+                place, is_new, stream, mended_bytes = operation.result
+                if mended_bytes is not None:
+                    self._note_mended(place, mended_bytes)
+                elif is_new:
+                    self._note_stored(place)
+                    self._note_stream(stream)
+                    self.verifier_state = block.verifier_state or self.verifier_state
+                if number == self._refused_from:
+                    # An earlier operation for the same block failed after this operation was submitted.
+                    self._refused_from = None
             on_done(operation.error)
             self.apply_retention()
 
@@ -320,7 +322,7 @@ class ChainStore:
         self.ever_stored.discard(number)
         self.damaged.add(number)
         try:
-            mark = partial(self._log.mark_damaged, number=number)
+            mark = partial(mark_damaged, chain=self.chain, number=number)
             self._storage.submit_write(Do(mark, partial(_report_unmarked, number)))
         except StorageClosed:
             # A reader or the scan finds the damage again after the next start.

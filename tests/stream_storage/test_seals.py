@@ -21,6 +21,7 @@ from sqlalchemy import Table
 import block_manager.commit_store  # noqa: F401 -- tables register themselves
 from block_node.backfill.targets import load_target, save_target
 from block_node.persist.chain_log import ChainLog
+from block_node.persist.schema import mark_damaged
 from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases, load_leases, raise_fences
@@ -100,7 +101,7 @@ def fill(session: Session) -> None:
     for number in range(4):
         log.store(session, block_of(number), NOW_US + number)
     log.evict(session, 1)
-    log.mark_damaged(session, 2)
+    mark_damaged(session, log.chain, 2)
     write_stored(session, StoredPlace(1, 3))
     session.commit()
 

@@ -68,14 +68,8 @@ class Statement(Operation):
         execute_text(session, self.statement)
 
 
-class FullLog(ChainLog):
-    """A chain on a disk without room."""
-
-    def store(self, *arguments: object, **options: object) -> NoReturn:
-        raise DiskFull("no room to write: said the test")
-
-    def stage(self, *arguments: object) -> NoReturn:
-        self.store()
+def has_no_room(session: Session) -> NoReturn:
+    raise DiskFull("no room to write: said the test")
 
 
 class AwayLog(ChainLog):
@@ -96,7 +90,7 @@ class FussyRunner:
     def submit_write(self, operation: Operation) -> None:
         if self.refuses(operation):
             assert isinstance(operation, StoreBlock | StageParts)
-            operation.log = FullLog("full")
+            operation._work = has_no_room
         self.runner.submit_write(operation)
 
     def submit_read(self, operation: Operation) -> None:
