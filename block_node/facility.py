@@ -96,30 +96,19 @@ class Inlet:
     def __init__(self, facility: Facility, plugin: Plugin) -> None:
         self._facility = facility
         self._plugin = plugin
+        self.name, self.gating = plugin.name, plugin.gating
         self._events: deque[tuple[Event, int]] = deque()
         self._size_bytes = 0
-        self._delivered = 0
+        self.delivered = 0
         self._paused = False
         self._attached = True
         self._deliver = plugin.context.guard(self._deliver_one)
         self._lag = plugin.context.guard(plugin.handle_lag)
 
     @property
-    def gating(self) -> bool:
-        return self._plugin.gating
-
-    @property
-    def name(self) -> str:
-        return self._plugin.name
-
-    @property
     def full(self) -> bool:
         """Whether sources of items must wait for this plugin. False if it is not gating."""
         return self.gating and (len(self._events) >= GATING_EVENTS_MAX or self._size_bytes >= GATING_BYTES_MAX)
-
-    @property
-    def delivered(self) -> int:
-        return self._delivered
 
     def pause(self) -> None:
         self._paused = True
@@ -148,20 +137,20 @@ class Inlet:
         self._lag()
 
     def run(self) -> bool:
-        delivered = self._delivered
+        delivered = self.delivered
         while self._events and not self._paused and self._attached:
             self._deliver()
-        return self._delivered != delivered
+        return self.delivered != delivered
 
     def statistics(self) -> InletStatistics:
         return InletStatistics(
-            self.name, self.gating, self._paused, len(self._events), self._size_bytes, self._delivered
+            self.name, self.gating, self._paused, len(self._events), self._size_bytes, self.delivered
         )
 
     def _deliver_one(self) -> None:
         event, size_bytes = self._events.popleft()
         self._size_bytes -= size_bytes
-        self._delivered += 1
+        self.delivered += 1
         if isinstance(event, ITEM_EVENTS):
             self._plugin.handle_items(event)
         else:
