@@ -33,7 +33,6 @@ WORKER_ADDRESS = "block_backfill_worker"
 class BackfillService:
     def __init__(self, node: Node, blocks: BlockNode, state: BackfillState) -> None:
         self.state = state
-        self.worker: Backfill | None = None
         self._node = node
         self._blocks = blocks
 
@@ -54,11 +53,7 @@ class BackfillService:
         return self.state.statistics()
 
     def _ready(self) -> None:
-        self._node.register([local(WORKER_ADDRESS)], self._make_worker)
-
-    def _make_worker(self) -> Backfill:
-        self.worker = Backfill(self.state)
-        return self.worker
+        self._node.register([local(WORKER_ADDRESS)], lambda: Backfill(self.state))
 
 
 class BackfillAnswers(AnsweringWorker):
@@ -69,8 +64,8 @@ class BackfillAnswers(AnsweringWorker):
         request = _protocol_of(message).decode_request(message.payload)
         state = self._state
         # The answer does not wait for the search.
-        if request.run and state.worker is not None:
-            state.worker.scan_now()
+        if request.run:
+            state.scan_now()
         statistics = state.statistics()
         counters = msgspec.structs.asdict(statistics.counters)
         del counters["last_given_up"]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import structlog
 import trio
 
+from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
-from block_node.backfill.plan import BlockGap, count_blocks
+from block_node.backfill.plan import BlockGap, Kind, count_blocks
 from block_node.backfill.route_source import RouteSource
 from block_node.backfill.settings import BackfillSettings, SourceSetting
 from block_node.backfill.source import BlockSource
@@ -38,22 +39,6 @@ MakeTls = Callable[[str], TlsLayer | None]
 """Makes the TLS of a new connection to a source at `host:port`. Returns None if this node has no TLS for the source."""
 
 
-class BackfillWork(Protocol):
-    @property
-    def holes(self) -> int: ...
-
-    @property
-    def held_bytes(self) -> int: ...
-
-    @property
-    def under_way(self) -> int: ...
-
-    @property
-    def busy(self) -> bool: ...
-
-    def scan_now(self) -> None: ...
-
-
 class BackfillState:
     """The state of backfill on one block node. Backfill is off if no source node is configured.
 
@@ -61,6 +46,7 @@ class BackfillState:
     make_source: creates a source node from its setting. None means one over an Ockam route, or over gRPC.
     make_tls: makes the TLS of a connection to a source whose scheme is `grpcs`.
     newest_known: the highest block that publishers have announced.
+    machines, is_scanning, scan_now: those of the present worker; none before its first start.
     unknown: why the last search could not find out which blocks exist; empty if it could. None before a search.
     """
 
@@ -101,7 +87,9 @@ class BackfillState:
         )
         self.counters = Counters()
         self.newest_known: int | None = None
-        self.worker: BackfillWork | None = None
+        self.machines: dict[Kind, FillMachine] = {}
+        self.is_scanning = False
+        self.scan_now: Callable[[], None] = lambda: None
         self._gaps: list[BlockGap] = []
         self._run: tuple[float, int, int] | None = None
         self.unknown: str | None = None
@@ -185,8 +173,8 @@ class BackfillState:
             self._run = None
 
     def statistics(self) -> BackfillStatistics:
-        worker = self.worker
-        queue = worker.holes if worker is not None else 0
+        machines = self.machines.values()
+        queue = sum(machine.holes.count() for machine in machines)
         # The stored blocks may have changed since the search.
         stored = self.store.ever_stored
         gaps = [BlockGap(gap.kind, *hole) for gap in self._gaps for hole in stored.missing(gap.first, gap.last)]
@@ -197,8 +185,8 @@ class BackfillState:
             missing=count_blocks(gaps) if gaps or self.unknown == "" else None,
             problem=problem,
             gaps=gaps[:GAPS_REPORTED_MAX],
-            held_bytes=worker.held_bytes if worker is not None else 0,
-            under_way=worker.under_way if worker is not None else 0,
+            held_bytes=sum(machine.held_bytes for machine in machines),
+            under_way=sum(not chunk.complete for machine in machines for chunk in machine.chunks),
             eta_s=self._eta_s(queue),
             newest_known=self.newest_known,
             counters=msgspec.structs.replace(self.counters),
@@ -208,7 +196,8 @@ class BackfillState:
     def _state(self, problem: str) -> BackfillStatus:
         if not self.is_on:
             return BackfillStatus.OFF
-        if self.unknown is None or self.worker is None or self.worker.busy:
+        is_filling = any(machine.busy or machine.given_up for machine in self.machines.values())
+        if self.unknown is None or not self.machines or self.is_scanning or is_filling:
             return BackfillStatus.RUNNING
         return BackfillStatus.ERROR if problem else BackfillStatus.IDLE
 

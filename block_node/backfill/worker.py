@@ -67,7 +67,7 @@ class Backfill(Plugin):
         self._fillers: dict[Kind, Filler] = {}
         self._awaited: set[str] = set()
         self._asks_all = False
-        self._scanning = self._soon = self._asked_for = False
+        self._soon = self._asked_for = state.is_scanning = False
         self._again: bool | None = None
         self._woken = self._sleeping = self._ticking = False
         self._scanned_s = state.now_s()
@@ -77,9 +77,10 @@ class Backfill(Plugin):
 
     def started(self) -> None:
         super().started()
-        self._state.worker = self
         wake = self.context.guard(self._wake)
         self._fillers = {kind: Filler(kind, self._state, wake, self.context.guard) for kind in Kind}
+        self._state.machines = {kind: filler.machine for kind, filler in self._fillers.items()}
+        self._state.scan_now = self.scan_now
         self._load()
 
     def stopped(self) -> None:
@@ -89,22 +90,6 @@ class Backfill(Plugin):
 
     def handle_lag(self) -> None:
         raise RuntimeError("backfill has not kept up with the facility's events; it begins anew")
-
-    @property
-    def holes(self) -> int:
-        return sum(filler.machine.holes.count() for filler in self._fillers.values())
-
-    @property
-    def held_bytes(self) -> int:
-        return sum(filler.machine.held_bytes for filler in self._fillers.values())
-
-    @property
-    def under_way(self) -> int:
-        return sum(not chunk.complete for filler in self._fillers.values() for chunk in filler.machine.chunks)
-
-    @property
-    def busy(self) -> bool:
-        return self._scanning or self._filling
 
     @property
     def _filling(self) -> bool:
@@ -252,10 +237,10 @@ class Backfill(Plugin):
     def _scan(self, *, on_disk: bool) -> None:
         """Searches for missing blocks. If a search is already running, another one follows it. on_disk: whether to
         check first that the stored blocks are still on disk, which is slow with many blocks."""
-        if self._scanning:
+        if self._state.is_scanning:
             self._again = self._again or on_disk
             return
-        self._scanning, self._asks_all = True, on_disk
+        self._state.is_scanning, self._asks_all = True, on_disk
         self._scanned_s = self._state.now_s()
         self._state.counters.scans += 1
         if on_disk:
@@ -375,7 +360,7 @@ class Backfill(Plugin):
             for gap in wanted:
                 filler.machine.assign(gap.first, gap.last)
         # A search that was asked for meanwhile follows now.
-        self._scanning = False
+        state.is_scanning = False
         self._wake()
         again, self._again = self._again, None
         if again is not None:

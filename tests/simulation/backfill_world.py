@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings, SourceSetting
 from block_node.backfill.state import BackfillState
@@ -275,15 +276,18 @@ class BackfillWorld:
                 self._removed += len(gone)
         connection.close()
 
+    @property
+    def _machines(self) -> list[FillMachine]:
+        return [] if self._service is None else list(self._service.state.machines.values())
+
     def _fetching(self, flight: Flight) -> None:
         """A request begins: what it asks for is asked of nobody else, nor being stored."""
         wanted = range(flight.next_block, flight.last + 1)
         for other in self._flights:
             if other.next_block <= flight.last and flight.next_block <= other.last:
                 self._note_broken(f"{wanted} is asked for while {other.next_block} to {other.last} is under way")
-        worker = self._service.worker if self._service is not None else None
-        for filler in worker._fillers.values() if worker is not None else ():
-            if any(number in wanted for number in filler.machine.delivered):
+        for machine in self._machines:
+            if any(number in wanted for number in machine.delivered):
                 self._note_broken(f"{wanted} is asked for while a part of it is being stored")
         self._fetches += 1
         self._flights.append(flight)
@@ -318,14 +322,14 @@ class BackfillWorld:
             await trio.sleep(WATCH_S)
             if self._broken is not None:
                 raise self._broken
-            worker = self._service.worker if self._service is not None else None
-            for filler in worker._fillers.values() if worker is not None else ():
+            for machine in self._machines:
                 try:
-                    filler.machine.check()
+                    machine.check()
                 except AssertionError as error:
                     raise BrokenPromise(str(error)) from error
-            if worker is not None and worker.held_bytes > limit_bytes:
-                raise BrokenPromise(f"{worker.held_bytes} bytes are held")
+            held_bytes = sum(machine.held_bytes for machine in self._machines)
+            if held_bytes > limit_bytes:
+                raise BrokenPromise(f"{held_bytes} bytes are held")
             if not self._mischief_left and not self._is_publishing and self._is_whole(session):
                 self._done.set()
 

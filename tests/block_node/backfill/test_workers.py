@@ -18,7 +18,7 @@ import trio.testing
 
 from block_node.backfill.comparing import Opinion, ask_opinions
 from block_node.backfill.plan import Kind
-from block_node.backfill.service import BackfillService
+from block_node.backfill.service import WORKER_ADDRESS, BackfillService
 from block_node.backfill.settings import BackfillSettings
 from block_node.backfill.source import FetchListener, RootDone, StatusDone
 from block_node.backfill.state import BackfillState
@@ -27,6 +27,7 @@ from block_node.backfill.worker import PUBLISHED_PAUSE_S, Backfill
 from block_node.events import BackfilledBlockNotification, NewestBlockKnownToNetwork
 from block_node.persist.ranges import BlockRanges, NumberRange
 from block_node.protocol import Acknowledgement
+from ockam.actors.address import local
 from stream_storage.contract import Do, Session
 from stream_storage.errors import DatabaseLost
 from tests.block_node.backfill.served_blocks import remove_blocks
@@ -117,9 +118,14 @@ async def backfilling(
         service = BackfillService(world.node, world.block_node, state)
         service.start()
         await trio.sleep(1)
-        assert service.worker is not None
-        yield world, service.worker, made
+        worker = world.node.find_worker(local(WORKER_ADDRESS))
+        assert isinstance(worker, Backfill)
+        yield world, worker, made
         nursery.cancel_scope.cancel()
+
+
+def works(worker: Backfill) -> bool:
+    return worker._state.statistics().state is BackfillStatus.RUNNING
 
 
 def busy(worker: Backfill, kind: Kind) -> list[NumberRange]:
@@ -186,11 +192,11 @@ async def test_nothing_is_handed_on_while_the_disk_is_full(
         source.fetches[0].answer()
         await trio.sleep(600)
         assert len(source.fetches) == 1
-        assert worker.held_bytes
+        assert worker._state.statistics().held_bytes
         world.block_node.store.refusal = None
         await trio.sleep(1)
         assert world.stored() == list(range(10))
-        assert not worker.busy
+        assert not works(worker)
 
 
 async def test_blocks_are_handed_on_with_pauses_while_there_are_publishers(
@@ -210,7 +216,7 @@ async def test_blocks_are_handed_on_with_pauses_while_there_are_publishers(
             source.has = BlockRanges([(0, 19)])
             await trio.sleep(10)
             began_s = trio.current_time()
-            while worker.busy:
+            while works(worker):
                 for fetch in source.fetches:
                     if not fetch.is_over:
                         fetch.answer()
@@ -289,7 +295,7 @@ async def test_a_block_that_a_publisher_sends_meanwhile_is_waited_for(
         has_come_back.set()
         await publisher.wait_for(Acknowledgement(19))
         assert world.stored() == list(range(20))
-        assert not worker.busy
+        assert not works(worker)
         assert worker._state.counters.given_up == 0
 
 
