@@ -3,8 +3,8 @@
     Block = (0x0A length item)*
 
 A larger item is split into pieces, so that no reader needs the whole item in memory. The items are not verified.
-`block_node.blocks.item_cutter` splits a block into single items, and needs five times the processor time. Batches are
-for subscribers that catch up, which receive hundreds of thousands of items per second.
+`block_node.blocks.files.ItemCutter` splits a block into single items, and needs five times the processor time. Batches
+are for subscribers that catch up, which receive hundreds of thousands of items per second.
 """
 
 from __future__ import annotations

@@ -79,6 +79,15 @@ def item_kind(item: Item | bytearray) -> int:
     return tag >> 3
 
 
+def item_size(head: bytes) -> int:
+    """Returns the total size of an item, from at least its first 20 bytes. Raises BlockFormatError."""
+    tag, offset = read_varint(head, 0)
+    if tag & 7 != BYTES:
+        raise BlockFormatError(f"a block item does not start with tag {tag}")
+    content_size, offset = read_varint(head, offset)
+    return offset + content_size
+
+
 def item_content(item: Item) -> memoryview:
     fields = list(read_fields(item))
     if len(fields) != 1 or not isinstance(fields[0][2], memoryview):

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from block_node.blocks.errors import BlockFileError, BlockFormatError
-from block_node.blocks.files import read_pieces
-from block_node.blocks.item_cutter import ItemPiece
+from block_node.blocks.files import ItemPiece, read_pieces
 from block_node.blocks.items import Item, read_header
 from block_node.item_splitting import ITEM_OVERHEAD_BYTES, ItemBatch, split_items
 from block_node.protocol import Piece

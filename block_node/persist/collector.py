@@ -12,8 +12,7 @@ from typing import Final
 
 from block_node.blocks.block_reader import HEAD_BYTES_MIN
 from block_node.blocks.errors import BlockFormatError
-from block_node.blocks.item_cutter import item_size
-from block_node.blocks.items import item_prefix
+from block_node.blocks.items import item_prefix, item_size
 from block_node.persist.chain_log import NewBlock
 from block_node.persist.mark import PART_BYTES_MAX, cut
 

@@ -19,6 +19,8 @@ from block_node.blocks.files import (
     GZIP,
     PLAIN,
     ZSTD,
+    ItemCutter,
+    ItemPiece,
     find_blocks,
     find_number,
     nested_path,
@@ -27,8 +29,7 @@ from block_node.blocks.files import (
     write_block,
 )
 from block_node.blocks.generator import BlockShape, ChainGenerator
-from block_node.blocks.item_cutter import ItemCutter, ItemPiece, item_size
-from block_node.blocks.items import Item, make_item, split_block
+from block_node.blocks.items import Item, item_size, make_item, split_block
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.verifier import Verifier
 from tests.support.blocks import ALL_BUT_TSS, ROOTS, join_block, own_verifier, real_blocks, signing_keys
