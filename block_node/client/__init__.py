@@ -15,8 +15,8 @@ from block_node.client.errors import (
     SubscriptionRefused,
 )
 from block_node.client.outgoing import OutgoingBlock
+from block_node.client.publish_sessions import PublishSettings
 from block_node.client.publisher import BlockPublisher
-from block_node.client.settings import PublishSettings
 from block_node.client.subscribing import BlockArrived, BlockWithdrawn, ItemsArrived, ReceivedBlock
 
 __all__ = [

@@ -9,11 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
-from block_node.blocks.block_reader import BlockReader
+from block_node.blocks.block_reader import BlockReader, ReadBlock
 from block_node.blocks.errors import BlockError, Level
-from block_node.blocks.hash_scheme import RootCandidate
 from block_node.blocks.settings import VerifierSettings
 from block_node.client.errors import AnotherBlock, BlockNotCompared
 from block_node.client.outgoing import OutgoingBlock
@@ -28,13 +25,6 @@ STEP_BYTES: Final = 16 * 1024
 """The bytes of small blocks that one step reads. The node answers the questions of a step during the next step."""
 
 
-class GivenBlock(msgspec.Struct, frozen=True):
-    """The size of a block of the program, without tags and lengths, and its root hash by each scheme that can apply."""
-
-    roots: tuple[RootCandidate, ...]
-    size_bytes: int
-
-
 class GivenReader:
     """Reads and hashes a block of the program, one chunk at each `step`, because a large block takes seconds."""
 
@@ -46,11 +36,11 @@ class GivenReader:
     def size_bytes(self) -> int:
         return self._reader.size_bytes
 
-    def step(self) -> GivenBlock | None:
+    def step(self) -> ReadBlock | None:
         """Reads one more chunk. Returns the result after the last one, else None. Raises BlockError."""
         if next(self._steps, None) is not None:
             return None
-        return GivenBlock(self._reader.finish().roots, self._reader.size_bytes)
+        return self._reader.finish()
 
     def _read(self, block: OutgoingBlock) -> Iterator[bool]:
         for chunk in block.chunks():
@@ -109,7 +99,7 @@ class Comparison:
             if self._reader is None:
                 self._reader = GivenReader(block)
             before_bytes = self._reader.size_bytes
-            given: GivenBlock | BlockError | None
+            given: ReadBlock | BlockError | None
             # A large block is read over several steps.
             try:
                 given = self._reader.step()
@@ -129,7 +119,7 @@ class Comparison:
         if self._unread:
             self._stop_step = self._session.shell.call_later(0.0, self._step)
 
-    def _ask(self, number: int, given: GivenBlock, offset: int) -> None:
+    def _ask(self, number: int, given: ReadBlock, offset: int) -> None:
         """Asks the node for the root hash of its block. With an `offset` near the block's end, the answer is small."""
         if not self._asked:
             self._answered_s = self._session.now_s()
@@ -159,7 +149,7 @@ class Comparison:
                 number, RequestTimeout(f"{self._session.address} has not answered for {self._answer_s_max:g} s")
             )
 
-    def _answered(self, number: int, given: GivenBlock, offset: int, answer: BlockPart | ClientError) -> None:
+    def _answered(self, number: int, given: ReadBlock, offset: int, answer: BlockPart | ClientError) -> None:
         node = self._session.address
         self._answered_s = self._session.now_s()
         if isinstance(answer, ClientError):
@@ -174,7 +164,7 @@ class Comparison:
         else:
             self._compare(number, given, answer.root)
 
-    def _compare(self, number: int, given: GivenBlock, stored: bytes) -> None:
+    def _compare(self, number: int, given: ReadBlock, stored: bytes) -> None:
         if stored in [each.root for each in given.roots]:
             self._finish(number, None)
         else:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from block_node.client.errors import BlockRefused, PublishGaveUp
 from block_node.client.outgoing import OutgoingBlock
 from block_node.client.publish_session import ClientPublishSession, SessionError
 from block_node.client.publisher_machine import PublisherMachine
-from block_node.client.settings import PublishSettings
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import (
     ClientError,
@@ -25,9 +26,32 @@ from stream_client.errors import (
     doubted,
 )
 from stream_client.requests import Requests
-from stream_client.shell.backoff import Backoff
+from stream_client.shell.backoff import Backoff, Reconnect
+
+ANSWER_S_MAX: Final = 30.0
+"""The default time in seconds that a node may take to answer."""
 
 S = TypeVar("S", bound=Requests)
+
+
+class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a publisher.
+
+    - kept_blocks_max: the maximum number of blocks that wait for an acknowledgement. At this number `send` waits.
+    - kept_bytes_max: the maximum total size of these blocks in bytes. `send` waits if a further block exceeds it.
+    - answer_s_max: if an acknowledgement is due and the node sends nothing for this many seconds, the session ends.
+    - give_up_s: the publisher fails if no block is acknowledged, sent or compared for this many seconds. None: never.
+    - refusals_max: the publisher fails after this many refusals of one block. With 1 it never sends a refused
+      block again.
+    - reconnect: the delays between two sessions with nodes.
+    """
+
+    kept_blocks_max: int = 150
+    kept_bytes_max: int = 256 * 1024 * 1024
+    answer_s_max: float = ANSWER_S_MAX
+    give_up_s: float | None = None
+    refusals_max: int = 1
+    reconnect: Reconnect = Reconnect()
 
 
 class PublishSessions(Generic[S]):
@@ -82,6 +106,24 @@ class PublishSessions(Generic[S]):
         if self._session is not None:
             self._session.abort()
             self._session = None
+
+    def _has_room_for(self, block: OutgoingBlock) -> bool:
+        settings = self._settings
+        return len(self._blocks) < settings.kept_blocks_max and (
+            not self._blocks or self._kept_bytes + block.size_bytes <= settings.kept_bytes_max
+        )
+
+    def _keep(self, block: OutgoingBlock) -> bool:
+        """Keeps a block until it is acknowledged, and begins to send it. Returns False if it is kept already."""
+        # The time without an acknowledgement begins with the first kept block.
+        if not self._blocks:
+            self._progress_s = self._now_s()
+        if not self._machine.add(block.number):
+            return False
+        self._blocks[block.number] = block
+        self._kept_bytes += block.size_bytes
+        self._go_on()
+        return True
 
     def _go_on(self) -> None:
         if self._session is not None:

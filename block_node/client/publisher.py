@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from block_node.client.comparison import GivenBlock, GivenReader
+from block_node.blocks.block_reader import ReadBlock
+from block_node.client.comparison import GivenReader
 from block_node.client.errors import AnotherBlock
 from block_node.client.outgoing import OutgoingBlock
-from block_node.client.publish_sessions import PublishSessions
-from block_node.client.settings import PublishSettings
+from block_node.client.publish_sessions import PublishSessions, PublishSettings
 from stream_client.client import StreamClient
 from stream_client.core.pushes import PendingResult
 from stream_client.session import ClientSession
@@ -35,25 +35,15 @@ class BlockPublisher(PublishSessions[ClientSession]):
         Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp or NodeUnreachable; BlockError if the file of
         a block cannot be read. The error can concern an earlier block.
         """
-        settings = self._settings
         # This wait bounds the memory: every kept block may have to be sent again.
-        while self._failure is None and (
-            len(self._blocks) >= settings.kept_blocks_max
-            or (self._blocks and self._kept_bytes + block.size_bytes > settings.kept_bytes_max)
-        ):
+        while self._failure is None and not self._has_room_for(block):
             await self._wait_change()
         self._check()
-        # The time without an acknowledgement begins with the first kept block.
-        if not self._blocks:
-            self._progress_s = self._now_s()
         # A number can be given twice: the second block must be the same.
         kept = self._blocks.get(block.number)
         if kept is not None and kept is not block:
             await _check_same(self._nodes[0], block.number, kept, block)
-        elif self._machine.add(block.number):
-            self._blocks[block.number] = block
-            self._kept_bytes += block.size_bytes
-            self._go_on()
+        elif self._keep(block):
             await self._nodes[0].shell.yield_control()
 
     async def flush(self) -> None:
@@ -77,7 +67,7 @@ async def _check_same(session: ClientSession, number: int, one: OutgoingBlock, o
         raise AnotherBlock(number, first.roots[0].root, second.roots, None)
 
 
-async def _read(session: ClientSession, block: OutgoingBlock) -> GivenBlock:
+async def _read(session: ClientSession, block: OutgoingBlock) -> ReadBlock:
     reader = GivenReader(block)
     while (given := reader.step()) is None:
         # A large block takes seconds to read, so the client sends and receives between the chunks.

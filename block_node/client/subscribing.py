@@ -37,6 +37,8 @@ from stream_client.errors import (
 from stream_client.requests import Requests
 from stream_client.shell.backoff import Backoff, Reconnect
 
+WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""The default number of bytes that a node may send to a subscription before the client has confirmed them, 8 MiB."""
 PASSING: Final = (
     SubscriptionRefused, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer
 )  # fmt: skip

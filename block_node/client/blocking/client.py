@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from block_node.client.blocking.publisher import BlockPublisher
 from block_node.client.blocking.subscriber import Subscription
 from block_node.client.errors import BlockNotAvailable, DamagedAnswer
-from block_node.client.settings import ANSWER_S_MAX, WINDOW_BYTES, PublishSettings
-from block_node.client.subscribing import BlockArrived, ItemsArrived, ReceivedBlock
+from block_node.client.publish_sessions import ANSWER_S_MAX, PublishSettings
+from block_node.client.subscribing import WINDOW_BYTES, BlockArrived, ItemsArrived, ReceivedBlock
 from block_node.item_splitting import ItemJoiner
 from block_node.protocol_reading import GET, STATUS, BlockPart, GetBlock, GetStatus, StatusRequest, StatusResponse
 from ockam.actors.address import Route

@@ -262,7 +262,7 @@ def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNode
     """Runs an async function with a client of the chosen nodes. Raises ContextError, InvalidAddress, ClientError."""
 
     from block_node.client import connect
-    from block_node.client.settings import ANSWER_S_MAX
+    from block_node.client.publish_sessions import ANSWER_S_MAX
     from ockam.actors.address import split_host_port, tcp
 
     target = NodeOptions(nodes.node, nodes.context, nodes.via).target()
