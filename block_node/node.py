@@ -267,15 +267,12 @@ class BlockNode:
         self.publishing = PublishService(
             self._node,
             self.facility,
+            self.store,
             last_block=self._last_block(),
-            is_stored=lambda block_number: block_number in self.store.ever_stored,
-            chain=self._settings.chain,
             first_block=self._settings.first_block,
             limits=self._settings.publish,
             new_id=self._new_id,
             now_s=self._now_s,
-            store_refusal=lambda: self.store.refusal,
-            is_lost=lambda block_number: block_number in self.store.damaged,
             find_roots=self._find_stored_roots,
         )
         # Now the service answers the publishers whose messages were kept.

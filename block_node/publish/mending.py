@@ -20,6 +20,7 @@ from block_node.events import (
 )
 from block_node.facility import Facility
 from block_node.item_splitting import ItemJoiner
+from block_node.persist.store import ChainStore
 from block_node.protocol import Piece, PublishStatus
 from block_node.publish.effects import status_of
 from block_node.publish.limits import PublishLimits
@@ -42,7 +43,7 @@ class MendingSession(Protocol):
 
 
 class Mending:
-    """The one block that is being taken again. `is_lost` returns whether the stored bytes of a block are damaged.
+    """The one block that is being taken again.
 
     Invariant: `_session` is set exactly while a block is being received, verified or stored.
     """
@@ -50,15 +51,15 @@ class Mending:
     def __init__(
         self,
         facility: Facility,
+        store: ChainStore,
         limits: PublishLimits,
         now_s: Callable[[], float],
-        is_lost: Callable[[int], bool],
         find_roots: FindRoots,
     ) -> None:
         self._facility = facility
+        self._store = store
         self._limits = limits
         self._now_s = now_s
-        self._is_lost = is_lost
         self._find_roots = find_roots
         self._session: MendingSession | None = None
         self._number = -1
@@ -67,7 +68,7 @@ class Mending:
         self._began_s = 0.0
 
     def wants(self, number: int) -> bool:
-        return self._session is None and self._is_lost(number)
+        return self._session is None and number in self._store.damaged
 
     def takes(self, session: MendingSession, number: int) -> bool:
         return session is self._session and number == self._number

@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import msgspec
 import structlog
-import trio
 
 from block_node.events import (
     BlockOrigin,
@@ -21,6 +20,7 @@ from block_node.events import (
     VerificationNotification,
 )
 from block_node.facility import Facility, Plugin
+from block_node.persist.store import ChainStore
 from block_node.protocol import PUBLISH, OpenRootSession, OpenSession, PublishStatus, StreamEnded
 from block_node.publish.limits import PublishLimits
 from block_node.publish.mending import FindRoots, Mending
@@ -51,39 +51,33 @@ class OpeningMessage(msgspec.Struct, frozen=True):
 class PublishService:
     """The publish machine, the sessions, and all other state of publishing that survives a crash of the worker.
 
+    - store: asked at each tick which blocks are durable, since notifications can be lost.
     - last_block: the highest stored block. first_block: the first block of an empty node.
-    - is_stored: returns whether a block is durable. Asked at each tick: notifications can be lost.
-    - is_lost, find_roots: see `block_node.publish.mending.Mending`.
+    - find_roots: see `block_node.publish.mending.Mending`.
     - now_s: a clock that never goes back. A simulation controls it, and `new_id`, the random names of sessions.
-    - store_refusal: returns the reason why no block can be stored now.
     """
 
     def __init__(
         self,
         node: Node,
         facility: Facility,
+        store: ChainStore,
         *,
         last_block: int | None,
-        is_stored: Callable[[int], bool],
+        first_block: int,
+        limits: PublishLimits | None,
         new_id: Callable[[], str],
-        chain: str = "blocks",
-        first_block: int = 0,
-        limits: PublishLimits | None = None,
-        now_s: Callable[[], float] = trio.current_time,
-        store_refusal: Callable[[], str | None] = lambda: None,
-        is_lost: Callable[[int], bool] = lambda number: False,
-        find_roots: FindRoots = lambda number, found: found(()),
+        now_s: Callable[[], float],
+        find_roots: FindRoots,
     ) -> None:
         self.node = node
-        self.chain = chain
         self.facility = facility
+        self.store = store
         self.limits = limits or PublishLimits()
         self.now_s = now_s
-        self.store_refusal = store_refusal
         self.machine = PublishMachine(self.limits, last_block=last_block, first_block=first_block, now_s=now_s())
-        self.mending = Mending(facility, self.limits, now_s, is_lost, find_roots)
+        self.mending = Mending(facility, store, self.limits, now_s, find_roots)
         self.runner = PublishRunner(self.machine, facility, self.limits, now_s, self.mending)
-        self._is_stored = is_stored
         self._new_id = new_id
         self._addresses: dict[OpeningMessage, Address] = {}
         self._opened = 0
@@ -114,7 +108,7 @@ class PublishService:
             reason = f"the node is starting its {', '.join(sorted(missing))} anew; try again"
         elif self.machine.publishers >= most:
             reason = f"{most} publishers are connected already; try again later, or another node"
-        elif (unstored := self.store_refusal()) is not None:
+        elif (unstored := self.store.refusal) is not None:
             reason = f"no block can be stored now: {unstored}; try another node"
             status = PublishStatus.PERSISTENCE_FAILED
         else:
@@ -138,7 +132,7 @@ class PublishService:
         if isinstance(admitted, StreamEnded):
             return admitted
         address = session_address(self._new_id())
-        session = PublishSession(admitted, message, request, self.node, self.runner, self.chain)
+        session = PublishSession(admitted, message, request, self.node, self.runner, self.store.chain)
         self._addresses[opening] = address
         self.node.register([address], lambda: session)
         return None
@@ -164,7 +158,7 @@ class PublishService:
         """Announces durable blocks that nobody has announced to the plugins: they became durable during a crash, or by
         a commit in doubt. Otherwise publishing and verification would not go on with the same block."""
         number = self.machine.blocks.next_durable
-        while self._is_stored(number):
+        while number in self.store.ever_stored:
             self.facility.publish(PersistedNotification(number, True, BlockOrigin.HISTORY))
             number += 1
 
@@ -202,7 +196,7 @@ class PublishWorker(Plugin):
             self.reply(message, PUBLISH.encode_response(refusal))
 
     def demand(self, message: Message) -> Demand:
-        return Demand(Right.BLOCK_PUBLISH, self._service.chain)
+        return Demand(Right.BLOCK_PUBLISH, self._service.store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         ended = StreamEnded(PublishStatus.ERROR, self._service.machine.last_block, None, reason)

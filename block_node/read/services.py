@@ -48,9 +48,28 @@ class ReadServices:
 
     def start(self) -> None:
         register = self._node.register
-        register([local(SUBSCRIBE_ADDRESS)], self._make_subscribe)
+        register(
+            [local(SUBSCRIBE_ADDRESS)],
+            lambda: SubscribeService(
+                self._blocks.facility,
+                self._node,
+                self._blocks.store,
+                now_s=self._now_s,
+                new_id=self._new_id,
+                limits=self._limits,
+            ),
+        )
         register([local(GET_ADDRESS)], lambda: AccessService(self._blocks.store))
-        register([local(STATUS_ADDRESS)], self._make_status)
+        register(
+            [local(STATUS_ADDRESS)],
+            lambda: StatusService(
+                self._blocks.store,
+                next_expected=self.next_expected,
+                version=self.version,
+                plugins=self.plugins,
+                address_book=self.address_book,
+            ),
+        )
 
     def close(self) -> list[Message]:
         """Ends the services, because another node serves the chain from now on. `BlockNode.stop` must have ended the
@@ -67,25 +86,6 @@ class ReadServices:
         assert isinstance(subscribe, SubscribeService), "another worker has the service's address"
         assert isinstance(access, AccessService), "another worker has the service's address"
         return ReadStatistics(subscribe.statistics(), access.statistics())
-
-    def _make_subscribe(self) -> SubscribeService:
-        return SubscribeService(
-            self._blocks.facility,
-            self._node,
-            self._blocks.store,
-            now_s=self._now_s,
-            new_id=self._new_id,
-            limits=self._limits,
-        )
-
-    def _make_status(self) -> StatusService:
-        return StatusService(
-            self._blocks.store,
-            next_expected=self.next_expected,
-            version=self.version,
-            plugins=self.plugins,
-            address_book=self.address_book,
-        )
 
     def plugins(self) -> dict[str, str]:
         return {inlet.name: self.version for inlet in self._blocks.facility.statistics().inlets}

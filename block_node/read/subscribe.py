@@ -161,15 +161,7 @@ class SubscribeService(Plugin):
         if limited is not None:
             return RefusedPlan(SubscribeStatus.ERROR, limited)
         session = SubscribeSession(
-            request=message,
-            request_id=request.request_id,
-            plan=plan,
-            window_bytes=request.window_bytes,
-            store=self._store,
-            limits=self._limits,
-            now_s=self._now_s,
-            on_end=self._left,
-            packs=packs,
+            message, request, plan, self._store, self._limits, self._now_s, self._left, packs=packs
         )
         # The worker may answer as soon as it is registered, so it is listed before.
         self._begun += 1

@@ -20,6 +20,7 @@ from block_node.protocol import Piece
 from block_node.protocol_reading import (
     SUBSCRIBE,
     Received,
+    Subscribe,
     Subscribed,
     SubscribedBlockEnd,
     SubscribedBlockWithdrawn,
@@ -55,9 +56,8 @@ class SubscribeSession(Worker):
     def __init__(
         self,
         request: Message,
-        request_id: int,
+        asked: Subscribe,
         plan: SubscriptionPlan,
-        window_bytes: int,
         store: ChainStore,
         limits: SubscribeLimits,
         now_s: Callable[[], float],
@@ -67,9 +67,9 @@ class SubscribeSession(Worker):
     ) -> None:
         self._request = request
         self._origin = request.origin
-        self._request_id = request_id
+        self._request_id = asked.request_id
         self._plan = plan
-        self._window_bytes = min(max(window_bytes, limits.window_bytes_min), limits.window_bytes_max)
+        self._window_bytes = min(max(asked.window_bytes, limits.window_bytes_min), limits.window_bytes_max)
         self._store = store
         self._limits = limits
         self._now_s = now_s
