@@ -242,7 +242,7 @@ class Server:
                     # Nobody may read statistics of parts that are being closed.
                     self._parts = None
                     if self._access is not None:
-                        self._access.close()
+                        self._access.audit.close()
                     # The writing thread ends before the database closes, also if this task is cancelled.
                     with trio.CancelScope(shield=True):
                         await runner.aclose()

@@ -3,8 +3,6 @@ The same few clients send most messages, so both directions remember their resul
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import msgspec
 import trio
 
@@ -20,12 +18,21 @@ ENVELOPES_MAX = 10_000
 class Envelopes:
     def __init__(self, usages: Usages) -> None:
         self._usages = usages
+        self._hops: dict[tuple[int, Identity, str, int], Address] = {}
         self._origins: dict[tuple[Origin, bytes], Origin] = {}
 
     def wrap(self, shard: int, message: Message) -> Message:
         """Returns a client's message with two more hops in front: MEMBER, and an envelope for this shard."""
         origin = message.origin
-        hop = _hop_of(shard, origin.identity, origin.peer, origin.frame_bytes_max)
+        key = shard, origin.identity, origin.peer, origin.frame_bytes_max
+        hop = self._hops.get(key)
+        if hop is None:
+            if len(self._hops) >= ENVELOPES_MAX:
+                self._hops.clear()
+            identity = origin.identity
+            hop = self._hops[key] = envelope_hop(
+                MemberEnvelope(shard, 0, identity.source, identity.name, origin.peer, origin.frame_bytes_max)
+            )
         return Message((MEMBER, hop, *message.onward_route), message.return_route, message.payload, origin)
 
     def read_origin(self, message: Message) -> Origin:
@@ -56,8 +63,3 @@ class Envelopes:
             # The workers of the members have no limits.
             return UNLIMITED
         return self._usages.get(self._usages.key_of(identity, peer), trio.current_time())
-
-
-@lru_cache(ENVELOPES_MAX)
-def _hop_of(shard: int, identity: Identity, peer: str, frame_bytes_max: int) -> Address:
-    return envelope_hop(MemberEnvelope(shard, 0, identity.source, identity.name, peer, frame_bytes_max))

@@ -3,7 +3,7 @@ route."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 
 from ockam.actors.address import Address
 from ockam.actors.mailbox import Mailbox
@@ -43,12 +43,8 @@ class Held:
     def drop(self, senders: Container[Address]) -> None:
         """Drops the messages of senders whose connections were at these addresses and are closed."""
         for mailbox in (self.passed_on, self.own):
-            _keep(mailbox, lambda message: not message.return_route or message.return_route[0] not in senders)
-
-
-def _keep(mailbox: Mailbox, is_kept: Callable[[Message], bool]) -> None:
-    kept: list[Message] = []
-    while run := mailbox.take_run():
-        kept += filter(is_kept, run)
-    for message in kept:
-        mailbox.put(message)
+            kept: list[Message] = []
+            while run := mailbox.take_run():
+                kept += (each for each in run if not each.return_route or each.return_route[0] not in senders)
+            for message in kept:
+                mailbox.put(message)

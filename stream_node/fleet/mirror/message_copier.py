@@ -142,7 +142,8 @@ class MessageCopier:
         asked_us = self._stream.directory.clock.wall_us()
         request = MirrorPull(0, start, size_bytes, round(wait_s * 1000), entry_id, self._self)
         page = decode_mirror_page(await remote.ask_raw(source, MIRROR, request, wait_s))
-        self._mirror.note_heard(page.next_index, asked_us)
+        # The mirror knows of everything that the source had confirmed when it was asked.
+        self._mirror.source_next_index, self._mirror.heard_us = page.next_index, asked_us
         return page
 
     async def _entry_id(self, page: MirrorAnswer | None) -> int:

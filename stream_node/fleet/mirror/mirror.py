@@ -144,11 +144,6 @@ class Mirror:
         """Asks the source to change its role; without `change`, only to report its role. Raises MirrorError."""
         return await change_role(remote, self.row.source_name, self.stream.identity[1], change, force=force)
 
-    def note_heard(self, source_next_index: int, asked_us: int) -> None:
-        """Notes an answer of the source, with its end. asked_us: when the request was sent, in microseconds since 1970.
-        The mirror knows of everything that the source had confirmed by then."""
-        self.source_next_index, self.heard_us = source_next_index, asked_us
-
     def note_stored(self) -> None:
         if self.stream.bounds.next_index >= self.source_next_index:
             self._level_s = trio.current_time()

@@ -127,9 +127,6 @@ class NodeAccess:
             logger.error("audit_not_opened", reason=str(error))
         self._load()
 
-    def close(self) -> None:
-        self.audit.close()
-
     def _load(self) -> None:
         # The state is read first: a change during the reading of the file is then seen by the next sample.
         self._seen = state_of(self._file)
