@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from block_node.events import (
     EVENT_OVERHEAD_BYTES,
     ITEM_OVERHEAD_BYTES,
@@ -141,7 +143,7 @@ class ReceivedItems(NamedTuple):
     held_bytes: int
 
 
-class BlockInFlight:
+class BlockInFlight(msgspec.Struct, eq=False):
     """A block in flight: the node has accepted its header, and the block is not durable yet.
 
     - publisher: None if the publisher has disconnected after all items arrived.
@@ -153,28 +155,15 @@ class BlockInFlight:
     Invariant: `queued_bytes` is the sum of `held_bytes` over `queue`.
     """
 
-    __slots__ = (
-        "attempt",
-        "deadline_s",
-        "earned_s",
-        "number",
-        "publisher",
-        "queue",
-        "queued_bytes",
-        "root",
-        "stage",
-    )
-
-    def __init__(self, number: int, publisher: PublisherState, deadline_s: float) -> None:
-        self.number = number
-        self.publisher: PublisherState | None = publisher
-        self.stage = Stage.MISSING
-        self.queue: deque[ReceivedItems] = deque()
-        self.queued_bytes = 0
-        self.attempt = 0
-        self.deadline_s = deadline_s
-        self.earned_s = 0.0
-        self.root = b""
+    number: int
+    publisher: PublisherState | None
+    deadline_s: float
+    stage: Stage = Stage.MISSING
+    queue: deque[ReceivedItems] = msgspec.field(default_factory=deque)
+    queued_bytes: int = 0
+    attempt: int = 0
+    earned_s: float = 0.0
+    root: bytes = b""
 
 
 class Blocks:

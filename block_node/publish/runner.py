@@ -1,37 +1,30 @@
-"""Carries out the effects of the publish machine: answers to publishers, events for the plugins, log lines."""
+"""PublishRunner carries out the effects of the publish machine: answers to publishers, events for the plugins, log
+lines. PublisherSession hands the requests of one publisher to the machine and to the mending of blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
+from block_node.blocks.errors import BlockFormatError
+from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.events import CatchUpStalled, ItemsReceived
 from block_node.facility import Facility
-from block_node.protocol import PublishResponse, StreamEnded
+from block_node.persist.schema import NUMBER_MAX
+from block_node.protocol import DuplicateBlock, EndStream, Piece, PublishResponse, PublishStatus, StreamEnded
 from block_node.publish.effects import Effect, EndSession, LogLine, SendResponse
 from block_node.publish.limits import PublishLimits
 from block_node.publish.mending import Mending
 from block_node.publish.publish_machine import PublishMachine
-from block_node.publish.session_machine import PublisherState
+from block_node.publish.session_machine import Action, InvalidPublishRequest, PublisherState
+from ockam.protocol import ProtocolError
+from ockam.quotas.usage import Usage
+
+HEADER_TAG = bytes((ItemKind.HEADER << 3 | 2,))
+"""The first byte of a serialized block header. No other block item begins with this byte."""
 
 logger = structlog.get_logger(__name__)
-
-
-class RunnerSession(Protocol):
-    publisher: PublisherState
-
-    @property
-    def reachable(self) -> bool: ...
-
-    def respond(self, response: PublishResponse) -> None: ...
-
-    def close(self, ended: StreamEnded | None) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def admit(self) -> None: ...
 
 
 class PublishRunner:
@@ -55,15 +48,15 @@ class PublishRunner:
         self.now_s = now_s
         self.call_later: Callable[[float, Callable[[], None]], None] = lambda delay_s, function: None
         self._facility = facility
-        self._sessions: dict[int, RunnerSession] = {}
+        self._sessions: dict[int, PublisherSession] = {}
         self._performing = self._waits_for_room = self._is_resting = False
         self._forwarded_items = 0
         self.unread_bytes = 0
 
-    def sessions(self) -> list[RunnerSession]:
+    def sessions(self) -> list[PublisherSession]:
         return list(self._sessions.values())
 
-    def join(self, session: RunnerSession) -> None:
+    def join(self, session: PublisherSession) -> None:
         self._sessions[session.publisher.publisher_id] = session
         self.machine.join(session.publisher)
         self.perform()
@@ -173,3 +166,132 @@ class PublishRunner:
 
     def _has_room(self) -> bool:
         return not self._facility.full and not self._is_resting
+
+
+class PublisherSession:
+    """The session of one publisher of any protocol. A subclass reads the protocol, and writes the answers. The session
+    counts for an identity, by `usage`, until it is closed. peer: the name of the publisher in the log.
+
+    The caller calls `PublishRunner.perform` after `items`, `block_end` and `stream_end`.
+    """
+
+    def __init__(self, publisher: PublisherState, runner: PublishRunner, usage: Usage, peer: str) -> None:
+        self.publisher = publisher
+        self.peer = peer
+        self._runner = runner
+        self._machine = runner.machine
+        self._usage = usage
+        self._is_over = False
+
+    # To be defined by the subclass.
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the connection to the publisher still exists."""
+        raise NotImplementedError
+
+    def admit(self) -> None:
+        """Continues to read from the publisher, if the session is held."""
+        raise NotImplementedError
+
+    def _answer(self, response: PublishResponse) -> None:
+        raise NotImplementedError
+
+    def _closed(self, ended: StreamEnded | None) -> None:
+        """Sends the last answer, if there is one, and ends the connection with the publisher."""
+        raise NotImplementedError
+
+    # Requests.
+
+    def items(self, items: list[bytes], piece: Piece = Piece.WHOLE) -> None:
+        """Handles items of a block, the first of which may be a header. Raises InvalidPublishRequest, ProtocolError."""
+        # A set without items says nothing, and a piece beside other items would leave their order open.
+        if not items:
+            raise InvalidPublishRequest("a set of items is empty")
+        if piece is not Piece.WHOLE and len(items) != 1:
+            raise InvalidPublishRequest("a message with a piece of an item has that piece alone")
+        mending = self._runner.mending
+        # A middle or last piece may begin like a header by chance.
+        if (piece is Piece.WHOLE or piece is Piece.FIRST) and items[0].startswith(HEADER_TAG):
+            number, last_block = header_number(items[0], piece), self._machine.last_block
+            # A header ends the mending of another block. A duplicate of a damaged block is collected, to be stored
+            # again.
+            mending.leave(self)
+            if last_block is not None and number <= last_block and mending.wants(number):
+                mending.begin(self, number, items)
+            self._machine.header(self.publisher, number, items, self.publisher.used_s)
+        else:
+            self._machine.items(self.publisher, items, piece, self.publisher.used_s)
+            mending.add(self, items, piece)
+
+    def block_end(self, block_number: int) -> None:
+        """Handles the end of a block. Raises InvalidPublishRequest."""
+        current = self.publisher.session.block_number
+        action = self._machine.block_end(self.publisher, block_number, self._runner.now_s())
+        # An end out of place does no harm, so it is only logged.
+        if action in (Action.NOTE, Action.COMPLETE_AND_NOTE):
+            logger.info("block_end_out_of_place", peer=self.peer, block=block_number, receiving=current)
+        self._runner.mending.finish(self)
+
+    def stream_end(self, end: EndStream) -> None:
+        current = self.publisher.session.block_number
+        logger.info("block_publisher_ended", peer=self.peer, code=end.code.name, block=current)
+        self._machine.stream_end(self.publisher, end, self._runner.now_s())
+
+    # Answers.
+
+    def respond(self, response: PublishResponse) -> None:
+        # The answer to a block that is taken again follows when it is stored (`mended`).
+        if not (isinstance(response, DuplicateBlock) and self._runner.mending.takes(self, response.block_number)):
+            self._answer(response)
+
+    def mended(self, block_number: int) -> None:
+        last_block = self._machine.last_block
+        if last_block is not None:
+            self.respond(DuplicateBlock(block_number, last_block))
+
+    # The end.
+
+    def end(self, status: PublishStatus, block_number: int | None, reason: str) -> None:
+        """Ends the publisher's stream with an answer. Safe to repeat."""
+        self._machine.end(self.publisher, status, block_number, reason, self._runner.now_s())
+        self._runner.perform()
+
+    def leave(self) -> None:
+        """Gives up a publisher that is gone. Safe to repeat."""
+        if not self._is_over:
+            logger.warning("block_publisher_lost", peer=self.peer, block=self.publisher.session.block_number)
+            self._machine.leave(self.publisher, self._runner.now_s())
+            self._runner.perform()
+
+    def close(self, ended: StreamEnded | None) -> None:
+        """Ends the session, with the last answer if there is one. Safe to repeat: the quota is given back once."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._usage.give_back("block_publish_sessions_max")
+        self._runner.mending.leave(self)
+        if ended is not None:
+            self._log_end(ended)
+        self._closed(ended)
+
+    def _log_end(self, ended: StreamEnded) -> None:
+        status, number = ended.status.name, ended.block_number
+        logger.info("block_stream_ended", peer=self.peer, status=status, block=number, reason=ended.reason)
+
+
+def header_number(header: bytes, piece: Piece) -> int:
+    """Returns the block number in a header. Raises InvalidPublishRequest if the header is in pieces, cannot be decoded
+    or has too high a number, ProtocolError if it is empty."""
+    if piece is not Piece.WHOLE:
+        raise InvalidPublishRequest("a header comes whole")
+    if len(header) == len(HEADER_TAG) + 1 and not header[-1]:
+        raise ProtocolError("the header is empty")
+    try:
+        item_kind(header)
+        number = read_header(header).number
+    except BlockFormatError as error:
+        raise InvalidPublishRequest(f"the header cannot be decoded: {error}") from error
+    if number > NUMBER_MAX:
+        raise InvalidPublishRequest(f"the number {number} of the block is above {NUMBER_MAX}, the highest one")
+    return number

@@ -20,8 +20,7 @@ from block_node.protocol import (
     SessionOpened,
     StreamEnded,
 )
-from block_node.publish.intake import PublisherSession
-from block_node.publish.runner import PublishRunner
+from block_node.publish.runner import PublisherSession, PublishRunner
 from block_node.publish.session_machine import InvalidPublishRequest, MessageMissing, PublisherState
 from ockam.actors.address import LOCAL, Address, Route
 from ockam.actors.message import Message

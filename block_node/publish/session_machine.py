@@ -203,19 +203,6 @@ class PublisherState:
     - used_s, asked_s: the time of the last message from the publisher, and of the last ResendBlock to it.
     """
 
-    __slots__ = (
-        "asked_s",
-        "behind",
-        "cursor",
-        "is_held",
-        "newest_offered",
-        "peer",
-        "publisher_id",
-        "session",
-        "used_s",
-        "wants_roots",
-    )
-
     def __init__(self, publisher_id: int, wants_roots: bool, now_s: float, peer: str = "") -> None:
         self.publisher_id = publisher_id
         self.peer = peer

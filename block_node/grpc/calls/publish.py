@@ -47,7 +47,7 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish.intake import HEADER_TAG, PublisherSession
+from block_node.publish.runner import HEADER_TAG, PublisherSession
 from block_node.publish.service import PublishService
 from block_node.publish.session_machine import InvalidPublishRequest, PublisherState, SessionState
 from ockam.actors.message import Origin

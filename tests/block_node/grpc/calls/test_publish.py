@@ -22,8 +22,8 @@ from block_node.grpc.http2.message_reader import MessageBudget
 from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK, write_message
 from block_node.protocol import Piece
-from block_node.publish.intake import HEADER_TAG, PublisherSession
 from block_node.publish.limits import PublishLimits
+from block_node.publish.runner import HEADER_TAG, PublisherSession
 from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, BlockDoor, GrpcPublisher, block_door, publisher
 from tests.block_node.grpc.http2.door import wait_until
 from tests.block_node.grpc.http2.raw_client import framed, pbj_headers, raw_client, zstd_stream
