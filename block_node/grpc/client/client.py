@@ -18,8 +18,7 @@ import trio
 
 from block_node.blocks.settings import VerifierSettings
 from block_node.client.outgoing import OutgoingBlock
-from block_node.grpc.client.asking import GrpcPeer
-from block_node.grpc.client.channel import GrpcChannel
+from block_node.grpc.client.channel import GrpcChannel, GrpcPeer
 from block_node.grpc.client.consensus_machine import ConsensusLimits
 from block_node.grpc.client.publisher import GIVE_UP_S, ConsensusPublisher
 from block_node.grpc.client.subscriber import GrpcSubscription

@@ -13,8 +13,7 @@ import trio
 from h2.errors import ErrorCodes
 
 from block_node.client.errors import BlockTooLarge, DamagedAnswer
-from block_node.grpc.client.asking import GrpcPeer
-from block_node.grpc.client.channel import GrpcChannel
+from block_node.grpc.client.channel import GrpcChannel, GrpcPeer
 from block_node.grpc.client.source import SUBSCRIBE, GrpcSource
 from block_node.grpc.client.subscriber import GrpcSubscription
 from block_node.grpc.messages import WireMessage
