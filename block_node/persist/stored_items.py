@@ -27,55 +27,47 @@ AnchorDone = Callable[[bytes | None, str], None]
 """The callback of `find_previous_root`: the root hash, or None and the reason why."""
 
 
-class StoredItems:
-    """A reader of the items of one stored block.
+def read_items(
+    store: ChainStore,
+    number: int,
+    take: Callable[[ItemBatch], bool],
+    on_done: Callable[[str], None],
+    guard: Guard = lambda function: function,
+) -> None:
+    """Reads the items of one stored block.
 
-    - take: called with each batch of items. If it returns False, the reader stops. A BlockError counts as damage.
+    - take: called with each batch of items. If it returns False, the reading stops. A BlockError counts as damage.
     - on_done: called once at the end, with the reason of a failure or with an empty text.
     - guard: wraps the callback of the store, so that an exception fails the worker that reads, not the store.
     """
+    splitter = ItemSplitter(READ_BYTES)
 
-    def __init__(
-        self,
-        store: ChainStore,
-        number: int,
-        take: Callable[[ItemBatch], bool],
-        on_done: Callable[[str], None],
-        guard: Guard = lambda function: function,
-    ) -> None:
-        self._store = store
-        self._number = number
-        self._take = take
-        self._on_done = on_done
-        self._has_read = guard(self._read_part)
-        self._splitter = ItemSplitter(READ_BYTES)
-        self._part = 0
-
-    def read(self) -> None:
-        """Reads the next part of the block, and then all later parts."""
+    def read(part: int) -> None:
         try:
-            self._store.read(self._number, self._part, READ_BYTES, self._has_read)
+            store.read(number, part, READ_BYTES, has_read)
         except StorageClosed as error:
-            self._on_done(str(error))
+            on_done(str(error))
 
-    def _read_part(self, operation: ReadBlocks) -> None:
+    def read_part(operation: ReadBlocks) -> None:
         if operation.error is not None:
-            self._on_done(str(operation.error))
+            on_done(str(operation.error))
             return
         found = operation.found[0]
         try:
-            chunks = [chunk for data in found.parts for chunk in self._splitter.feed(data)]
+            chunks = [chunk for data in found.parts for chunk in splitter.feed(data)]
             if found.is_last:
-                chunks += self._splitter.finish()
-            goes_on = all(self._take(chunk) for chunk in chunks)
+                chunks += splitter.finish()
+            goes_on = all(take(chunk) for chunk in chunks)
         except (NotABlock, BlockError) as error:
-            self._on_done(f"block {self._number} is damaged: {error}")
+            on_done(f"block {number} is damaged: {error}")
             return
         if found.is_last or not goes_on:
-            self._on_done("")
+            on_done("")
         else:
-            self._part = found.next_part
-            self.read()
+            read(found.next_part)
+
+    has_read = guard(read_part)
+    read(0)
 
 
 def find_roots(store: ChainStore, number: int, settings: VerifierSettings, on_done: RootsDone) -> None:
@@ -98,7 +90,7 @@ def find_roots(store: ChainStore, number: int, settings: VerifierSettings, on_do
             roots, reason = (), str(failure)
         on_done(roots, reason)
 
-    StoredItems(store, number, take, done).read()
+    read_items(store, number, take, done)
 
 
 def find_previous_root(store: ChainStore, number: int, on_done: AnchorDone, guard: Guard) -> None:
@@ -115,4 +107,4 @@ def find_previous_root(store: ChainStore, number: int, on_done: AnchorDone, guar
     def done(reason: str) -> None:
         on_done(found[0] if found else None, reason or ("" if found else f"block {number} has no footer"))
 
-    StoredItems(store, number, take, done, guard).read()
+    read_items(store, number, take, done, guard)
