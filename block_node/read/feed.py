@@ -26,7 +26,7 @@ class FeedTaker(Protocol):
 
     def take_parts(self, found: StoredParts) -> None: ...
 
-    def feed_ended(self, status: SubscribeStatus, reason: str) -> None:
+    def end(self, status: SubscribeStatus, reason: str) -> None:
         """Called once, when no more blocks follow."""
         ...
 
@@ -162,4 +162,4 @@ class BlockFeed:
     def _end(self, status: SubscribeStatus, reason: str) -> None:
         if not self._is_over:
             self._is_over = True
-            self._taker.feed_ended(status, reason)
+            self._taker.end(status, reason)

@@ -228,9 +228,6 @@ class SubscribeSession(Worker):
             self._splitter = ItemSplitter(self._chunk_bytes)
         self._send_waiting()
 
-    def feed_ended(self, status: SubscribeStatus, reason: str) -> None:
-        self.end(status, reason)
-
     @property
     def _has_room(self) -> bool:
         return not self._is_window_full and not self._request.origin.is_behind(self._limits.window_bytes_max - 1)

@@ -167,7 +167,7 @@ class GrpcServices:
 
     def fail(self, reason: str) -> None:
         for each in list(self._subscriptions):
-            each.fail(reason)
+            each.end(SubscribeStatus.ERROR, reason)
 
     def _check_open(self) -> None:
         if not self.blocks.store.is_open:

@@ -62,9 +62,9 @@ class SubscribeCall(SingleRequest):
         # A refused range takes nothing from the limits of the node and of the identity.
         refusal = None if isinstance(plan, RefusedPlan) else self._begin(self)
         if isinstance(plan, RefusedPlan):
-            self._finish(plan.status, plan.reason)
+            self.end(plan.status, plan.reason)
         elif refusal is not None:
-            self._finish(SubscribeStatus.ERROR, refusal)
+            self.end(SubscribeStatus.ERROR, refusal)
         else:
             self.feed = BlockFeed(
                 plan,
@@ -104,8 +104,14 @@ class SubscribeCall(SingleRequest):
             self._call.abort(GrpcStatus.DATA_LOSS, reason)
             self._close(SubscribeStatus.ERROR)
 
-    def feed_ended(self, status: SubscribeStatus, reason: str) -> None:
-        self._finish(status, reason)
+    def end(self, status: SubscribeStatus, reason: str) -> None:
+        if self._cutter.is_in_item:
+            # A message has begun and stays incomplete, so no message with the status can follow it.
+            self._call.abort(GrpcStatus.INTERNAL, reason)
+        else:
+            self._call.send(write_message("SubscribeStreamResponse", {"status": int(status)}))
+            self._call.finish(GrpcStatus.OK, reason)
+        self._close(status)
 
     # Called by the services.
 
@@ -115,10 +121,6 @@ class SubscribeCall(SingleRequest):
             if duration_s is not None and self._now_s() - self._began_s >= duration_s:
                 self.feed.stop(f"a subscription lasts {duration_s:g} s")
             self.feed.tick()
-
-    def fail(self, reason: str) -> None:
-        """Ends the subscription at once, because the node has failed."""
-        self._finish(SubscribeStatus.ERROR, reason)
 
     def _send_set(self, part: SetPart) -> bool:
         if part.begins_bytes is None:
@@ -131,15 +133,6 @@ class SubscribeCall(SingleRequest):
 
     def _note_room(self, has_room: bool) -> None:
         self._is_full = self._is_full or not has_room
-
-    def _finish(self, status: SubscribeStatus, reason: str) -> None:
-        if self._cutter.is_in_item:
-            # A message has begun and stays incomplete, so no message with the status can follow it.
-            self._call.abort(GrpcStatus.INTERNAL, reason)
-        else:
-            self._call.send(write_message("SubscribeStreamResponse", {"status": int(status)}))
-            self._call.finish(GrpcStatus.OK, reason)
-        self._close(status)
 
     def _close(self, status: SubscribeStatus | None) -> None:
         if self._is_over:
