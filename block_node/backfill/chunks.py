@@ -145,22 +145,6 @@ class FetchedRange:
     Invariant: `size_bytes` is the total size of `blocks` plus `partial_bytes`.
     """
 
-    __slots__ = (
-        "_held_bytes",
-        "_sizes",
-        "alone",
-        "blocks",
-        "bytes_max",
-        "chunk_id",
-        "complete",
-        "deadline_s",
-        "first",
-        "last",
-        "next_block",
-        "partial_bytes",
-        "source",
-    )
-
     def __init__(self, fetch: Fetch, bytes_max: int, deadline_s: float, *, alone: bool) -> None:
         self.chunk_id, self.source, self.first, self.last = fetch.chunk_id, fetch.source, fetch.first, fetch.last
         self.next_block = fetch.first

@@ -16,7 +16,6 @@ from block_node.backfill.protocol import (
     source_answers,
 )
 from block_node.backfill.state import BackfillState
-from block_node.backfill.statistics import BackfillStatistics
 from block_node.backfill.worker import Backfill
 from block_node.node import BlockNode
 from ockam.actors.address import local
@@ -48,9 +47,6 @@ class BackfillService:
         for source in self.state.sources.values():
             source.close()
         return self._node.retire(local(BACKFILL_ADDRESS))
-
-    def statistics(self) -> BackfillStatistics:
-        return self.state.statistics()
 
     def _ready(self) -> None:
         self._node.register([local(WORKER_ADDRESS)], lambda: Backfill(self.state))

@@ -26,7 +26,7 @@ from ockam.actors.address import tcp
 from ockam.actors.node import Node
 from ockam.errors import RemoteProtocolError
 from ockam.identity.tls_layer import TlsLayer
-from stream_storage.contract import Do, Operation
+from stream_storage.contract import Do
 from stream_storage.errors import StorageClosed
 from stream_storage.runner import Runner
 
@@ -68,7 +68,7 @@ class BackfillState:
         settings.check()
         self._node = node
         self._blocks = blocks
-        self._storage = storage
+        self.storage = storage
         self._new_id = new_id
         self._make_tls = make_tls
         self.settings = settings
@@ -103,9 +103,6 @@ class BackfillState:
     def is_on(self) -> bool:
         return bool(self.sources)
 
-    def submit_write(self, operation: Operation) -> None:
-        self._storage.submit_write(operation)
-
     def note_newest(self, number: int, *, save: bool = True) -> None:
         """Records that block `number` exists in the network, so that backfill fetches all blocks up to it."""
         if number <= NUMBER_MAX and (self.newest_known is None or number > self.newest_known):
@@ -128,7 +125,7 @@ class BackfillState:
         if save:
             try:
                 work = partial(save_target, chain=self.chain, newest_known=number)
-                self.submit_write(Do(work, partial(self._saved, number)))
+                self.storage.submit_write(Do(work, partial(self._saved, number)))
             except StorageClosed:
                 # The node is stopping. A publisher will announce this block again after the next start.
                 return
@@ -225,7 +222,8 @@ class BackfillState:
 
     def _make_source(self, setting: SourceSetting) -> BlockSource:
         if not setting.scheme:
-            return self._route_source(setting)
+            route = tuple(tcp(hop) for hop in setting.hops)
+            return RouteSource(self._node, route, self._new_id, silence_s_max=self.settings.fetch_timeout_secs)
         # Imported here, so that only a node with a source over gRPC loads h2.
         from block_node.grpc.client.channel import GrpcChannel
         from block_node.grpc.client.source import GrpcSource
@@ -243,7 +241,3 @@ class BackfillState:
         channel = channel_to(address)
         status = channel_to(setting.status) if setting.status else channel
         return GrpcSource(self._node, channel, status, silence_s_max=self.settings.fetch_timeout_secs)
-
-    def _route_source(self, setting: SourceSetting) -> RouteSource:
-        route = tuple(tcp(hop) for hop in setting.hops)
-        return RouteSource(self._node, route, self._new_id, silence_s_max=self.settings.fetch_timeout_secs)

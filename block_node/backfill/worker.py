@@ -202,7 +202,7 @@ class Backfill(Plugin):
     def _load(self) -> None:
         try:
             work = partial(load_target, chain=self._state.chain)
-            self._state.submit_write(Do(work, self.context.guard(self._loaded)))
+            self._state.storage.submit_write(Do(work, self.context.guard(self._loaded)))
         except StorageClosed:
             # The node is stopping. Its next start finds the missing blocks.
             return

@@ -10,7 +10,6 @@ class BlockNumberUnknown(StorageError):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"block {number} is not stored here; ask for the ranges that are (`block_status`)")
-        self.number = number
 
 
 class StoredBlockDiffers(StorageError):
@@ -21,7 +20,6 @@ class StoredBlockDiffers(StorageError):
             f"block {number} is stored with root {stored.hex()[:16]}…, and one with root {offered.hex()[:16]}… was "
             "offered; find out which source is wrong"
         )
-        self.number = number
 
 
 class PredecessorMissing(StorageError):
@@ -29,7 +27,6 @@ class PredecessorMissing(StorageError):
 
     def __init__(self, number: int, behind: int) -> None:
         super().__init__(f"block {number} is not stored, since block {behind} before it could not be; send both again")
-        self.number = number
 
 
 class StagedPartMissing(StorageError):
@@ -38,4 +35,3 @@ class StagedPartMissing(StorageError):
 
     def __init__(self, number: int, part: int) -> None:
         super().__init__(f"part {part} of block {number} could not be kept; make room on the disk, then send it again")
-        self.number = number

@@ -47,9 +47,6 @@ class BlockRanges:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BlockRanges) and list(self) == list(other)
 
-    def __hash__(self) -> int:
-        raise TypeError("a set of block numbers changes, so it has no hash")
-
     def __repr__(self) -> str:
         return f"BlockRanges({[tuple(each) for each in self]})"
 

@@ -179,7 +179,7 @@ class BlockServices:
                 dict(Counter(readers.subscribe.ended) + Counter(over.ended)),
             )
             readers = msgspec.structs.replace(readers, subscribe=both)
-        return BlockServicesStatistics(self._blocks.statistics(), readers, self._backfill.statistics(), grpc)
+        return BlockServicesStatistics(self._blocks.statistics(), readers, self._backfill.state.statistics(), grpc)
 
     def change_retention(self, config: Config) -> None:
         self._blocks.store.retention = _retention(config)

@@ -201,7 +201,7 @@ class BackfillWorld:
                 self._refused += runner.refused
                 nursery.cancel_scope.cancel()
         finally:
-            self._last_words = "" if self._service is None else str(self._service.statistics())
+            self._last_words = "" if self._service is None else str(self._service.state.statistics())
             self._service = None
             self._flights.clear()
             self._auditor.check_log(session, frozenset(() if self._done.is_set() else self._robbed))
