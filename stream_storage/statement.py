@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from sqlalchemy import Table
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import ClauseElement
@@ -60,6 +61,13 @@ def compiled(element: ClauseElement, *names: str) -> Statement:
     statement = Statement(made)
     statement.element, statement.names = element, names
     return statement
+
+
+def replacing(table: Table, *keys: str) -> Statement:
+    """Compiles an INSERT of a whole row, which replaces the row with the same values in the columns `keys`."""
+    new, names = upsert(table), table.c.keys()
+    replaced = {name: new.excluded[name] for name in names if name not in keys}
+    return compiled(new.on_conflict_do_update(index_elements=keys, set_=replaced), *names)
 
 
 class greatest(ColumnElement[int]):

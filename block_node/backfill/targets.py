@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Column, Table, Text, bindparam, select
 from stream_storage.contract import Session
 from stream_storage.schema import metadata
 from stream_storage.seal import seal_column, seal_of
-from stream_storage.statement import compiled, upsert
+from stream_storage.statement import compiled, replacing
 
 backfill_targets = Table(
     "backfill_targets",
@@ -27,15 +27,7 @@ _FIND: Final = compiled(
     ),
     "chain",
 )
-_insert = upsert(backfill_targets).values(
-    chain=bindparam("chain"), newest_known=bindparam("newest_known"), seal=bindparam("seal")
-)
-_SAVE: Final = compiled(
-    _insert.on_conflict_do_update(
-        index_elements=["chain"], set_={name: _insert.excluded[name] for name in ("newest_known", "seal")}
-    ),
-    *("chain", "newest_known", "seal"),
-)
+_SAVE: Final = replacing(backfill_targets, "chain")
 
 
 def load_target(session: Session, chain: str) -> int | None:

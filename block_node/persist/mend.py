@@ -18,16 +18,9 @@ from stream_storage.checksum import checksum_full, seed_base
 from stream_storage.contract import Session
 from stream_storage.log_statements import page
 from stream_storage.schema import messages
-from stream_storage.statement import compiled, upsert
+from stream_storage.statement import compiled, replacing
 
-_COLUMNS: Final = ("stream_id", "idx", "time_us", "checksum", "key", "headers", "data")
-_rows = upsert(messages)
-_WRITE: Final = compiled(
-    _rows.on_conflict_do_update(
-        index_elements=["stream_id", "idx"], set_={name: _rows.excluded[name] for name in _COLUMNS[2:]}
-    ),
-    *_COLUMNS,
-)
+_WRITE: Final = replacing(messages, "stream_id", "idx")
 _READ: Final = compiled(
     page(messages.c.idx, messages.c.time_us, messages.c.checksum, messages.c.headers), *("stream_id", "index", "limit")
 )

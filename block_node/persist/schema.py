@@ -33,7 +33,7 @@ from stream_storage.contract import Session
 from stream_storage.errors import DatabaseCorrupt, corrupt_text
 from stream_storage.schema import metadata
 from stream_storage.seal import seal_column, seal_of
-from stream_storage.statement import compiled, upsert
+from stream_storage.statement import compiled, replacing, upsert
 
 NUMBER_MAX: Final = 2**63 - 1
 """The largest integer of SQLite. A chain with one block per nanosecond reaches it after three centuries."""
@@ -112,15 +112,8 @@ _numbered = _of_chain & (_places.number == bindparam("number"))
 _this_chain = block_chains.c.chain == bindparam("chain")
 _staged = (block_staged.c.chain == bindparam("chain")) & (block_staged.c.attempt == bindparam("attempt"))
 
-_chain_row = list(block_chains.c)[1:]
-GET_CHAIN: Final = compiled(select(*_chain_row).where(_this_chain), "chain")
-_new_chain = upsert(block_chains)
-_SET_CHAIN: Final = compiled(
-    _new_chain.on_conflict_do_update(
-        index_elements=["chain"], set_={column.name: _new_chain.excluded[column.name] for column in _chain_row}
-    ),
-    *block_chains.c.keys(),
-)
+GET_CHAIN: Final = compiled(select(*list(block_chains.c)[1:]).where(_this_chain), "chain")
+_SET_CHAIN: Final = replacing(block_chains, "chain")
 _COUNT_PLACES: Final = compiled(
     select(func.count(), func.coalesce(func.sum(_places.size_bytes), _zero)).where(_of_chain), "chain"
 )
