@@ -47,20 +47,22 @@ _OWN = ("failures", "latency_ms", "blocks", "size_bytes", "errors", "last_error"
 """The fields of `SourceStatistics` that `SourceHealth` has, too."""
 
 
-class SourceHealth:
+class SourceHealth(msgspec.Struct, eq=False):
     """The health of one source node, see `SourceStatistics`. has_answered: whether it answered when it was last asked
     which blocks it has. is_excluded: whether its blocks are not fetched, because it has another chain."""
 
-    def __init__(self, setting: SourceSetting) -> None:
-        self.setting = setting
-        self.claims: BlockRanges | None = None
-        self.has_answered = False
-        self.failures = 0
-        self.backoff_until_s = 0.0
-        self.latency_ms: float | None = None
-        self.blocks = self.size_bytes = self.errors = 0
-        self.last_error = self.other_chain = ""
-        self.is_excluded = False
+    setting: SourceSetting
+    claims: BlockRanges | None = None
+    has_answered: bool = False
+    failures: int = 0
+    backoff_until_s: float = 0.0
+    latency_ms: float | None = None
+    blocks: int = 0
+    size_bytes: int = 0
+    errors: int = 0
+    last_error: str = ""
+    other_chain: str = ""
+    is_excluded: bool = False
 
     def has(self, number: int) -> bool:
         # A source node on another chain may have the number, but not the block.

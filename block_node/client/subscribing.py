@@ -135,10 +135,7 @@ class Sourcing(Generic[V]):
 class Subscribing(Generic[C, V]):
     """The position of a subscription at several nodes, one after another, and the judgement of failures.
 
-    wait: whether to wait for a block that no node can send yet. If False and there is a single node, the iteration
-    fails when that node has no publisher or lacks the next block. With several nodes it always waits.
-    compress: whether to ask for items compressed with zstd.
-    connections: the number of connections used so far.
+    connections: the number of connections used so far. The arguments are those of `BlockClient.subscribe_events`.
     """
 
     def __init__(

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from block_node.blocks.protobuf import bytes_field, number_field
 
 SCALARS: Final = {"int32": 5, "uint64": 4, "bool": 8, "string": 9, "bytes": 12}
@@ -43,16 +45,15 @@ class WireMethod(NamedTuple):
     server_streams: bool
 
 
-class Declaration:
+class Declaration(msgspec.Struct, eq=False):
     """A message, an enum or a service. path: its name within the file, such as `PublishStreamRequest.EndStream`."""
 
-    def __init__(self, what: str, path: str) -> None:
-        self.what = what
-        self.path = path
-        self.fields: list[WireField] = []
-        self.values: list[tuple[str, int]] = []
-        self.methods: list[WireMethod] = []
-        self.inner: list[Declaration] = []
+    what: str
+    path: str
+    fields: list[WireField] = []
+    values: list[tuple[str, int]] = []
+    methods: list[WireMethod] = []
+    inner: list[Declaration] = []
 
     @property
     def name(self) -> str:

@@ -37,11 +37,10 @@ from block_node.protocol import (
     StreamEnded,
 )
 from block_node.publish.block_machine import BlockChange, BlockInFlight, Blocks, Stage, Then
-from block_node.publish.catch_up_machine import CatchUp
+from block_node.publish.catch_up_machine import CatchUp, PluginWatch
 from block_node.publish.decision import HeaderDecision, decide
 from block_node.publish.effects import Effect, EndSession, LogLine, SendResponse, status_of
 from block_node.publish.limits import PublishLimits
-from block_node.publish.plugin_watch_machine import PluginWatch
 from block_node.publish.session_machine import Action, Input, PublisherState, SessionState
 from block_node.publish.statistics import SESSIONS_LISTED_MAX, BlockRefusal, PublishStatistics
 from block_node.publish.watermark_machine import DurableRoots, Watermark, named
