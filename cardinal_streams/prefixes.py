@@ -22,8 +22,6 @@ class TopicMap:
     Raises `PrefixError` for a pattern that is not a regular expression, matches the empty text, or begins with the text
     of another pattern, which the reference producer refuses."""
 
-    __slots__ = ("_rules",)
-
     def __init__(self, topics: Mapping[str, str]) -> None:
         plain = [pattern.removeprefix("^") for pattern in topics]
         for index, pattern in enumerate(plain):
@@ -49,8 +47,6 @@ class Tracked:
 
     `counted`: the prefixes whose keys come in messages of their own. An entry in which nothing is set
     announces 0 such messages if its name is one of these prefixes. Under any other name it is an empty value."""
-
-    __slots__ = ("_counted", "_rule", "patterns")
 
     def __init__(self, patterns: Iterable[str], counted: TopicMap | None = None) -> None:
         self.patterns = tuple(patterns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
@@ -32,9 +31,7 @@ class Publisher(PushWindow):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error in the block, its pushes still go on, but the block does not wait for them.
         try:
             if kind is None:
@@ -108,9 +105,7 @@ class PartitionedPublisher(PushWindows[Publisher]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 await self.flush()

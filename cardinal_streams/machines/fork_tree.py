@@ -40,8 +40,6 @@ class ChainTree:
     """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival. Invariant: a
     node is listed as a child of its parent's hash, and every listed child is a node of the tree."""
 
-    __slots__ = ("_children", "_nodes")
-
     def __init__(self) -> None:
         self._nodes: dict[bytes, TreeNode] = {}
         self._children: dict[bytes, dict[bytes, TreeNode]] = {}

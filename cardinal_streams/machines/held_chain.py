@@ -15,8 +15,6 @@ class HeldChain:
     `removable_max` + 1. Invariant: the parent of each node is the node before it. `_heights` grows by 1 from each to
     the next."""
 
-    __slots__ = ("_heights", "_nodes", "is_final", "removable_max")
-
     def __init__(self, removable_max: int) -> None:
         self.removable_max = removable_max
         self._nodes: deque[TreeNode] = deque()

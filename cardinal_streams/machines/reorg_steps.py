@@ -61,18 +61,6 @@ ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReadAg
 class Channel:
     """The channel (topic) of one reorg."""
 
-    __slots__ = (
-        "has_first",
-        "hash",
-        "kept",
-        "next_offset",
-        "number",
-        "offset",
-        "reassembler",
-        "state",
-        "weight_to_beat",
-    )
-
     def __init__(self, reorg: OpenReorg, reassembler: Reassembler) -> None:
         self.hash = reorg.hash
         self.number = reorg.number

@@ -15,8 +15,6 @@ class WaitingBlocks:
     """The waiting blocks (blocks that are not on the chain), with their contents. Invariant: `size_bytes` is the sum of
     their sizes, and each has an entry in the heap of numbers."""
 
-    __slots__ = ("_nodes", "_numbers", "size_bytes")
-
     def __init__(self) -> None:
         self._nodes: dict[bytes, TreeNode] = {}
         self._numbers: list[tuple[int, bytes]] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Self
 
 from anyio import to_thread
@@ -59,9 +58,7 @@ class KafkaTransport:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Drops the Kafka client, which then ends. Each record was confirmed or has failed when `send` returned."""
         self._producer.purge()
         self._producer = None

@@ -21,8 +21,6 @@ SLACK_US = 20_000
 class PartitionCursor:
     """The deliveries of one partition that were fetched for a merge, oldest first."""
 
-    __slots__ = ("at", "at_end", "deliveries", "times_us")
-
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         # When each delivery was stored, in microseconds since 1970.

@@ -44,8 +44,6 @@ class RecordingReader:
     """Reads the bytes of a recording, piece by piece. Invariant: `offset` is the position in the file at which the next
     record begins. `_pending` has the bytes from there on."""
 
-    __slots__ = ("_pending", "offset")
-
     def __init__(self) -> None:
         self.offset = 0
         self._pending = bytearray()

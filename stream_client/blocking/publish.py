@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
@@ -33,9 +32,7 @@ class Publisher(PushWindow):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error in the block, its pushes still go on, but the block does not wait for them.
         try:
             if kind is None:
@@ -109,9 +106,7 @@ class PartitionedPublisher(PushWindows[Publisher]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self.flush()

@@ -37,21 +37,6 @@ class Call(PendingResult):
         was sent again. The node may have carried out that copy, whatever it answers to a later copy.
     """
 
-    __slots__ = (
-        "address",
-        "answers",
-        "checks",
-        "on_part",
-        "patience",
-        "payload",
-        "renew",
-        "return_routes",
-        "state",
-        "target",
-        "wanted",
-        "was_lost",
-    )
-
     def __init__(
         self,
         target: Route | PartitionHandle,
@@ -77,8 +62,6 @@ class Call(PendingResult):
 
 class Create(Call):
     """A request that creates a stream. `made` has the handles of the created partitions; None until it is answered."""
-
-    __slots__ = ("made",)
 
     def __init__(self, target: Route, payload: bytes, wanted: int, address: Address) -> None:
         super().__init__(target, payload, wanted, address)

@@ -74,23 +74,6 @@ class ChannelConnection(ClientConnection):
     address, so messages of an earlier channel are not taken for those of a later one.
     """
 
-    __slots__ = (
-        "_checks",
-        "_group",
-        "_has_opened",
-        "_has_worked",
-        "_inner",
-        "_is_ended",
-        "_machine",
-        "_plaintexts",
-        "_refused",
-        "_settings",
-        "_silent",
-        "_unsealed",
-        "_worked",
-        "handshakes",
-    )
-
     is_encrypted = True
 
     def __init__(self, settings: ChannelSettings) -> None:
@@ -394,8 +377,6 @@ NO_GROUP = FrameGroup(b"", -1, (b"", b""), (b"", b""))
 class UnsealedFrames:
     """The waiting frames of one channel, in the order in which they are encrypted and sent: all together, which is
     faster than one by one."""
-
-    __slots__ = ("_frame_header", "_groups", "_heads", "_writer")
 
     def __init__(self, frame_header: bytes, heads: FrameHeads) -> None:
         """frame_header: the encoded routes of each frame: the route to the other end of the channel."""

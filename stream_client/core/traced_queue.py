@@ -27,8 +27,6 @@ class QueueTraces:
         of a node that does not know these messages reaches no push.
     """
 
-    __slots__ = ("_attributes", "_name", "_open", "header", "notice_address", "publisher", "tracing")
-
     def __init__(self, tracing: Tracing, name: str, partition: int, publisher: Address) -> None:
         self.tracing = tracing
         self.publisher = publisher.value.decode()
@@ -73,11 +71,10 @@ class QueueTraces:
         return TRACE.encode_request(TraceNotice(request_id, self.publisher, span.traceparent))
 
 
-class _Traced(PushQueue):
-    """The tracing that both traced queues share. Subclasses have the slot `_traces`."""
+class TracedPushQueue(PushQueue):
+    """A push queue with the spans of its pushes, `traces`, which `traced_queue` sets."""
 
-    __slots__ = ()
-    _traces: QueueTraces
+    traces: QueueTraces
 
     def push(self, data: bytes) -> Push:
         return self._trace(partial(super().push, data))
@@ -87,62 +84,35 @@ class _Traced(PushQueue):
 
     def _trace(self, send: Callable[[], P]) -> P:
         request_id = self._next_request_id
-        if not self._traces.begin(request_id):
+        if not self.traces.begin(request_id):
             return send()
         try:
             push = send()
         except BaseException:
-            self._traces.abandon(request_id)
+            self.traces.abandon(request_id)
             raise
-        push.when_done(partial(self._traces.end, request_id, push))
+        push.when_done(partial(self.traces.end, request_id, push))
         return push
 
     def open(self, route: Route) -> None:
-        self._traces.header = self._connection.header(route, self._traces.notice_address)
+        self.traces.header = self._connection.header(route, self.traces.notice_address)
         super().open(route)
 
     def forget(self, push: Push) -> None:
         for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
-            self._traces.abandon(request_id)
+            self.traces.abandon(request_id)
         super().forget(push)
 
     def _send(self, request_id: int, push: Push) -> None:
         # The notice goes directly before the push, so that both arrive together.
-        notice = self._traces.notice(request_id)
-        if notice and self._traces.header:
-            self._connection.put_frame(self._traces.header, notice)
+        notice = self.traces.notice(request_id)
+        if notice and self.traces.header:
+            self._connection.put_frame(self.traces.header, notice)
         super()._send(request_id, push)
 
 
-class TracedPushQueue(_Traced):
-    __slots__ = ("_traces",)
-
-    def __init__(
-        self,
-        connection: ClientConnection,
-        address: Address,
-        partition: int,
-        failed: list[Push] | None,
-        traces: QueueTraces,
-    ) -> None:
-        super().__init__(connection, address, partition, failed)
-        self._traces = traces
-
-
-class TracedSequencedQueue(_Traced, SequencedPushQueue):
-    __slots__ = ("_traces",)
-
-    def __init__(
-        self,
-        connection: ClientConnection,
-        address: Address,
-        partition: int,
-        failed: list[Push],
-        machine: SequenceMachine,
-        traces: QueueTraces,
-    ) -> None:
-        SequencedPushQueue.__init__(self, connection, address, partition, failed, machine)
-        self._traces = traces
+class TracedSequencedQueue(TracedPushQueue, SequencedPushQueue):
+    """The traced push queue of an idempotent publisher."""
 
 
 def traced_queue(
@@ -155,8 +125,10 @@ def traced_queue(
     sequences: SequenceMachine | None,
 ) -> PushQueue:
     """Returns a push queue that traces. `tracing` makes the spans; the other parameters are those of `plain_queue`."""
-    traces = QueueTraces(tracing, name, partition, address)
-    if sequences is None:
-        return TracedPushQueue(connection, address, partition, failed, traces)
-    assert failed is not None, "a numbered queue is a publisher's, which collects failed pushes"
-    return TracedSequencedQueue(connection, address, partition, failed, sequences, traces)
+    queue = (
+        TracedPushQueue(connection, address, partition, failed)
+        if sequences is None
+        else TracedSequencedQueue(connection, address, partition, failed, sequences)
+    )
+    queue.traces = QueueTraces(tracing, name, partition, address)
+    return queue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 
 
 class _Interruption(threading.local):
@@ -30,9 +29,7 @@ class Whole:
     def __enter__(self) -> None:
         _state.held = True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _state.held = False
         waiting, _state.waiting = _state.waiting, None
         if waiting is not None:

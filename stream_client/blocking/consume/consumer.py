@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Generic, Self, TypeVar, Unpack
 
 from stream_client.blocking.admin import StreamAdmin
@@ -32,9 +31,7 @@ class BaseConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error, the program perhaps has not processed its last message, so that message does not count.
         try:
             if kind is None:
