@@ -391,7 +391,7 @@ class ClientCore:
         # The question whether a partition exists goes first: its answer can drop the partition before it is found
         # again.
         for handle in doubted:
-            self.streams.existence.ask(handle)
+            self.streams.ask_existence(handle)
         for stream in stalled:
             self.streams.find_again(stream)
         # Nodes on the route silently drop messages that they cannot forward, except questions in our own protocols.

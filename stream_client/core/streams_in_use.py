@@ -42,7 +42,6 @@ def plain_queue(
     """
     if sequences is None:
         return PushQueue(connection, address, partition, failed)
-    assert failed is not None, "a numbered queue is a publisher's, which collects failed pushes"
     return SequencedPushQueue(connection, address, partition, failed, sequences)
 
 
@@ -75,7 +74,7 @@ class StreamsInUse:
         self._make_queue = make_queue
         self._on_made = on_made
         self._streams: dict[str, StreamInUse] = {}
-        self.existence = Existence(calls, service, lambda: new_address(b""), self._missing)
+        self._asked: set[PartitionHandle] = set()
 
     def __iter__(self) -> Iterator[StreamInUse]:
         """Iterates over all streams in use. Streams can be dropped during the iteration."""
@@ -172,6 +171,21 @@ class StreamsInUse:
         stream.close()
         self._find(stream)
 
+    def ask_existence(self, handle: PartitionHandle) -> None:
+        """Asks the service whether this partition exists, and drops it if not. Safe to repeat.
+
+        A node silently drops messages to an unused address, such as that of a deleted partition. So silence proves
+        nothing, and the question is a `node/stream_list/1`. The error of a service without this protocol is ignored.
+        """
+        if handle in self._asked:
+            return
+        self._asked.add(handle)
+        after = StreamKey(handle.name, handle.partition - 1) if handle.partition else None
+        request = encoded(LIST, ListRequest(0, handle.name, after, 1))
+        call = Call(self._service, request, 1, self._new_address(b""))
+        call.when_done(lambda: self._listed(handle, call))
+        self._calls.add(call)
+
     def _created(self, request: Create) -> None:
         """Makes handles of created partitions before the program asks for them, so a reconnect finds their routes."""
         if request.error is None:
@@ -184,11 +198,20 @@ class StreamsInUse:
         named = (self._named_route(handle)[-1:] == (handle.last_route or ())[-1:] for handle in handles)
         self._on_made(all(named))
 
-    def _missing(self, handle: PartitionHandle) -> None:
+    def _listed(self, handle: PartitionHandle, call: Call) -> None:
+        """Takes the answer to the question of `ask_existence`."""
+        self._asked.discard(handle)
+        if call.error is not None:
+            return
+        try:
+            listed = answer_of(call, LIST).streams
+        except UnexpectedAnswer:
+            return
+        is_there = any((info.stream_name, info.partition) == (handle.name, handle.partition) for info in listed)
+        if is_there or handle.gone is not None:
+            return
         # A push can create this client's own streams again, so only the requests to the partition fail. The partition
         # of any other stream is dropped.
-        if handle.gone is not None:
-            return
         if handle.stream.creates:
             self._fail_calls(lambda target: target is handle, not_there(handle))
         else:
@@ -276,49 +299,6 @@ class StreamsInUse:
 
     def _named_route(self, handle: PartitionHandle) -> Route:
         return (*self._via, stream_address(handle.name, handle.partition))
-
-
-class Existence:
-    """The unanswered questions whether partitions exist. `on_missing` is called with each partition that does not.
-
-    A node silently drops messages to an unused address, such as that of a deleted partition. So silence proves nothing,
-    and the client asks with a `node/stream_list/1`. The error of a service without this protocol is ignored.
-    """
-
-    def __init__(
-        self,
-        calls: Calls,
-        service: Route,
-        new_address: Callable[[], Address],
-        on_missing: Callable[[PartitionHandle], None],
-    ) -> None:
-        self._calls = calls
-        self._service = service
-        self._new_address = new_address
-        self._on_missing = on_missing
-        self._asked: set[PartitionHandle] = set()
-
-    def ask(self, handle: PartitionHandle) -> None:
-        """Asks the service whether this partition exists. If not, `on_missing` is called later. Safe to repeat."""
-        if handle in self._asked:
-            return
-        self._asked.add(handle)
-        after = StreamKey(handle.name, handle.partition - 1) if handle.partition else None
-        request = encoded(LIST, ListRequest(0, handle.name, after, 1))
-        call = Call(self._service, request, 1, self._new_address())
-        call.when_done(lambda: self._answered(handle, call))
-        self._calls.add(call)
-
-    def _answered(self, handle: PartitionHandle, call: Call) -> None:
-        self._asked.discard(handle)
-        if call.error is not None:
-            return
-        try:
-            listed = answer_of(call, LIST).streams
-        except UnexpectedAnswer:
-            return
-        if all((info.stream_name, info.partition) != (handle.name, handle.partition) for info in listed):
-            self._on_missing(handle)
 
 
 def not_there(handle: PartitionHandle) -> StreamNotFound:
