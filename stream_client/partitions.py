@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from stream_client.arguments import BytesLike, to_bytes
@@ -46,7 +46,8 @@ class SomePartitions(Generic[S]):
         """is_whole: whether these are all partitions of the stream."""
         self._is_whole = is_whole
         self._take(partitions)
-        self._watch = self._make_watch(self._grow) if is_whole else None
+        session = self.partitions[0].session
+        self._watch = PartitionWatch(session, self.name, self.count, self._grow) if is_whole else None
 
     def _take(self, partitions: Sequence[S]) -> None:
         self.partitions = tuple(partitions)
@@ -55,14 +56,9 @@ class SomePartitions(Generic[S]):
         self._chooser = PartitionChooser(self._count, sorted(self._by_number))
 
     def _grow(self, partitions: list[int]) -> None:
-        self._take([*self.partitions, *self._open(partitions)])
-
-    def _make_watch(self, grow: Callable[[list[int]], None]) -> PartitionWatch:
-        return PartitionWatch(self.partitions[0].session, self.name, self.count, grow)
-
-    def _open(self, partitions: list[int]) -> list[S]:
         first = self.partitions[0]
-        return [type(first)(first.session, handle) for handle in first.session.core.find_handles(self.name, partitions)]
+        handles = first.session.core.find_handles(self.name, partitions)
+        self._take([*self.partitions, *(type(first)(first.session, handle) for handle in handles)])
 
     def __repr__(self) -> str:
         there = len(self.partitions)

@@ -6,7 +6,7 @@ The async and the blocking publishers (`stream_client.publish`) share this modul
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from stream_client.arguments import BytesLike, to_bytes
@@ -122,21 +122,23 @@ class PushWindows(Generic[W]):
 
     def __init__(
         self,
-        name: str,
-        by_partition: Mapping[int, W],
-        watch: Callable[[Callable[[list[int]], None]], PartitionWatch] | None = None,
-        open_publisher: Callable[[int], W] | None = None,
+        session: Requests,
+        handles: Sequence[PartitionHandle],
+        is_whole: bool,
+        open_publisher: Callable[[PartitionHandle], W],
     ) -> None:
-        """by_partition: the publishers of the partitions that still exist, by partition number.
-        watch: makes the PartitionWatch that reports added partitions; None: added partitions are not used.
-        open_publisher: opens the publisher of an added partition, by its number.
+        """handles: the partitions that still exist.
+        is_whole: whether they are all partitions of the stream. Only then can the partition of a key be computed anew,
+            and added partitions are used, too.
+        open_publisher: opens the publisher of a partition.
         """
-        self._name = name
-        self._by_partition = dict(by_partition)
-        self._publishers = tuple(by_partition.values())
-        self._chooser = PartitionChooser(max(by_partition) + 1, sorted(by_partition))
-        self._watch = None if watch is None else watch(self._grow)
+        self._session = session
+        self._name = handles[0].name
         self._open_publisher = open_publisher
+        self._by_partition: dict[int, W] = {}
+        self._open(handles)
+        count = max(self._by_partition) + 1
+        self._watch = PartitionWatch(session, self._name, count, self._grow) if is_whole else None
 
     def __repr__(self) -> str:
         partitions = f"{len(self._publishers)} partitions"
@@ -148,9 +150,10 @@ class PushWindows(Generic[W]):
         return sum(publisher.unconfirmed for publisher in self._publishers)
 
     def _grow(self, partitions: list[int]) -> None:
-        assert self._open_publisher is not None, "a publisher that watches can open more of them"
-        for partition in partitions:
-            self._by_partition[partition] = self._open_publisher(partition)
+        self._open(self._session.core.find_handles(self._name, partitions))
+
+    def _open(self, handles: Sequence[PartitionHandle]) -> None:
+        self._by_partition |= {handle.partition: self._open_publisher(handle) for handle in handles}
         self._publishers = tuple(self._by_partition.values())
         self._chooser = PartitionChooser(max(self._by_partition) + 1, sorted(self._by_partition))
 

@@ -23,9 +23,10 @@ from stream_client.arrow import ArrowBatches
 from stream_client.consume.consumer import Consumer, PartitionedConsumer
 from stream_client.consume.follower import Follower
 from stream_client.consume.options import ConsumerArguments, with_options_shown
-from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
+from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page, page_of
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import pulled, pulled_rich
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.partitions import SomePartitions
 from stream_client.positions import Positions
 from stream_client.publish import PartitionedPublisher, Publisher
@@ -72,8 +73,7 @@ class Stream(StreamAdmin):
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
         call = self.session.core.call(self.handle, payload, patience=patience_for(wait_s))
-        page = pulled_rich(await self.session.answered(call, wait_s))
-        return Page(page.messages, page.first_index, page.next_index, page.resume_index)
+        return page_of(pulled_rich(await self.session.answered(call, wait_s)))
 
     def follow(
         self,
@@ -213,16 +213,12 @@ class PartitionedStream(SomePartitions[Stream]):
         """Returns a publisher that pushes each message to the partition of its key, or in turn if it has no key.
         `window` counts in each partition. The options are those of `Stream.publisher`."""
 
-        def open_publisher(stream: Stream) -> Publisher:
-            return stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
+        session, handles = self.partitions[0].session, [stream.handle for stream in self.partitions]
 
-        publishers = {stream.partition: open_publisher(stream) for stream in self.partitions}
-        # Without all partitions, the partition of a key cannot be computed anew, so added ones are not used.
-        if not self._is_whole:
-            return PartitionedPublisher(self.name, publishers)
-        return PartitionedPublisher(
-            self.name, publishers, self._make_watch, lambda partition: open_publisher(self._open([partition])[0])
-        )
+        def open_publisher(handle: PartitionHandle) -> Publisher:
+            return Publisher(session, handle, window, make_sequences(idempotent, None, 0), keep_failed)
+
+        return PartitionedPublisher(session, handles, self._is_whole, open_publisher)
 
     @with_options_shown
     def consumer(

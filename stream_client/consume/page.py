@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from stream_service.extensions import RichMessage
+from stream_service.extensions import MarkedPage, RichMessage, RichPage
 from stream_service.page_codec import PackedMessages
 from stream_service.protocol import StreamMessage
 
@@ -52,3 +52,9 @@ def find_holes(messages: Sequence[RichMessage | StreamMessage], expected: int | 
             if later.index > earlier.index + 1:
                 holes.append((earlier.index + 1, later.index))
     return holes
+
+
+def page_of(page: RichPage) -> Page:
+    """Returns the page of an answer to a pull."""
+    created_us = page.created_us if isinstance(page, MarkedPage) else None
+    return Page(page.messages, page.first_index, page.next_index, page.resume_index, created_us)
