@@ -28,9 +28,8 @@ from stream_client import (
     StreamNotFound,
     StreamRemade,
 )
-from stream_client.consume.merge import Merge
 from stream_client.consume.page import PAGE_MESSAGES, Page, find_holes
-from stream_client.consume.reader import Reader
+from stream_client.consume.reader import Merge, Reader
 from stream_client.session import ClientSession
 from stream_client.watch import PartitionWatch
 from stream_service.extensions import FromIndex, StreamInfo

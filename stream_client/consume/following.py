@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stream_client.consume.merge import Merge
 from stream_client.consume.page import OnHole, Page, find_holes
-from stream_client.consume.reader import Reader
+from stream_client.consume.reader import Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, StreamRemade
 from stream_client.requests import Requests

@@ -1,4 +1,4 @@
-"""Reader: pulls one partition page by page, without waiting.
+"""Reader: pulls one partition page by page, without waiting. Merge: a queue of the readers whose page has arrived.
 
 A reader fetches one page ahead of the program. It uses our own protocol `node/stream_pull/4`, a long poll: while there
 is no message, the node can delay its answer. At the end of the stream, a page comes in parts, each as soon as messages
@@ -10,6 +10,7 @@ to decode. Version 1 does not say which incarnation of the stream it reads. The 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -18,9 +19,10 @@ from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import has_more
 from stream_client.arguments import encoded
 from stream_client.consume.options import IDLE_DELAY_S
-from stream_client.consume.page import Page
+from stream_client.consume.page import Page, page_of
 from stream_client.core.calls import PATIENCE_CHECKS, Call, pulled, pulled_marked, pulled_packed, pulled_rich
 from stream_client.core.partition_handle import PartitionHandle
+from stream_client.core.pushes import PendingResult
 from stream_client.errors import AccessDenied, ClientError, InvalidArgument, NotSupported, RequestRefused
 from stream_client.requests import Requests
 from stream_client.shell.defaults import CHECK_INTERVAL_S
@@ -29,7 +31,6 @@ from stream_service.extensions import (
     PACKED_PULL,
     RICH_PULL,
     FromIndex,
-    MarkedPage,
     MarkedPull,
     PackedPull,
     RichMessage,
@@ -183,7 +184,7 @@ class Reader:
         if self._left < 1 or not has_more(payload):
             return False
         try:
-            self._keep(_page_of(decode_packed_page(payload)))
+            self._keep(page_of(decode_packed_page(payload)))
         except ProtocolError:
             return False
         return True
@@ -235,21 +236,48 @@ class Reader:
     def _read(self, call: Call) -> Page:
         if call.error is not None:
             raise call.error
-        if self._protocol <= MARKED:
-            return _page_of(pulled_packed(call) if self._protocol == PACKED else pulled_marked(call))
-        if self._protocol == RICH:
-            page = pulled_rich(call)
-            return Page(page.messages, page.first_index, page.next_index, page.resume_index)
+        if self._protocol < PLAIN:
+            return page_of((pulled_packed, pulled_marked, pulled_rich)[self._protocol](call))
         # The specification's page says neither where the stream ends nor where the next page begins.
         assert isinstance(self._start, FromIndex)
         messages = [RichMessage(message.index, 0, None, [], message.data) for message in pulled(call)]
         return Page(messages, None, None, messages[-1].index + 1 if messages else self._start.index)
 
 
-def _page_of(page: MarkedPage) -> Page:
-    return Page(page.messages, page.first_index, page.next_index, page.resume_index, page.created_us)
-
-
 def patience_for(wait_s: float) -> int:
     """Returns the number of checks for late answers after which a pull that may wait `wait_s` seconds is sent again."""
     return PATIENCE_CHECKS + math.ceil(min(wait_s, LONG_POLL_S) / CHECK_INTERVAL_S)
+
+
+class Merge:
+    """A queue of the readers whose next page has arrived, in the order of arrival. A reader is in it at most once, so a
+    partition with many messages cannot delay the others."""
+
+    def __init__(self) -> None:
+        self._ready: deque[Reader] = deque()
+        self._signal = PendingResult()
+
+    def arrived(self, reader: Reader) -> None:
+        """Records that a page of this reader has arrived. It is the `on_page` of the Reader."""
+        self._ready.append(reader)
+        self.wake()
+
+    def wake(self) -> None:
+        """Finishes the last `arrival`, even if no page has arrived."""
+        self._signal.finish()
+
+    def drop(self, reader: Reader) -> None:
+        reader.stop()
+        if reader in self._ready:
+            self._ready.remove(reader)
+
+    def arrival(self) -> PendingResult:
+        """Returns a result to wait for: it is finished when a reader's page has arrived, and by `wake`."""
+        self._signal = PendingResult()
+        if self._ready:
+            self._signal.finish()
+        return self._signal
+
+    def next_nowait(self) -> Reader | None:
+        """Returns the reader whose page arrived first; None if none has arrived."""
+        return self._ready.popleft() if self._ready else None

@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from stream_client.consume.merge import Merge
 from stream_client.consume.options import ConsumerOptions
 from stream_client.consume.page import Page, find_holes
-from stream_client.consume.reader import Reader
+from stream_client.consume.reader import Merge, Reader
 from stream_client.core.marks import KnownPosition
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, PositionReset, StreamRemade
@@ -33,20 +32,6 @@ class PartitionReading:
 
     Invariant: kept_index <= saved_index <= next_index <= handed_index.
     """
-
-    __slots__ = (
-        "at",
-        "ended",
-        "handed_index",
-        "handle",
-        "kept_index",
-        "mark",
-        "messages",
-        "next_index",
-        "reader",
-        "saved_index",
-        "unsaved",
-    )
 
     def __init__(self, handle: PartitionHandle, reader: Reader, mark: KnownPosition) -> None:
         self.handle = handle
