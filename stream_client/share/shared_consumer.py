@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from types import TracebackType
 from typing import Self, Unpack
 
 from stream_client.admin import StreamAdmin
-from stream_client.consume.consumer import BaseConsumer
+from stream_client.consume.consumer import BaseConsumer, Messages
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
 from stream_client.consume.reading_loop import ReadingLoop
 from stream_client.consume.readings import PartitionReading
@@ -48,18 +47,13 @@ class SharedConsumer(BaseConsumer):
         self._join()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
+            await super().__aexit__(kind)
             if kind is None:
-                await self.save(with_last=True)
                 await self._member.leave()
-            else:
-                self._loop.save_nowait()
         finally:
             self._member.leave_nowait()
-            self._loop.stop()
 
     def __aiter__(self) -> SharedMessages:
         return self.messages()
@@ -158,18 +152,12 @@ class SharedConsumer(BaseConsumer):
         self._loop.drop(partition)
 
 
-class SharedMessages:
+class SharedMessages(Messages[tuple[int, RichMessage]]):
     """An iterator over the messages of the partitions leased to one member. It can be continued after LeaseLost."""
 
     def __init__(self, consumer: SharedConsumer, loop: ReadingLoop, stop_at_end: bool) -> None:
+        super().__init__(loop, (), stop_at_end, PartitionReading.hand_out_named)
         self._consumer = consumer
-        self._loop = loop
-        self._stop_at_end = stop_at_end
-        self._reading: PartitionReading | None = None
-        self._begun = self._ended = False
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> tuple[int, RichMessage]:
         """Returns the next message with its partition number. Raises LeaseLost if a lease was lost. This call counts
@@ -186,9 +174,6 @@ class SharedMessages:
                 return reading.hand_out_named()
         self._reading = reading = await self._find_reading()
         return reading.hand_out_named()
-
-    async def aclose(self) -> None:
-        """Does nothing, since there is nothing to close. `contextlib.aclosing` calls this method."""
 
     async def _find_reading(self) -> PartitionReading:
         """Waits until a leased partition has a message. Raises LeaseLost, and StopAsyncIteration at the end."""

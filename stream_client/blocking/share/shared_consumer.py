@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from types import TracebackType
 from typing import Self, Unpack
 
 from stream_client.blocking.admin import StreamAdmin
-from stream_client.blocking.consume.consumer import BaseConsumer
+from stream_client.blocking.consume.consumer import BaseConsumer, Messages
 from stream_client.blocking.consume.reading_loop import ReadingLoop
 from stream_client.blocking.share.leases import LeaseMember, to_member
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
@@ -49,18 +48,13 @@ class SharedConsumer(BaseConsumer):
         self._join()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
+            super().__exit__(kind)
             if kind is None:
-                self.save(with_last=True)
                 self._member.leave()
-            else:
-                self._loop.save_nowait()
         finally:
             self._member.leave_nowait()
-            self._loop.stop()
 
     def __iter__(self) -> SharedMessages:
         return self.messages()
@@ -159,18 +153,12 @@ class SharedConsumer(BaseConsumer):
         self._loop.drop(partition)
 
 
-class SharedMessages:
+class SharedMessages(Messages[tuple[int, RichMessage]]):
     """An iterator over the messages of the partitions leased to one member. It can be continued after LeaseLost."""
 
     def __init__(self, consumer: SharedConsumer, loop: ReadingLoop, stop_at_end: bool) -> None:
+        super().__init__(loop, (), stop_at_end, PartitionReading.hand_out_named)
         self._consumer = consumer
-        self._loop = loop
-        self._stop_at_end = stop_at_end
-        self._reading: PartitionReading | None = None
-        self._begun = self._ended = False
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> tuple[int, RichMessage]:
         """Returns the next message with its partition number. Raises LeaseLost if a lease was lost. This call counts
@@ -187,9 +175,6 @@ class SharedMessages:
                 return reading.hand_out_named()
         self._reading = reading = self._find_reading()
         return reading.hand_out_named()
-
-    def close(self) -> None:
-        """Does nothing, since there is nothing to close. `contextlib.closing` calls this method."""
 
     def _find_reading(self) -> PartitionReading:
         """Waits until a leased partition has a message. Raises LeaseLost, and StopIteration at the end."""
