@@ -16,8 +16,9 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import SecureChannel, connection_of
 from stream_client.session import ClientSession
-from stream_client.shell.async_shell import open_shell
+from stream_client.shell.async_shell import AsyncShell
 from stream_client.shell.backoff import Reconnect
+from stream_client.shell.base_shell import ShellSettings
 from stream_client.shell.defaults import ANSWER_TIMEOUT_S, Framing, OnLink
 from stream_client.shell.tls import check_tls
 from stream_client.shell.token import check_token
@@ -107,16 +108,9 @@ async def connect(
     if on_link is not None:
         core.service_route.on_link = on_link
     try:
-        async with open_shell(
-            address=address,
-            core=core,
-            framing=framing,
-            reconnect=reconnect,
-            contact_timeout_s=contact_timeout_s,
-            waits=waits,
-            tls=tls,
-            token=checked,
-        ) as shell:
+        settings = ShellSettings(address, framing, reconnect, contact_timeout_s, tls, checked)
+        shell = AsyncShell(core, settings)
+        async with shell.opened(waits):
             yield StreamClient(ClientSession(address, core, shell, answer_timeout_s))
     finally:
         await _end_tracing(tracing)

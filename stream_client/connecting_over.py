@@ -14,6 +14,7 @@ from stream_client.secure import connection_of
 from stream_client.session import ClientSession
 from stream_client.shell.async_shell import AsyncShell
 from stream_client.shell.background import background_tasks
+from stream_client.shell.base_shell import ShellSettings
 from stream_client.shell.defaults import ANSWER_TIMEOUT_S
 from stream_client.shell.dial import Dialled
 
@@ -42,9 +43,9 @@ async def connect_over(
         asks_route=False,
         connection=connection_of(None, (), "head"),
     )
-    shell = AsyncShell(address, core, "head")
+    shell = AsyncShell(core, ShellSettings(address))
     async with background_tasks() as tasks:
-        shell.start(tasks, Dialled(stream, HEAD), None)
+        shell.start(tasks, Dialled(stream, HEAD))
         try:
             yield StreamClient(ClientSession(address, core, shell, answer_timeout_s))
         finally:

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ockam.protocol import Protocol as WireProtocol
 from stream_client.core.calls import Call, answer_of
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import PendingResult
 from stream_client.requests import Requests, Target
-from stream_client.shell.clock import ClockTimers
+
+if TYPE_CHECKING:
+    from stream_client.shell.async_shell import AsyncShell
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-
-
-class Shell(ClockTimers, Protocol):
-    """The part of a client that does the I/O: it has the socket and the clock, and it waits."""
-
-    async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
-        """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error.
-
-        gathers: whether other bytes may wait for further pushes, because the awaited request has been sent already.
-        """
-        ...
-
-    async def yield_control(self) -> None:
-        """Gives the client's I/O a chance to send and receive, without waiting for the socket."""
-        ...
-
-    def gathers(self) -> bool:
-        """Whether the bytes to send should wait for further pushes, because they are many small batches."""
-        ...
-
-    # blocking only: def send_lagging(self) -> None:
-    # blocking only:     """Sends the waiting bytes if the client has not exchanged bytes for a while."""
-    # blocking only:     ...
 
 
 class Connected(Protocol):
@@ -51,9 +30,9 @@ class ClientSession(Requests):
     core, shell: the client's logic without I/O, and its I/O.
     """
 
-    shell: Shell
+    shell: AsyncShell
 
-    def __init__(self, address: str, core: ClientCore, shell: Shell, answer_timeout_s: float | None) -> None:
+    def __init__(self, address: str, core: ClientCore, shell: AsyncShell, answer_timeout_s: float | None) -> None:
         super().__init__(address, core, shell, answer_timeout_s)
 
     async def request(self, service: str, payload: bytes) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
@@ -16,9 +15,6 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from ockam.errors import RemoteProtocolError
-from ockam.identity.tls import Tls
-from ockam.identity.tls_layer import TlsLayer
-from ockam.identity.token import Token
 from ockam.transport.sockets import send_nowait
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import PendingResult
@@ -26,87 +22,37 @@ from stream_client.errors import (
     AuthenticationFailed,
     ClientError,
     ClientForked,
-    ConnectionLost,
     NodeUnreachable,
     not_a_stream_node,
-    silent,
 )
 from stream_client.shell.background import background_tasks
-from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.clock import TimerQueue, boot_time_s
+from stream_client.shell.backoff import Backoff
+from stream_client.shell.base_shell import BaseShell, ShellSettings
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
-    AUTO_WAIT_S,
-    AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
     CONNECT_TIMEOUT_S,
     GATHER_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
-    Framing,
     connect_timeout_s,
 )
 from stream_client.shell.dial import Dialled, dial
-from stream_client.shell.forking import watch_forks
 from stream_client.shell.in_memory import HOST, open_pipes
 from stream_client.shell.memory_stream import MemoryStream
-from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.tls import error_of
 
 AnyDialled: TypeAlias = Dialled[anyio.abc.ByteStream]
 
 
-@asynccontextmanager
-async def open_shell(
-    address: str,
-    core: ClientCore,
-    framing: Framing,
-    reconnect: Reconnect | None,
-    contact_timeout_s: float | None,
-    waits: bool = True,
-    tls: Tls | None = None,
-    token: Token | None = None,
-) -> AsyncIterator[AsyncShell]:
-    """Runs the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable,
-    AuthenticationFailed."""
-    shell = AsyncShell(address, core, framing, tls, token, connect_timeout_s(contact_timeout_s))
-    # This is outside the task group, so that a failure is raised itself and not inside an exception group.
-    first = await shell.dial() if waits else None
-    async with background_tasks() as tasks:
-        shell.start(tasks, first, reconnect)
-        tasks.start_soon(shell.watch_contact, contact_timeout_s)
-        try:
-            # A failure of the handshake ends the client, and every request says why.
-            if waits and core.connection.is_encrypted:
-                await shell.wait(core.connection.attempted(), CONNECT_TIMEOUT_S)
-            yield shell
-        finally:
-            await shell.close()
+class AsyncShell(BaseShell):
+    """Does the I/O of one client in background tasks: it has the socket and the clock, and it waits. If the program's
+    task is cancelled, the connection continues until `close`, so `close` can still send the last messages."""
 
-
-class AsyncShell:
-    """Does the I/O of one client in background tasks. It implements `session.Shell`. If the program's task is
-    cancelled, the connection continues until `close`, so `close` can still send the last messages."""
-
-    def __init__(
-        self,
-        address: str,
-        core: ClientCore,
-        framing: Framing,
-        tls: Tls | None = None,
-        token: Token | None = None,
-        timeout_s: float = CONNECT_TIMEOUT_S,
-    ) -> None:
-        """timeout_s: the longest time, in seconds, for each step of an attempt to connect."""
-        self.core = core
-        self._timeout_s = timeout_s
-        self._tls = tls
-        self._token = token
-        self._layer: TlsLayer | None = None
+    def __init__(self, core: ClientCore, settings: ShellSettings) -> None:
+        super().__init__(core, settings)
         # Encrypted bytes that the socket did not take at once. Unlike plain bytes, they cannot go back to the core.
         self._encrypted = b""
-        self._address = address
-        self._framing = framing
         self._tasks: anyio.abc.TaskGroup | None = None
         self._scope = anyio.CancelScope(shield=True)
         self._stream: anyio.abc.ByteStream | None = None
@@ -114,36 +60,46 @@ class AsyncShell:
         self._outgoing = anyio.Event()
         self._sent = anyio.Event()
         self._sending = False
-        self._outgoing_since_s = 0.0
-        self._timers = TimerQueue()
         self._timers_sleep: anyio.CancelScope | None = None
         self._holders = 0
         self._hurries = False
         self._in_doubt = anyio.Event()
-        self._auto_wait_s = AUTO_WAIT_S
         core.connection.on_outgoing = self._wake_sender
-        watch_forks(self)
 
-    def start(self, tasks: anyio.abc.TaskGroup, first: AnyDialled | None, reconnect: Reconnect | None) -> None:
+    @asynccontextmanager
+    async def opened(self, waits: bool) -> AsyncIterator[None]:
+        """Runs the I/O while the block runs. `waits` is the argument of `connect`. Raises NodeUnreachable,
+        AuthenticationFailed."""
+        # This is outside the task group, so that a failure is raised itself and not inside an exception group.
+        first = await self.dial() if waits else None
+        async with background_tasks() as tasks:
+            self.start(tasks, first)
+            tasks.start_soon(self._watch_contact)
+            try:
+                # A failure of the handshake ends the client, and every request says why.
+                if waits and self.core.connection.is_encrypted:
+                    await self.wait(self.core.connection.attempted(), CONNECT_TIMEOUT_S)
+                yield
+            finally:
+                await self.close()
+
+    def start(self, tasks: anyio.abc.TaskGroup, first: AnyDialled | None) -> None:
         """Starts the background tasks. They make the first connection, unless `first` is one."""
         self._tasks = tasks
-        if reconnect is not None:
-            self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
-        backoff = None if reconnect is None else Backoff(reconnect, random.random)
         # This is done before any task runs, so that the caller gets a client that is already connected.
         if first is not None:
             self._take_over(first)
-        tasks.start_soon(self._keep_connected, first, backoff)
-        tasks.start_soon(self._keep_checking, backoff)
+        tasks.start_soon(self._keep_connected, first)
+        tasks.start_soon(self._keep_checking)
 
-    async def watch_contact(self, contact_timeout_s: float | None) -> None:
+    async def _watch_contact(self) -> None:
         """Ends the client if the server is no stream node, or if the service is silent for `contact_timeout_s`."""
         began_s = anyio.current_time()
         # A node sends its first byte at once. Without this byte, the server may be of another kind.
         with anyio.move_on_after(PROBE_AFTER_S):
             await self._in_doubt.wait()
         # `identify` sends requests of other protocols. It blocks, so it runs in a thread.
-        if not self.core.connection.received_bytes and self._tls is None:
+        if not self.core.connection.received_bytes and self._settings.tls is None:
             try:
                 what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
             # Python raises RuntimeError if the system has no room for one more thread.
@@ -152,8 +108,8 @@ class AsyncShell:
             if what is not None and not self.core.connection.received_bytes:
                 self.core.close(not_a_stream_node(self._address, what))
         # A node sends its first byte even if it does not have the service. Then every request would wait in vain.
-        if contact_timeout_s is not None:
-            await anyio.sleep(max(0.0, began_s + contact_timeout_s - anyio.current_time()))
+        if self._settings.contact_timeout_s is not None:
+            await anyio.sleep(max(0.0, began_s + self._settings.contact_timeout_s - anyio.current_time()))
             if not self.core.service_route.reached:
                 self.core.close(no_contact(self._address, self.core))
 
@@ -171,6 +127,10 @@ class AsyncShell:
         self.core.close()
 
     async def wait(self, waiting: PendingResult, timeout_s: float | None = None, *, gathers: bool = False) -> None:
+        """Waits until `waiting` is done, at most `timeout_s` seconds; None: no limit. A timeout raises no error.
+
+        gathers: whether other bytes may wait for further pushes, because the awaited request has been sent already.
+        """
         if waiting.done:
             return
         self.core.connection.check_open()
@@ -205,13 +165,11 @@ class AsyncShell:
                 os.dup2(nothing.fileno(), stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno())
 
     async def yield_control(self) -> None:
+        """Gives the client's I/O a chance to send and receive, without waiting for the socket."""
         # The sending task checks again whether it must hold the bytes that were added meanwhile.
         if self._holders:
             self._outgoing.set()
         await anyio.lowlevel.checkpoint()
-
-    def gathers(self) -> bool:
-        return self.core.connection.gathers and self.now_s() - self._outgoing_since_s < GATHER_S
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
@@ -245,83 +203,57 @@ class AsyncShell:
         finally:
             self._timers_sleep = None
 
-    def now_s(self) -> float:
-        return boot_time_s()
-
     async def dial(self) -> AnyDialled:
-        line, how = AsyncLine(), (self._framing, self._auto_wait_s, self._tls, self._token)
-        return await dial(line, self._address, *how, timeout_s=self._timeout_s)
+        line, how = AsyncLine(), (self._settings.framing, self._auto_wait_s, self._settings.tls, self._settings.token)
+        return await dial(line, self._address, *how, timeout_s=connect_timeout_s(self._settings.contact_timeout_s))
 
-    async def _keep_connected(self, dialled: AnyDialled | None, backoff: Backoff | None) -> None:
-        """Keeps the client connected: when a connection ends, makes the next; without `backoff`, ends the client."""
+    async def _keep_connected(self, dialled: AnyDialled | None) -> None:
+        """Keeps the client connected: when a connection ends, makes the next, or ends the client."""
         with self._scope:
             try:
-                await self._keep_serving(dialled, backoff)
+                await self._keep_serving(dialled)
             except AuthenticationFailed as error:
                 # The same token would be refused again and again.
                 self.core.close(error)
 
-    async def _keep_serving(self, dialled: AnyDialled | None, backoff: Backoff | None) -> None:
+    async def _keep_serving(self, dialled: AnyDialled | None) -> None:
         if dialled is None:
-            assert backoff is not None, "a client that does not wait for its first connection makes it again"
-            dialled = await self._dial_first(backoff)
+            dialled = await self._dial_first()
             self._take_over(dialled)
         while True:
             received_bytes = self.core.connection.received_bytes
             fault = await self._serve(dialled)
-            # Without a new connection nothing can be answered, so every present and later request fails.
+            backoff = self._connection_ended(fault, received_bytes)
             if backoff is None:
-                self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
                 return
-            self.core.disconnected(fault)
-            # Only a connection that brought bytes resets the delays. Otherwise a server that accepts and hangs up
-            # would be called again at once, for ever.
-            if self.core.connection.received_bytes > received_bytes:
-                backoff.succeeded()
-                self._auto_wait_s = AUTO_WAIT_S
-            else:
+            if self.core.connection.received_bytes == received_bytes:
                 self._in_doubt.set()
-                self._auto_wait_s = AUTO_WAIT_S_MAX
             dialled = await self._dial_again(backoff)
             self._take_over(dialled)
 
-    async def _keep_checking(self, backoff: Backoff | None) -> None:
-        """At intervals, lets the core repeat late requests, fails all requests when the node has been silent for
-        `give_up_s`, and closes a connection over which nothing arrives any more."""
-        core = self.core
+    async def _keep_checking(self) -> None:
         while True:
             await anyio.sleep(CHECK_INTERVAL_S)
-            is_dead = core.check_progress()
-            if self._stream is None:
-                continue
-            received_bytes = core.connection.received_bytes
-            if backoff is not None and backoff.watch(self.now_s(), received_bytes, awaits=core.awaits_answer):
-                core.fail_all(silent(self._address))
-            if is_dead:
+            if self._check_progress(is_connected=self._stream is not None) and self._stream is not None:
                 await anyio.aclose_forcefully(self._stream)
 
-    async def _dial_first(self, backoff: Backoff) -> AnyDialled:
+    async def _dial_first(self) -> AnyDialled:
+        assert self._backoff is not None, "a client that does not wait for its first connection makes it again"
         try:
             return await self.dial()
         except NodeUnreachable as error:
-            self.core.connection.unreachable(error)
-            return await self._dial_again(backoff)
+            self._attempt_failed(self._backoff, error)
+            self._begin_outage(self._backoff)
+            return await self._dial_again(self._backoff)
 
     async def _dial_again(self, backoff: Backoff) -> AnyDialled:
-        """Tries to connect, after growing delays. After `give_up_s` seconds, the waiting requests fail."""
-        backoff.lost(self.now_s())
-        if backoff.is_over(self.now_s()):
-            self.core.fail_all(silent(self._address))
+        """Tries to connect, after growing delays."""
         while True:
             await anyio.sleep(backoff.next_delay_s())
             try:
-                connected = await self.dial()
+                return await self.dial()
             except NodeUnreachable as error:
-                self.core.connection.unreachable(error)
-                if backoff.is_over(self.now_s()):
-                    self.core.fail_all(error)
-            else:
-                return connected
+                self._attempt_failed(backoff, error)
 
     def _take_over(self, dialled: AnyDialled) -> None:
         """Hands a new connection to the core, which sends everything over it from now on."""

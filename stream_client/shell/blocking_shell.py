@@ -8,7 +8,6 @@ The client then connects again and repeats its unanswered requests.
 from __future__ import annotations
 
 import math
-import random
 import selectors
 import socket
 import threading
@@ -25,36 +24,26 @@ from stream_client.errors import (
     AuthenticationFailed,
     ClientError,
     ClientForked,
-    ConnectionLost,
     NodeUnreachable,
     not_a_stream_node,
-    silent,
 )
-from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.clock import TimerQueue, boot_time_s
+from stream_client.shell.base_shell import BaseShell, ShellSettings
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
-    AUTO_WAIT_S,
-    AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
     CONNECT_TIMEOUT_S,
     GATHER_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
-    Framing,
     connect_timeout_s,
 )
 from stream_client.shell.dial import Dialled, dial, run_now
-from stream_client.shell.forking import watch_forks
 from stream_client.shell.in_memory import HOST, MemorySelector, MemorySocket, open_pipes
 from stream_client.shell.interruption import WHOLE
-from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.tls import error_of
 
 if TYPE_CHECKING:
-    from ockam.identity.tls import Tls
-    from ockam.identity.tls_layer import TlsLayer
-    from ockam.identity.token import Token
+    pass
 
 AnySocket: TypeAlias = socket.socket | MemorySocket
 
@@ -64,71 +53,39 @@ LAG_S = 0.005
 """After this many seconds without an exchange of bytes, `send_lagging` sends the bytes that wait to be sent."""
 
 
-@contextmanager
-def open_shell(
-    address: str,
-    core: ClientCore,
-    framing: Framing,
-    reconnect: Reconnect | None,
-    contact_timeout_s: float | None,
-    waits: bool = True,
-    tls: Tls | None = None,
-    token: Token | None = None,
-) -> Iterator[BlockingShell]:
-    """Does the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable,
-    AuthenticationFailed."""
-    shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s, tls, token)
-    shell.open(waits)
-    try:
-        # A failure of the handshake ends the client, and every request says why.
-        if waits and core.connection.is_encrypted:
-            with suppress(ClientError):
-                shell.wait(core.connection.attempted(), CONNECT_TIMEOUT_S)
-        yield shell
-    finally:
-        shell.close()
+class BlockingShell(BaseShell):
+    """Does the I/O of one client inside the program's calls, for one thread at a time. It has the methods of the
+    `AsyncShell` of `async_shell`, which explains them."""
 
-
-class BlockingShell:
-    """Does the I/O of one client inside the program's calls, for one thread at a time (`blocking.session.Shell`)."""
-
-    def __init__(
-        self,
-        address: str,
-        core: ClientCore,
-        framing: Framing,
-        reconnect: Reconnect | None,
-        contact_timeout_s: float | None = None,
-        tls: Tls | None = None,
-        token: Token | None = None,
-    ) -> None:
-        self.core = core
-        self._tls = tls
-        self._token = token
-        self._layer: TlsLayer | None = None
-        self._contact_timeout_s = contact_timeout_s
+    def __init__(self, core: ClientCore, settings: ShellSettings) -> None:
+        super().__init__(core, settings)
         self._wait_until_s = math.inf
-        self._outgoing_since_s = 0.0
         self._holds = False
-        self._address = address
-        self._framing = framing
-        self._backoff = None if reconnect is None else Backoff(reconnect, random.random)
-        if reconnect is not None:
-            core.service_route.on_lost = RouteRetry(self, core, reconnect).lost
         self._dial_at_s = 0.0
         self._socket: AnySocket | None = None
-        self._selector = _new_selector(address)
+        self._selector = _new_selector(settings.address)
         self._unsent = memoryview(b"")
         self._received_before = 0
-        self._timers = TimerQueue()
         self._check_at_s = 0.0
         self._turned_at_s = 0.0
         self._turning = threading.Lock()
-        self._auto_wait_s = AUTO_WAIT_S
         self._waited_s = 0.0
         self._identified = False
         core.connection.on_outgoing = self._note_outgoing
-        watch_forks(self)
+
+    @contextmanager
+    def opened(self, waits: bool) -> Iterator[None]:
+        """Does the I/O while the block runs. `waits` is the argument of `connect`. Raises NodeUnreachable,
+        AuthenticationFailed."""
+        self.open(waits)
+        try:
+            # A failure of the handshake ends the client, and every request says why.
+            if waits and self.core.connection.is_encrypted:
+                with suppress(ClientError):
+                    self.wait(self.core.connection.attempted(), CONNECT_TIMEOUT_S)
+            yield
+        finally:
+            self.close()
 
     def open(self, waits: bool = True) -> None:
         """Makes the first connection, or leaves it to the first call that waits. Raises NodeUnreachable."""
@@ -166,9 +123,6 @@ class BlockingShell:
     def yield_control(self) -> None:
         self._turn(0.0)
 
-    def gathers(self) -> bool:
-        return self.core.connection.gathers and self.now_s() - self._outgoing_since_s < GATHER_S
-
     def send_lagging(self) -> None:
         """Exchanges bytes and runs the timers that are due, if the client has not done so for LAG_S seconds, or for
         GATHER_S while pushes are gathered."""
@@ -178,9 +132,6 @@ class BlockingShell:
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         self.core.connection.check_open()
         return self._timers.add(self.now_s() + delay_s, callback).cancel
-
-    def now_s(self) -> float:
-        return boot_time_s()
 
     def _turn(self, wait_s: float) -> None:
         """Sends and receives as many bytes as the socket allows within `wait_s` seconds, then runs the timers that are
@@ -212,7 +163,7 @@ class BlockingShell:
         self._waited_s += waited_s
         # `identify` is called once: it blocks, and a second time it would find the same.
         if (
-            self._tls is None
+            self._settings.tls is None
             and not (self._identified or self.core.connection.received_bytes)
             and self._waited_s >= PROBE_AFTER_S
         ):
@@ -220,7 +171,7 @@ class BlockingShell:
             what = identify(self._address)
             if what is not None:
                 self.core.close(not_a_stream_node(self._address, what))
-        if self._contact_timeout_s is not None and self._waited_s >= self._contact_timeout_s:
+        if self._settings.contact_timeout_s is not None and self._waited_s >= self._settings.contact_timeout_s:
             self.core.close(no_contact(self._address, self.core))
 
     def _exchange(self, connection: AnySocket, wait_s: float) -> None:
@@ -289,22 +240,9 @@ class BlockingShell:
 
     def _lost(self, fault: ClientError | None) -> None:
         self._drop_socket()
-        # Without a new connection nothing can be answered, so every present and later request fails.
-        if self._backoff is None:
-            self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
-            return
-        self.core.disconnected(fault)
-        # Only a connection that brought bytes resets the delays. Otherwise a server that accepts and hangs up would be
-        # called again at once, for ever.
-        if self.core.connection.received_bytes > self._received_before:
-            self._backoff.succeeded()
-            self._auto_wait_s = AUTO_WAIT_S
-        else:
-            self._auto_wait_s = AUTO_WAIT_S_MAX
-        self._backoff.lost(self.now_s())
-        if self._backoff.is_over(self.now_s()):
-            self.core.fail_all(silent(self._address))
-        self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
+        backoff = self._connection_ended(fault, self._received_before)
+        if backoff is not None:
+            self._dial_at_s = self.now_s() + backoff.next_delay_s()
 
     def _dial_again(self, wait_s: float) -> None:
         """Waits at most `wait_s` seconds for the time of the next attempt, and then connects if it has come."""
@@ -317,9 +255,7 @@ class BlockingShell:
         try:
             dialled = self._dial()
         except NodeUnreachable as error:
-            self.core.connection.unreachable(error)
-            if self._backoff.is_over(self.now_s()):
-                self.core.fail_all(error)
+            self._attempt_failed(self._backoff, error)
             self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
         except AuthenticationFailed as error:
             # The same token would be refused again and again.
@@ -331,8 +267,8 @@ class BlockingShell:
         # Nothing else happens meanwhile. So no step takes longer than the program waits, or than the next timer is
         # away, but CONNECT_TIMEOUT_S_MIN is always allowed.
         until_s = min(self._wait_until_s, self._timers.due_s)
-        timeout_s = min(connect_timeout_s(self._contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
-        how = (self._framing, self._auto_wait_s, self._tls, self._token)
+        timeout_s = min(connect_timeout_s(self._settings.contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
+        how = (self._settings.framing, self._auto_wait_s, self._settings.tls, self._settings.token)
         return run_now(dial(SocketLine(), self._address, *how, timeout_s=timeout_s))
 
     def _adopt(self, dialled: Dialled[AnySocket]) -> None:
@@ -363,21 +299,13 @@ class BlockingShell:
         return bool(self._unsent) or self.core.connection.outgoing_bytes > 0
 
     def _run_due(self) -> None:
-        """Runs the timers that are due. Every CHECK_INTERVAL_S seconds, lets the core repeat late requests, and fails
-        all requests when the node has been silent for `give_up_s`."""
+        """Runs the timers that are due, and checks for late answers every CHECK_INTERVAL_S seconds."""
         now_s = self.now_s()
         while (timer := self._timers.pop_due(now_s)) is not None:
             timer.run()
         if now_s >= self._check_at_s:
             self._check_at_s = now_s + CHECK_INTERVAL_S
-            core, backoff = self.core, self._backoff
-            is_dead = core.check_progress()
-            if self._socket is None:
-                return
-            received_bytes = core.connection.received_bytes
-            if backoff is not None and backoff.watch(now_s, received_bytes, awaits=core.awaits_answer):
-                core.fail_all(silent(self._address))
-            if is_dead:
+            if self._check_progress(is_connected=self._socket is not None):
                 self._lost(None)
 
 

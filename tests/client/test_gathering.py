@@ -21,8 +21,9 @@ from ockam.actors.address import local
 from stream_client.core.client_connection import BATCH_BYTES_MIN, GATHERED_BATCHES_MIN, GATHERED_BYTES_MAX
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import PendingResult
-from stream_client.shell import async_shell, blocking_shell
+from stream_client.shell import async_shell, base_shell, blocking_shell
 from stream_client.shell.async_shell import AsyncShell
+from stream_client.shell.base_shell import ShellSettings
 from stream_client.shell.blocking_shell import BlockingShell
 from stream_client.shell.defaults import READ_BYTES_MAX
 from tests.client.machines.far_end import batches, connected_core, opened, pushes
@@ -46,7 +47,8 @@ def far_end() -> Iterator[tuple[str, socket.socket]]:
 
 
 def gathers_for(monkeypatch: pytest.MonkeyPatch, module: ModuleType, seconds: float) -> None:
-    monkeypatch.setattr(module, "GATHER_S", seconds)
+    for each in (base_shell, module):
+        monkeypatch.setattr(each, "GATHER_S", seconds)
 
 
 def unread(far: socket.socket) -> bytes:
@@ -99,11 +101,11 @@ def test_a_queue_knows_whether_an_answer_is_on_its_way() -> None:
 @asynccontextmanager
 async def connected(address: str, listening: socket.socket) -> AsyncIterator[tuple[AsyncShell, socket.socket]]:
     """A connected shell and the other end of its connection, on which nothing is unread."""
-    shell = AsyncShell(address, ClientCore(), "head")
+    shell = AsyncShell(ClientCore(), ShellSettings(address))
     dialled = await shell.dial()
     far, _ = listening.accept()
     async with anyio.create_task_group() as tasks:
-        shell.start(tasks, dialled, None)
+        shell.start(tasks, dialled)
         await wait_all_tasks_blocked()
         unread(far)
         with far:
@@ -215,7 +217,7 @@ def test_a_blocking_publisher_holds_small_batches_for_a_time(
 ) -> None:
     gathers_for(monkeypatch, blocking_shell, gather_s)
     address, listening = far_end
-    shell = BlockingShell(address, ClientCore(), "head", None)
+    shell = BlockingShell(ClientCore(), ShellSettings(address))
     shell.open()
     far, _ = listening.accept()
     try:

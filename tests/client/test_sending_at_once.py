@@ -22,6 +22,7 @@ from ockam.transport.wire_head import HEAD
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import PendingResult
 from stream_client.shell.async_shell import AsyncShell
+from stream_client.shell.base_shell import ShellSettings
 from tests.client.sockets import listener
 from tests.support.served import PATIENCE_S
 
@@ -80,13 +81,13 @@ class FarEnd:
 @pytest.fixture
 async def end() -> AsyncIterator[FarEnd]:
     with listener() as (address, listening):
-        shell = AsyncShell(address, ClientCore(), "head")
+        shell = AsyncShell(ClientCore(), ShellSettings(address))
         dialled = await shell.dial()
         far, _ = listening.accept()
         with far:
             far.setblocking(False)
             async with anyio.create_task_group() as tasks:
-                shell.start(tasks, dialled, None)
+                shell.start(tasks, dialled)
                 await wait_all_tasks_blocked()
                 yield FarEnd(shell, far)
                 tasks.cancel_scope.cancel()

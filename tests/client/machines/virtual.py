@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from ockam.actors.address import Address, local
 from ockam.actors.message import Message
@@ -14,6 +14,7 @@ from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import PendingResult
 from stream_client.session import ClientSession
+from stream_client.shell.async_shell import AsyncShell
 from tests.client.machines.far_end import FarEnd
 from tests.client.shells import drive
 
@@ -73,7 +74,7 @@ class VirtualShell:
         return drive(coroutine)
 
     def client(self, *, answer_timeout_s: float | None = 30.0) -> StreamClient:
-        return StreamClient(ClientSession("virtual", self.core, self, answer_timeout_s))
+        return StreamClient(ClientSession("virtual", self.core, cast("AsyncShell", self), answer_timeout_s))
 
     def exchange(self) -> None:
         """Deliver everything that is under way."""
