@@ -211,7 +211,7 @@ class CommitTable:
         return [(self._store_name, block_id) for block_id in block_ids if is_text(block_id)]
 
 
-class LruCache:
+class LruCache(OrderedDict[str, Block]):
     """LruCache: a cache of blocks by id. When the cache is full, a new block replaces the least recently used block.
 
     Invariant: the cache has at most `block_count_max` blocks, ordered from the least to the most recently used.
@@ -219,32 +219,22 @@ class LruCache:
 
     def __init__(self, block_count_max: int) -> None:
         assert block_count_max >= 0, "a cache cannot keep fewer than no blocks"
-        self._block_count_max = block_count_max
-        self._blocks: OrderedDict[str, Block] = OrderedDict()
+        super().__init__()
+        self.block_count_max = block_count_max
 
     def find(self, block_id: str) -> Block | None:
         """Returns the block with this id, or None. Marks the block as the most recently used."""
-        block = self._blocks.get(block_id)
+        block = self.get(block_id)
         if block is not None:
-            self._blocks.move_to_end(block_id)
+            self.move_to_end(block_id)
         return block
 
     def use(self, block: Block) -> None:
         """Adds or replaces a block, and marks it as the most recently used."""
-        self._blocks[block.block_id] = block
-        self._blocks.move_to_end(block.block_id)
-        if len(self._blocks) > self._block_count_max:
-            self._blocks.popitem(last=False)
-
-    def discard(self, block_id: str) -> None:
-        self._blocks.pop(block_id, None)
-
-    def clear(self) -> None:
-        self._blocks.clear()
-
-    def block_ids(self) -> list[str]:
-        """Returns the ids of all blocks in the cache, from the least to the most recently used."""
-        return list(self._blocks)
+        self[block.block_id] = block
+        self.move_to_end(block.block_id)
+        if len(self) > self.block_count_max:
+            self.popitem(last=False)
 
 
 class CommitStoreStatistics(msgspec.Struct, frozen=True):
@@ -348,9 +338,7 @@ class CommitStore:
 
     def statistics(self) -> CommitStoreStatistics:
         with self._lock:
-            return CommitStoreStatistics(
-                self._hit_count, self._miss_count, self._write_count, len(self._cache.block_ids())
-            )
+            return CommitStoreStatistics(self._hit_count, self._miss_count, self._write_count, len(self._cache))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -375,7 +363,7 @@ class CommitStore:
     def _update_cache(self, deleted_ids: Iterable[str], blocks: Iterable[Block]) -> None:
         with self._lock:
             for block_id in deleted_ids:
-                self._cache.discard(block_id)
+                self._cache.pop(block_id, None)
             for block in blocks:
                 self._cache.use(block)
 

@@ -178,14 +178,14 @@ def test_the_cache_keeps_the_last_blocks_written(transactions: WatchedTransactio
 def test_a_read_from_disk_is_a_use(store: CommitStore) -> None:
     store.put(chain("A B C D"))
     list(store.get(["A"]))
-    assert store._cache.block_ids() == ["C", "D", "A"]
+    assert list(store._cache) == ["C", "D", "A"]
 
 
 def test_a_read_from_the_cache_is_a_use(store: CommitStore) -> None:
     store.put(chain("A B C D"))
     list(store.get(["B"]))
     list(store.get(["A"]))
-    assert store._cache.block_ids() == ["D", "B", "A"]
+    assert list(store._cache) == ["D", "B", "A"]
     statistics = store.statistics()
     assert (statistics.hit_count, statistics.miss_count, statistics.cached_count) == (1, 1, 3)
     assert statistics.write_count == 1
@@ -194,9 +194,9 @@ def test_a_read_from_the_cache_is_a_use(store: CommitStore) -> None:
 def test_what_is_deleted_or_displaced_leaves_the_cache(store: CommitStore) -> None:
     store.put(chain("A B C"))
     store.put(chain("X", "B", 3), ["C"])
-    assert store._cache.block_ids() == ["A", "B", "X"]
+    assert list(store._cache) == ["A", "B", "X"]
     store.delete(["X"])
-    assert store._cache.block_ids() == ["A", "B"]
+    assert list(store._cache) == ["A", "B"]
     assert list(store.get(["C", "X"])) == []
 
 
@@ -220,12 +220,12 @@ def test_a_read_that_a_write_overtakes_does_not_fill_the_cache(
 def test_a_read_during_a_write_passes_the_cache_by(transactions: WatchedTransactions, store: CommitStore) -> None:
     seen: list[str] = []
     store.put(chain("A B C"))
-    before = store._cache.block_ids()
+    before = list(store._cache)
     transactions.after_commit = once(lambda: seen.append(ids(store.get(["A", "B", "C", "X"]))))
     store.put(chain("X", "B", 3), ["C"])
     assert seen == ["A B X"], "committed, though nobody has told the cache"
     assert before == ["A", "B", "C"]
-    assert store._cache.block_ids() == ["A", "B", "X"]
+    assert list(store._cache) == ["A", "B", "X"]
 
 
 def test_a_get_is_of_one_moment(transactions: WatchedTransactions, store: CommitStore) -> None:

@@ -18,7 +18,7 @@ def filled(block_count_max: int = 3) -> LruCache:
 def test_the_block_used_longest_ago_leaves() -> None:
     cache = filled()
     cache.use(D)
-    assert cache.block_ids() == ["B", "C", "D"]
+    assert list(cache) == ["B", "C", "D"]
     assert cache.find("A") is None
 
 
@@ -26,30 +26,30 @@ def test_a_read_is_a_use() -> None:
     cache = filled()
     assert cache.find("A") == A
     cache.use(D)
-    assert cache.block_ids() == ["C", "A", "D"]
+    assert list(cache) == ["C", "A", "D"]
 
 
 def test_a_second_write_is_a_use() -> None:
     cache = filled()
     cache.use(A)
     cache.use(D)
-    assert cache.block_ids() == ["C", "A", "D"]
+    assert list(cache) == ["C", "A", "D"]
 
 
 def test_a_read_of_what_is_not_there_is_none() -> None:
     cache = filled()
     assert cache.find("D") is None
-    cache.discard("D")
-    assert cache.block_ids() == ["A", "B", "C"]
+    cache.pop("D", None)
+    assert list(cache) == ["A", "B", "C"]
 
 
 def test_discard_and_clear() -> None:
     cache = filled()
-    cache.discard("B")
-    assert cache.block_ids() == ["A", "C"]
+    cache.pop("B", None)
+    assert list(cache) == ["A", "C"]
     cache.clear()
-    assert cache.block_ids() == []
+    assert list(cache) == []
 
 
 def test_a_cache_of_nothing() -> None:
-    assert filled(0).block_ids() == []
+    assert list(filled(0)) == []
