@@ -160,7 +160,7 @@ class ChainOrder:
         if read_again and tip.hash != hash_:
             state.go_back_to(hash_, number, tip.weight, events)
             for node in tuple(state.waiting):
-                if told.find(node.hash):
+                if told.get(node.hash):
                     state.drop(node, DropReason.OLD, events)
         is_kept = not read_again and tip.hash != hash_ and tip.hash in state.chain
         return ReorgEnd(events, 0 if is_kept else state.reverted_weight, read_again)
@@ -189,7 +189,7 @@ class ChainOrder:
 
     def is_final(self, hash_: bytes) -> bool:
         """Whether this block became final, and is remembered."""
-        return self._state.fates.find(hash_) is Fate.FINAL
+        return self._state.fates.get(hash_) is Fate.FINAL
 
     def held(self) -> Iterator[CompleteBatch]:
         """Returns the blocks that another `ChainOrder` needs in order to reach the same state."""
@@ -239,8 +239,8 @@ class ChainOrder:
     def _place_of(self, batch: CompleteBatch) -> BlockStanding:
         state = self._state
         node = state.tree.find(batch.hash)
-        own_fate = state.fates.find(batch.hash)
-        fate = own_fate or state.fates.find(batch.parent)
+        own_fate = state.fates.get(batch.hash)
+        fate = own_fate or state.fates.get(batch.parent)
         final_number = state.chain.final_number
         if batch.parent == batch.hash:
             return BlockStanding.UNORDERED
@@ -353,7 +353,7 @@ class ChainOrder:
         is_new = state.tree.find(batch.hash) is None
         if is_new:
             state.add(batch, events)
-        told.put(batch.hash, is_new or bool(told.find(batch.hash)))
+        told.put(batch.hash, is_new or bool(told.get(batch.hash)))
         # Then the chain takes as many as follow the head without a gap. Blocks of the normal feed are not among them.
         path = [head]
         while following := next((node for node in state.tree.children(path[-1].hash) if node.hash in told), None):

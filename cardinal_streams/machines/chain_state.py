@@ -243,9 +243,9 @@ class ChainBlocks:
         for other in cut:
             self.waiting.put(other)
         # Blocks that were final or buried can be part of the new chain. Only the application's own ban lasts.
-        for other_hash, fate in self.fates.items():
+        for other_hash, fate in list(self.fates.items()):
             if fate is not Fate.BANNED:
-                self.fates.discard(other_hash)
+                del self.fates[other_hash]
         # The application has nothing to undo for blocks up to the ancestor's number.
         removed = applied_batches(other for other in cut if other.number is not None and other.number > number)
         self.removed += len(removed)

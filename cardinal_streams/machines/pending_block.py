@@ -37,34 +37,13 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class PendingBlock:
-    """One block that is not complete yet. `keep_…` methods take messages before the Batch message, `take_…` after it.
+    """One block that is not complete yet. The `take_…` methods take its messages, in any order.
 
     `born` and `touched`: the numbers of the first and of the last message of the block, counted over all blocks.
     `is_too_large`: whether its contents were dropped because they need too much memory.
 
     Invariant: once the Batch message has arrived, `missing_count` is the number of headers, items and counted messages
         that have not arrived. At 0 the block is complete."""
-
-    __slots__ = (
-        "_lengths",
-        "_unwanted",
-        "_unwanted_ids",
-        "batch",
-        "born",
-        "deletes",
-        "hash",
-        "headers",
-        "high_water",
-        "is_too_large",
-        "items",
-        "missing_count",
-        "offsets",
-        "room",
-        "size_bytes",
-        "touched",
-        "values",
-        "wanted_ids",
-    )
 
     def __init__(self, hash_: bytes, born: int = 0) -> None:
         self.hash = hash_
@@ -94,36 +73,6 @@ class PendingBlock:
         self.values, self.deletes, self.headers, self.items = {}, set(), {}, {}
         self.size_bytes = 0
 
-    def keep_value(self, key: str, value: bytes) -> Receipt:
-        if key in self.values:
-            return DUPLICATE
-        self.values[key] = value
-        self.size_bytes += len(key) + len(value) + ENTRY_BYTES
-        return TAKEN
-
-    def keep_delete(self, key: str) -> Receipt:
-        if key in self.deletes:
-            return DUPLICATE
-        self.deletes.add(key)
-        self.size_bytes += len(key) + ENTRY_BYTES
-        return TAKEN
-
-    def keep_header(self, id_: bytes, item_count: int) -> Receipt:
-        if id_ in self.headers:
-            return DUPLICATE
-        self.headers[id_] = item_count
-        self.size_bytes += ENTRY_BYTES
-        return TAKEN
-
-    def keep_item(self, message: SubBatchMsg) -> Receipt:
-        # Before the header, any index is possible, so the items are kept by their numbers.
-        items = self.items.setdefault(message.id, {})
-        if message.index in items:
-            return DUPLICATE
-        items[message.index] = message
-        self.size_bytes += _size_of(message)
-        return TAKEN
-
     def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Receipt, str]]:
         """Takes the Batch message, and checks all earlier messages against it while the caller iterates, to the end.
         Yields the outcome and the name of each unused message (any outcome but TAKEN), and of some that are used."""
@@ -145,7 +94,8 @@ class PendingBlock:
     def take_value(self, key: str, value: bytes) -> Receipt:
         if key in self.values:
             return DUPLICATE
-        outcome = self._use_room(key)
+        # Before the Batch message everything is kept: only the Batch says what belongs to the block.
+        outcome = TAKEN if self.batch is None else self._use_room(key)
         if outcome is TAKEN:
             self.values[key] = value
             self.size_bytes += len(key) + len(value) + ENTRY_BYTES
@@ -154,7 +104,7 @@ class PendingBlock:
     def take_delete(self, key: str) -> Receipt:
         if key in self.deletes:
             return DUPLICATE
-        outcome = self._use_room(key)
+        outcome = TAKEN if self.batch is None else self._use_room(key)
         if outcome is TAKEN:
             self.deletes.add(key)
             self.size_bytes += len(key) + ENTRY_BYTES
@@ -165,10 +115,12 @@ class PendingBlock:
         the header and are beyond its count."""
         if id_ in self.headers:
             return DUPLICATE, []
-        if id_ not in self.wanted_ids:
+        if self.batch is not None and id_ not in self.wanted_ids:
             return self._unwanted_id(id_), []
         self.headers[id_] = item_count
         self.size_bytes += ENTRY_BYTES
+        if self.batch is None:
+            return TAKEN, []
         # Items can come before their header. Those that it does not announce are dropped, the others are not missing
         # any more.
         items = self.items.get(id_, {})
@@ -180,16 +132,20 @@ class PendingBlock:
 
     def take_item(self, message: SubBatchMsg) -> Receipt:
         id_ = message.id
-        if id_ not in self.wanted_ids:
+        if self.batch is not None and id_ not in self.wanted_ids:
             return self._unwanted_id(id_)
-        # An item is kept until its header arrives: only the header tells how many items there are.
-        count = self.headers.get(id_)
+        # An item is kept until the Batch and its header arrive: only the header tells how many items there are.
+        count = None if self.batch is None else self.headers.get(id_)
         if count is not None and message.index >= count:
             return Receipt.NO_SUCH_ITEM
-        outcome = self.keep_item(message)
-        if outcome is TAKEN and count is not None:
+        items = self.items.setdefault(id_, {})
+        if message.index in items:
+            return DUPLICATE
+        items[message.index] = message
+        self.size_bytes += _size_of(message)
+        if count is not None:
             self.missing_count -= 1
-        return outcome
+        return TAKEN
 
     def finish(self, tracked: Tracked) -> CompleteBatch:
         """Puts the block's contents together and returns them. The block must be complete."""
@@ -262,7 +218,7 @@ class PendingBlock:
             yield self.take_header(id_, count)[0], id_.hex()
         for id_, messages in items.items():
             for index, message in messages.items():
-                yield self.take_item(message), f"item {index} of sub batch {id_.hex()}"
+                yield self.take_item(message), name_of_item(id_, index)
 
     def _use_room(self, key: str) -> Receipt:
         outcome = UNANNOUNCED
@@ -284,6 +240,10 @@ class PendingBlock:
 
     def _unwanted_id(self, id_: bytes) -> Receipt:
         return Receipt.UNTRACKED if id_ in self._unwanted_ids else Receipt.UNANNOUNCED
+
+
+def name_of_item(id_: bytes, index: int) -> str:
+    return f"item {index} of sub batch {id_.hex()}"
 
 
 def _size_of(message: SubBatchMsg) -> int:

@@ -20,7 +20,6 @@ incomplete, so that a consumer with a higher limit reads it again."""
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import Any, TypeAlias
 
 from cardinal_streams.limits import DEFAULT_REASSEMBLY_LIMITS, ReassemblyLimits
 from cardinal_streams.machines.missing import Missing, MissingState
-from cardinal_streams.machines.pending_block import GivenUp, PendingBlock
+from cardinal_streams.machines.pending_block import GivenUp, PendingBlock, name_of_item
 from cardinal_streams.machines.reassembly_events import (
     FIRST_REFUSAL,
     OLD,
@@ -46,7 +45,6 @@ from cardinal_streams.message.types import (
     Batch,
     BatchDeleteMsg,
     BatchMsg,
-    BlockMessage,
     Message,
     Ping,
     Reorg,
@@ -61,12 +59,6 @@ from cardinal_streams.recent import RecentMap
 NOTHING: tuple[ReassemblyEvent, ...] = ()
 # Blocks to be recalled wait for this many further messages, so that one reading serves several of them.
 RECALL_MESSAGES = 10_000
-
-
-class BlockState(enum.Enum):
-    EARLY = "early"
-    OPEN = "open"
-    FINISHED = "finished"
 
 
 class Reassembler:
@@ -134,12 +126,13 @@ class Reassembler:
         known = block.offsets.get(source)
         if known is None or offset < known:
             block.offsets[source] = offset
-        # 4. Take the row of the table. FINISHED is not looked up: step 2 has answered it.
+        # 4. Take the message. The block knows whether it is EARLY or OPEN, and step 2 has answered for FINISHED.
         before = block.size_bytes
         events: list[ReassemblyEvent] = []
-        row = _EARLY if block.batch is None else _OPEN
-        outcome = row[kind](self, block, of_block, events)
+        outcome = ACTIONS[kind](self, block, of_block, events)
         self._outcomes[outcome] += 1
+        if outcome >= FIRST_REFUSAL:
+            events.append(Refused(block.hash, outcome, _name_of(message)))
         self._bytes += block.size_bytes - before
         # 5. A message of a block that was given up calls for all its earlier messages.
         if self._given_up:
@@ -156,7 +149,7 @@ class Reassembler:
 
     def why_incomplete(self, hash_: bytes) -> Missing:
         """Returns the messages that the block with this hash lacks."""
-        block = self._blocks.get(hash_) or self._given_up.find(hash_)
+        block = self._blocks.get(hash_) or self._given_up.get(hash_)
         if block is not None:
             return block.missing()
         return Missing(MissingState.NOTHING if hash_ in self._finished else MissingState.UNKNOWN)
@@ -225,7 +218,7 @@ class Reassembler:
 
     def forget(self, hash_: bytes) -> None:
         """Forgets that a block is finished. The block is returned again if its messages are delivered again."""
-        self._finished.discard(hash_)
+        self._finished.pop(hash_, None)
 
     def set_floor(self, number: int, weight: int) -> Sequence[Outdated]:
         """Sets which blocks are too old: those with a number below `number` and a weight of at most `weight`. They are
@@ -332,21 +325,21 @@ class Reassembler:
         self._evicted[EvictionReason.MEMORY] += 1
         self.put_off.add(victim.hash, victim.offsets)
         # A block is read again from its first message, which may have come before the block was given up.
-        given_up = self._given_up.find(victim.hash)
+        given_up = self._given_up.get(victim.hash)
         if given_up is not None:
             self.put_off.add(victim.hash, given_up.offsets)
-            self._given_up.discard(victim.hash)
+            self._given_up.pop(victim.hash, None)
         # Put-off blocks are read again when half of this memory is free. Else the same blocks would be put off again.
         self._room_at = (len(self._blocks) / 2, self._bytes / 2)
 
     def _recall(self, block: PendingBlock, source: str, offset: int) -> None:
         """Puts a block off that was given up, if a message of it has come since: it must be read from its beginning."""
-        given_up = self._given_up.find(block.hash)
+        given_up = self._given_up.get(block.hash)
         if given_up is None or offset <= given_up.high_water.get(source, -1):
             return
         # Without a Batch message, the hash is perhaps not that of a block.
         if block.batch is not None or given_up.is_open:
-            self._given_up.discard(block.hash)
+            self._given_up.pop(block.hash, None)
             self.put_off.add(block.hash, given_up.offsets)
             self._recall_at = min(self._recall_at, self._messages + RECALL_MESSAGES)
 
@@ -376,7 +369,7 @@ class Reassembler:
     def _give_up(self, block: PendingBlock) -> None:
         offsets = dict(block.offsets)
         # A block can be given up twice. It begins where it began the first time.
-        before = self._given_up.find(block.hash)
+        before = self._given_up.get(block.hash)
         if before is not None:
             for source, offset in before.offsets.items():
                 offsets[source] = min(offset, offsets.get(source, offset))
@@ -404,9 +397,11 @@ class Reassembler:
 
     def _forget_given_up(self, hash_: bytes) -> None:
         if self._given_up:
-            self._given_up.discard(hash_)
+            self._given_up.pop(hash_, None)
 
     def _open(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Receipt:
+        if block.batch is not None:
+            return Receipt.DUPLICATE
         if self._is_old(message):
             return Receipt.OLD
         # Reading can continue from here after the block: see `CompleteBatch.resumption`.
@@ -415,81 +410,39 @@ class Reassembler:
             self._note(block, outcome, what, events)
         return Receipt.TAKEN
 
-    def _keep_value(self, block: PendingBlock, message: BatchMsg, events: list[ReassemblyEvent]) -> Receipt:
-        return block.keep_value(message.key, message.value)
-
-    def _keep_delete(self, block: PendingBlock, message: BatchDeleteMsg, events: list[ReassemblyEvent]) -> Receipt:
-        return block.keep_delete(message.key)
-
-    def _keep_header(self, block: PendingBlock, message: SubBatchHeader, events: list[ReassemblyEvent]) -> Receipt:
-        return block.keep_header(message.id, message.item_count)
-
-    def _keep_item(self, block: PendingBlock, message: SubBatchMsg, events: list[ReassemblyEvent]) -> Receipt:
-        return block.keep_item(message)
-
-    def _take_value(self, block: PendingBlock, message: BatchMsg, events: list[ReassemblyEvent]) -> Receipt:
-        outcome = block.take_value(message.key, message.value)
-        return outcome if outcome < FIRST_REFUSAL else self._refuse(block, outcome, message.key, events)
-
-    def _take_delete(self, block: PendingBlock, message: BatchDeleteMsg, events: list[ReassemblyEvent]) -> Receipt:
-        outcome = block.take_delete(message.key)
-        return outcome if outcome < FIRST_REFUSAL else self._refuse(block, outcome, message.key, events)
-
     def _take_header(self, block: PendingBlock, message: SubBatchHeader, events: list[ReassemblyEvent]) -> Receipt:
         outcome, beyond = block.take_header(message.id, message.item_count)
         for index in beyond:
-            self._note(block, Receipt.NO_SUCH_ITEM, f"item {index} of sub batch {message.id.hex()}", events)
-        return outcome if outcome < FIRST_REFUSAL else self._refuse(block, outcome, message.id.hex(), events)
-
-    def _take_item(self, block: PendingBlock, message: SubBatchMsg, events: list[ReassemblyEvent]) -> Receipt:
-        outcome = block.take_item(message)
-        if outcome < FIRST_REFUSAL:
-            return outcome
-        return self._refuse(block, outcome, f"item {message.index} of sub batch {message.id.hex()}", events)
-
-    def _duplicate(self, block: PendingBlock, message: Batch, events: list[ReassemblyEvent]) -> Receipt:
-        return Receipt.DUPLICATE
-
-    def _late(self, block: PendingBlock, message: BlockMessage, events: list[ReassemblyEvent]) -> Receipt:
-        return Receipt.LATE
+            self._note(block, Receipt.NO_SUCH_ITEM, name_of_item(message.id, index), events)
+        return outcome
 
     def _note(self, block: PendingBlock, outcome: Receipt, what: str, events: list[ReassemblyEvent]) -> None:
         """Counts an early message that a later Batch or header makes useless, and reports it if it contradicts them."""
         if outcome is not Receipt.TAKEN:
             self._outcomes[outcome] += 1
         if outcome >= FIRST_REFUSAL:
-            self._refuse(block, outcome, what, events)
+            events.append(Refused(block.hash, outcome, what))
 
-    def _refuse(self, block: PendingBlock, outcome: Receipt, what: str, events: list[ReassemblyEvent]) -> Receipt:
-        events.append(Refused(block.hash, outcome, what))
-        return outcome
+
+def _name_of(message: Message) -> str:
+    """Returns the name of a refused message for its event."""
+    match message:
+        case SubBatchHeader():
+            return message.id.hex()
+        case SubBatchMsg():
+            return name_of_item(message.id, message.index)
+        case BatchMsg() | BatchDeleteMsg():
+            return message.key
+    raise AssertionError(f"a {type(message).__name__} is never refused")
 
 
 Action: TypeAlias = Callable[[Reassembler, PendingBlock, Any, list[ReassemblyEvent]], Receipt]
 
-TRANSITIONS: Mapping[BlockState, Mapping[type[Message], Action]] = {
-    BlockState.EARLY: {
-        Batch: Reassembler._open,
-        SubBatchHeader: Reassembler._keep_header,
-        SubBatchMsg: Reassembler._keep_item,
-        BatchMsg: Reassembler._keep_value,
-        BatchDeleteMsg: Reassembler._keep_delete,
-    },
-    BlockState.OPEN: {
-        Batch: Reassembler._duplicate,
-        SubBatchHeader: Reassembler._take_header,
-        SubBatchMsg: Reassembler._take_item,
-        BatchMsg: Reassembler._take_value,
-        BatchDeleteMsg: Reassembler._take_delete,
-    },
-    BlockState.FINISHED: {
-        Batch: Reassembler._late,
-        SubBatchHeader: Reassembler._late,
-        SubBatchMsg: Reassembler._late,
-        BatchMsg: Reassembler._late,
-        BatchDeleteMsg: Reassembler._late,
-    },
+ACTIONS: Mapping[type[Message], Action] = {
+    Batch: Reassembler._open,
+    SubBatchHeader: Reassembler._take_header,
+    SubBatchMsg: lambda machine, block, message, events: block.take_item(message),
+    BatchMsg: lambda machine, block, message, events: block.take_value(message.key, message.value),
+    BatchDeleteMsg: lambda machine, block, message, events: block.take_delete(message.key),
 }
-_EARLY = TRANSITIONS[BlockState.EARLY]
-_OPEN = TRANSITIONS[BlockState.OPEN]
 _OF_NO_BLOCK = frozenset((Reorg, ReorgComplete, ReorgAbandoned, Ping))

@@ -226,7 +226,7 @@ class ReorgProtocol:
         )
 
     def finished(self) -> tuple[bytes, ...]:
-        return tuple(ancestor for ancestor, _ in self._finished.items())
+        return tuple(self._finished)
 
     def check(self) -> None:
         channels = list(self._channels.values())

@@ -74,7 +74,7 @@ class Producer:
 
     def forget(self, hash_: bytes) -> None:
         """Allows a block to be sent again, e.g. because the producer that sent it died before the end of the block."""
-        self._seen.discard(hash_)
+        self._seen.pop(hash_, None)
 
     def add_block(self, payload: Payload) -> Outgoing:
         """Returns the messages of a block by topic; none if the block was sent before. Raises `PayloadError`."""

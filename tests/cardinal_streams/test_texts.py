@@ -122,10 +122,9 @@ def test_the_bounded_memory_forgets_the_oldest() -> None:
     memory: RecentMap[str, int] = RecentMap(2)
     for key, value in (("a", 1), ("b", 2), ("a", 3), ("c", 4)):
         memory.put(key, value)
-    assert memory.items() == [("a", 3), ("c", 4)]
+    assert list(memory.items()) == [("a", 3), ("c", 4)]
     assert len(memory) == 2
-    assert (memory.find("a"), memory.find("b")) == (3, None)
-    memory.discard("a")
-    memory.discard("b")
+    assert (memory.get("a"), memory.get("b")) == (3, None)
+    memory.pop("a")
     assert "a" not in memory
     assert "c" in memory
