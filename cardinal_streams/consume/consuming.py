@@ -19,7 +19,6 @@ import math
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -35,7 +34,6 @@ from cardinal_streams.machines.consumer_events import (
     ConsumerStatistics,
     Gap,
     OpenReorg,
-    PrefixUnmet,
     ReorgStalled,
     Stalled,
     UnorderedStatistics,
@@ -46,11 +44,9 @@ from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.resumption import source_of, split_source
-from cardinal_streams.transports.feeds import FeedSet
 from cardinal_streams.transports.transport import Transport, reorg_topic
 from stream_client import StreamRemade
 from stream_client.errors import ClientError
-from stream_client.shell.background import background_tasks
 
 if TYPE_CHECKING:
     from block_manager import Transactions
@@ -134,7 +130,6 @@ class Updates(Consumption[ChainConsumer, Update]):
     """An iteration over the updates of the heaviest chain. While a reorg is going on, the normal feed rests. If the
     reorg's channel is silent, `ReorgStalled` is reported, and the reorg is given up after `reorg_timeout_s` seconds."""
 
-    transport: Transport
     chain: KeptChain | None = None
     reorg_timeout_s = REORG_TIMEOUT_S
     _reorg: OpenReorg | None = None
@@ -186,6 +181,9 @@ class Updates(Consumption[ChainConsumer, Update]):
             raise ValueError("there is no chain store; call `consume` with chain_store=")
         return self.chain
 
+    def _item_of(self, event: object) -> Update | None:
+        return Update(event, self.finish) if isinstance(event, ChainUpdate | Revert) else None
+
     async def _deliver(self, item: Update) -> None:
         if self.chain is not None:
             await item.deliver(self.chain)
@@ -225,7 +223,7 @@ class Updates(Consumption[ChainConsumer, Update]):
         if before is None or now_s >= self._check_due_s:
             # The receivers of the normal feed read nothing now, so they do not know how far its topics have grown.
             try:
-                self._ends = await self.transport.ends(self._topics)
+                self._ends = await self._transport.ends(self._topics)
             except ClientError as error:
                 if not error.retriable:
                     raise
@@ -253,8 +251,16 @@ class Updates(Consumption[ChainConsumer, Update]):
 class Arrivals(Consumption[UnorderedConsumer, Arrival]):
     """An iteration over complete blocks, in the order in which they become complete."""
 
+    def finish(self, event: Completed) -> None:
+        """Does the work of `Arrival.done`."""
+        self.machine.done(event)
+        self.finished()
+
     def statistics(self) -> UnorderedStatistics:
         return self.machine.statistics()
+
+    def _item_of(self, event: object) -> Arrival | None:
+        return Arrival(event, self.finish) if isinstance(event, Completed) else None
 
 
 @asynccontextmanager
@@ -308,25 +314,10 @@ async def consume(
             limits=application.limits,
         )
 
-        def make(event: object) -> Update | None:
-            return Update(event, updates.finish) if isinstance(event, ChainUpdate | Revert) else None
-
-        async with _feed_set(transport, stop_at_end) as feeds:
-            updates = Updates(
-                machine=machine,
-                application=application,
-                topics=topics,
-                feeds=feeds,
-                store=store,
-                make=make,
-                save_interval_s=save_interval_s,
-                on_event=on_event,
-            )
-            updates.transport, updates.reorg_timeout_s, updates.chain = transport, reorg_timeout_s, chain
-            updates.handle([PrefixUnmet(pattern) for pattern in application.unmet(wants)])
-            await updates.begin(transport, known)
+        updates = Updates(machine, application, topics, transport, store, save_interval_s, on_event)
+        updates.reorg_timeout_s, updates.chain = reorg_timeout_s, chain
+        async with updates.running(known, wants, stop_at_end):
             yield updates
-            await updates.save()
 
 
 @asynccontextmanager
@@ -346,29 +337,9 @@ async def consume_unordered(
     topics = application.topics_of(wants)
     known = await _known(checkpoint, store, None, topics, transport, on_event)
     machine = UnorderedConsumer(tracked=wants, checkpoint=known, limits=application.limits)
-
-    def finish(event: Completed) -> None:
-        machine.done(event)
-        arrivals.finished()
-
-    def make(event: object) -> Arrival | None:
-        return Arrival(event, finish) if isinstance(event, Completed) else None
-
-    async with _feed_set(transport, stop_at_end) as feeds:
-        arrivals = Arrivals(
-            machine=machine,
-            application=application,
-            topics=topics,
-            feeds=feeds,
-            store=store,
-            make=make,
-            save_interval_s=save_interval_s,
-            on_event=on_event,
-        )
-        arrivals.handle([PrefixUnmet(pattern) for pattern in application.unmet(wants)])
-        await arrivals.begin(transport, known)
+    arrivals = Arrivals(machine, application, topics, transport, store, save_interval_s, on_event)
+    async with arrivals.running(known, wants, stop_at_end):
         yield arrivals
-        await arrivals.save()
 
 
 async def _known(
@@ -441,9 +412,3 @@ async def _opened(
 
     async with open_chain_store(chain_store, application, wants) as chain:
         yield chain
-
-
-@asynccontextmanager
-async def _feed_set(transport: Transport, stop_at_end: bool) -> AsyncIterator[FeedSet]:
-    async with background_tasks() as tasks:
-        yield FeedSet(tasks, partial(transport.subscribe, stop_at_end=stop_at_end))

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -14,12 +16,22 @@ import msgspec
 
 from cardinal_streams.application import Application
 from cardinal_streams.consume.checkpoints import CheckpointStore
-from cardinal_streams.machines.consumer_events import Checkpoint, CloseReorgChannel, Feeds, OpenReorgChannel, ReadAgain
+from cardinal_streams.machines.consumer_events import (
+    Checkpoint,
+    CloseReorgChannel,
+    OpenReorgChannel,
+    PrefixUnmet,
+    ReadAgain,
+)
+from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.missing import Missing
+from cardinal_streams.machines.unordered_machine import UnorderedConsumer
+from cardinal_streams.prefixes import Tracked
 from cardinal_streams.recent import RecentMap
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.feeds import Feed, FeedSet
 from cardinal_streams.transports.transport import Transport, reorg_topic
+from stream_client.shell.background import background_tasks
 
 # The number of reorg channels whose offsets are remembered, so that a channel that is opened again continues there.
 CHANNELS_REMEMBERED = 64
@@ -28,29 +40,7 @@ OnEvent: TypeAlias = Callable[[Any], None]
 """A function that receives the events that do not become items of the iteration (`consumer_events.ConsumerEvent`)."""
 
 
-class Machine(Protocol):
-    """The methods that the consumer machines, `ChainConsumer` and `UnorderedConsumer`, have in common."""
-
-    @property
-    def feeds(self) -> Feeds: ...
-
-    @property
-    def channels(self) -> tuple[bytes, ...]: ...
-
-    def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[Any]: ...
-
-    def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[Any]: ...
-
-    def receive_reorg(self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int) -> list[Any]: ...
-
-    def at_end(self) -> list[Any]: ...
-
-    def checkpoint(self) -> Checkpoint: ...
-
-    def why_incomplete(self, hash_: bytes) -> Missing: ...
-
-
-M = TypeVar("M", bound=Machine)
+M = TypeVar("M", bound=ChainConsumer | UnorderedConsumer)
 T = TypeVar("T")
 
 
@@ -63,18 +53,17 @@ class Consumption(Generic[M, T]):
         machine: M,
         application: Application,
         topics: tuple[str, ...],
-        feeds: FeedSet,
+        transport: Transport,
         store: CheckpointStore | None,
-        make: Callable[[Any], T | None],
         save_interval_s: float,
         on_event: OnEvent | None,
     ) -> None:
         self.machine = machine
         self._application = application
         self._topics = topics
-        self._feeds = feeds
+        self._transport = transport
+        self._feeds: FeedSet
         self._store = store
-        self._make = make
         self._save_interval_s = save_interval_s
         self._on_event = on_event
         self._items: deque[T] = deque()
@@ -84,6 +73,16 @@ class Consumption(Generic[M, T]):
         self._read: dict[str, int] = {}
         self._created: dict[str, int] = {}
         self._channel_offsets: RecentMap[bytes, int] = RecentMap(CHANNELS_REMEMBERED)
+
+    @asynccontextmanager
+    async def running(self, known: Checkpoint, wants: Tracked, stop_at_end: bool) -> AsyncIterator[None]:
+        """Reads the feeds while the block runs, from `known` on. A block without an exception ends with a save."""
+        async with background_tasks() as tasks:
+            self._feeds = FeedSet(tasks, partial(self._transport.subscribe, stop_at_end=stop_at_end))
+            self.handle([PrefixUnmet(pattern) for pattern in self._application.unmet(wants)])
+            await self._begin(known)
+            yield
+            await self.save()
 
     def __aiter__(self) -> Self:
         return self
@@ -151,7 +150,7 @@ class Consumption(Generic[M, T]):
     def handle(self, events: list[Any]) -> None:
         """Makes each event an item or passes it to `on_event`. Some events also open or close feeds."""
         for event in events:
-            item = self._make(event)
+            item = self._item_of(event)
             if item is not None:
                 self._items.append(item)
                 continue
@@ -171,14 +170,14 @@ class Consumption(Generic[M, T]):
             if self._on_event is not None:
                 self._on_event(event)
 
-    async def begin(self, transport: Transport, checkpoint: Checkpoint) -> None:
+    async def _begin(self, checkpoint: Checkpoint) -> None:
         """Gives the consumer machine the old messages that `Checkpoint.history` names, then opens the feeds."""
         ends = {self._channel_of(reorg.hash): reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             topic, _ = split_source(source)
             # The channel of an open reorg is opened below at `reorg.offset`, so its history ends at that offset.
             end = ends.get(topic, math.inf)
-            async with transport.subscribe((topic,), {source: offset}, stop_at_end=True) as receiver:
+            async with self._transport.subscribe((topic,), {source: offset}, stop_at_end=True) as receiver:
                 while page := await receiver.receive_some():
                     for each in page:
                         if each.offset < end:
@@ -196,7 +195,7 @@ class Consumption(Generic[M, T]):
         topic = self._channel_of(ancestor)
         source = source_of(topic, 0)
         # Messages before the offset count as read, also after a restart. Else the channel would never be at its end.
-        offset = self._read[source] = self._channel_offsets.find(ancestor) or 0
+        offset = self._read[source] = self._channel_offsets.get(ancestor) or 0
         self._feeds.open(ancestor, (topic,), {source: offset})
 
     def _channel_of(self, ancestor: bytes) -> str:
@@ -240,6 +239,10 @@ class Consumption(Generic[M, T]):
     def _may_end(self) -> bool:
         feeds = self.machine.feeds
         return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
+
+    def _item_of(self, event: object) -> T | None:
+        """Returns the item that this event of the machine becomes; None for an event that becomes none."""
+        raise NotImplementedError
 
     async def _deliver(self, item: T) -> None:
         """Called before an item is returned, perhaps more than once."""

@@ -24,7 +24,6 @@ from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines.chain_events import ChainEvent, ChainUpdate, Dropped, DropReason, Revert, Start
 from cardinal_streams.machines.chain_order_machine import ChainOrder
 from cardinal_streams.machines.consumer_events import (
-    BadMessage,
     Checkpoint,
     ConsumerEvent,
     ConsumerStatistics,
@@ -35,22 +34,21 @@ from cardinal_streams.machines.consumer_events import (
     ReadAgain,
 )
 from cardinal_streams.machines.missing import Missing
-from cardinal_streams.machines.reading_again import begin_again, needed_again
+from cardinal_streams.machines.reading_again import RereadingConsumer
 from cardinal_streams.machines.reassembly_events import Completed, Evicted, Outdated, ReassemblyEvent
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.machines.reorg_machine import ReorgProtocol
 from cardinal_streams.machines.reorg_steps import ReorgBlock, ReorgOver, ReorgStep, RevertTo, WeighBlock
-from cardinal_streams.machines.reread import NOTHING_READ, Reread
+from cardinal_streams.machines.reread import NOTHING_READ
 from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
-from cardinal_streams.recent import RecentMap
 
 NEW = Checkpoint(start=None)
 
 
-class ChainConsumer:
+class ChainConsumer(RereadingConsumer):
     """The consumer machine: it takes messages and returns updates of the chain; see the module's docstring.
 
     `checkpoint`: the state with which the consumer continues. By default the chain begins with the lowest block: of all
@@ -68,14 +66,10 @@ class ChainConsumer:
         wanted: Mapping[int, bytes] | None = None,
         limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS,
     ) -> None:
-        self.limits = limits
+        super().__init__(tracked, checkpoint, limits, keeps_oldest=checkpoint.start is not None)
         self._message_limits = limits.message
-        self._before = checkpoint
         self._start = checkpoint.start
         self._tracked = tracked
-        self._normal = Reassembler(tracked, limits.reassembly, keeps_oldest=checkpoint.start is not None)
-        self._normal.resume_given_up(checkpoint.given_up, checkpoint.read)
-        self._reread = Reread(checkpoint.read, checkpoint.needed)
         # The lowest number of the blocks that were put off. A block of a fork below the head counts as infinity.
         self._put_off_from: float | None = None
         # The head when reading again began.
@@ -93,11 +87,6 @@ class ChainConsumer:
         self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
         self._held: deque[CompleteBatch] = deque()
         self._unfinished: deque[ChainUpdate | Revert] = deque()
-        # By source of a reorg channel, the hash of the common ancestor; None for channels in a checkpoint's history.
-        self._channel_sources: RecentMap[str, bytes | None] = RecentMap(limits.reorgs_max)
-        for source in checkpoint.history:
-            self._channel_sources.put(source, None)
-        self._bad_messages = 0
         # The reorg for which the application has gone back, until this reorg is over. By the id of each update that
         # begins or ends a reorg, `_reverts` has the value that `_reverted` takes when the update is finished.
         self._reverted = next((reorg for reorg in checkpoint.open_reorgs if reorg.is_begun), None)
@@ -137,7 +126,7 @@ class ChainConsumer:
         try:
             message = decode(key, value, self._message_limits)
         except MessageError as error:
-            return self._bad_message(source, offset, error)
+            return [self._bad_message(source, offset, error)]
         # After a restart, messages of finished blocks come again. Building these blocks anew would never end, since not
         # all their messages are read.
         events: Sequence[ReassemblyEvent] = ()
@@ -201,7 +190,7 @@ class ChainConsumer:
         try:
             message = decode(key, value, self._message_limits)
         except MessageError as error:
-            return self._bad_message(source, offset, error)
+            return [self._bad_message(source, offset, error)]
         out: list[ConsumerEvent] = []
         self._follow(self._reorgs.receive(ancestor, message, source, offset), out)
         return out
@@ -235,7 +224,7 @@ class ChainConsumer:
         """Returns the checkpoint to save now. This visits all blocks in memory: do not call it for every message."""
         # 1. From which offsets on are messages needed? Incomplete and put-off blocks, the chain, and what the
         # application has not finished: the next consumer must have all of it in memory.
-        needed, needed_blocks, read = needed_again(self._normal, self._reread)
+        needed, needed_blocks, read = self._needed_again()
         for batch in self._needed_batches():
             needed_blocks.add(batch.hash)
             for source, offset in batch.offsets.items():
@@ -256,7 +245,7 @@ class ChainConsumer:
         )
         # Only the part of an open reorg's channel that was read before is history.
         to_come = {reorg.hash: reorg.offset for reorg in open_reorgs}
-        channels = dict(self._channel_sources.items())
+        channels = dict(self._channel_sources)
         history = {
             source: position[source]
             for source, ancestor in channels.items()
@@ -322,10 +311,6 @@ class ChainConsumer:
         is_whole = is_reread or self._chain.final_number is not None
         return self._chain.can_revert(hash_, number, is_whole=is_whole)
 
-    def _bad_message(self, source: str, offset: int, error: MessageError) -> list[ConsumerEvent]:
-        self._bad_messages += 1
-        return [BadMessage(source, offset, error)]
-
     def _complete(self, batch: CompleteBatch, out: list[ConsumerEvent]) -> None:
         if self._first_number is not None and batch.number < self._first_number:
             out.append(LeftOut(batch.hash, batch.number))
@@ -388,8 +373,7 @@ class ChainConsumer:
         return is_new
 
     def _read_again(self, out: list[ConsumerEvent]) -> None:
-        channels = self._channel_sources.keys()
-        event, self._before, self._reread, _ = begin_again(self._normal, self._reread, self._before, channels)
+        event, _ = self._begin_again()
         self._put_off_from, self._head_before = None, self._chain.head
         out.append(event)
 

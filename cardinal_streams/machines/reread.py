@@ -19,8 +19,6 @@ class Reread:
     """Recognises repeated messages of finished blocks. Invariant: `left` has the sources that were not read again to
     their earlier ends, with these ends."""
 
-    __slots__ = ("_needed", "left")
-
     def __init__(self, read: Mapping[str, int], needed: Iterable[bytes]) -> None:
         self.left = dict(read)
         self._needed = frozenset(needed)
@@ -54,8 +52,6 @@ NOTHING_READ = Reread({}, ())
 
 class PutOff:
     """The blocks that were dropped to save memory, and that must be read again."""
-
-    __slots__ = ("_hashes_max", "hashes", "position")
 
     def __init__(self, hashes_max: int) -> None:
         self._hashes_max = hashes_max

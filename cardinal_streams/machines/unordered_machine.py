@@ -9,7 +9,6 @@ from __future__ import annotations
 from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.machines.consumer_events import (
-    BadMessage,
     Checkpoint,
     CloseReorgChannel,
     ConsumerEvent,
@@ -21,17 +20,14 @@ from cardinal_streams.machines.consumer_events import (
 )
 from cardinal_streams.machines.consumer_machine import NEW
 from cardinal_streams.machines.missing import Missing
-from cardinal_streams.machines.reading_again import begin_again, needed_again
+from cardinal_streams.machines.reading_again import RereadingConsumer
 from cardinal_streams.machines.reassembly_events import Completed, Outdated
-from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.machines.reread import Reread
 from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
-from cardinal_streams.recent import RecentMap
 
 
-class UnorderedConsumer:
+class UnorderedConsumer(RereadingConsumer):
     """The consumer machine without a chain, with the methods of `consumer_machine.ChainConsumer`.
 
     Instead of `ChainUpdate` and `Revert` it returns `Completed`. After a restart, a block can be returned again if its
@@ -45,21 +41,13 @@ class UnorderedConsumer:
         checkpoint: Checkpoint = NEW,
         limits: ConsumerLimits = DEFAULT_CONSUMER_LIMITS,
     ) -> None:
-        self.limits = limits
-        self._before = checkpoint
-        self._machine = Reassembler(tracked, limits.reassembly)
-        self._machine.resume_given_up(checkpoint.given_up, checkpoint.read)
-        self._reread = Reread(checkpoint.read, checkpoint.needed)
+        super().__init__(tracked, checkpoint, limits)
         # The counts of messages and of completed blocks when the last reading of put-off blocks began. `_again`: the
         # number of messages that this reading took; None while it runs.
         self._began_again_at = self._completed_before = 0
         self._again: int | None = 0
         self._unfinished: dict[bytes, Completed] = {}
         self._open = {reorg.hash: reorg.number for reorg in checkpoint.open_reorgs}
-        self._channel_sources: RecentMap[str, bytes | None] = RecentMap(limits.reorgs_max)
-        for source in checkpoint.history:
-            self._channel_sources.put(source, None)
-        self._bad_messages = 0
 
     @property
     def feeds(self) -> Feeds:
@@ -79,13 +67,12 @@ class UnorderedConsumer:
         try:
             message = decode(key, value, self.limits.message)
         except MessageError as error:
-            self._bad_messages += 1
-            return [BadMessage(source, offset, error)]
+            return [self._bad_message(source, offset, error)]
         # Messages of blocks that were finished before the restart do not begin these blocks again.
         if self._reread.left and self._reread.is_done(message, source, offset):
-            self._machine.skip(source, offset)
+            self._normal.skip(source, offset)
             return out
-        for event in self._machine.receive(message, source, offset):
+        for event in self._normal.receive(message, source, offset):
             if isinstance(event, Reorg):
                 self._announce(event, out)
             # Ends of sections and old blocks mean nothing without a chain.
@@ -93,7 +80,7 @@ class UnorderedConsumer:
                 if isinstance(event, Completed):
                     self._unfinished[event.batch.hash] = event
                 out.append(event)
-        if self._machine.put_off.position and self._machine.may_read_again(at_end=False):
+        if self._normal.put_off.position and self._normal.may_read_again(at_end=False):
             self._read_again(out)
         return out
 
@@ -102,7 +89,7 @@ class UnorderedConsumer:
         `ReadAgain`. A reading that completes no block is repeated only after as many further messages as it took: most
         of the put-off blocks may lack messages that are deleted."""
         out: list[ConsumerEvent | Completed] = []
-        machine, statistics = self._machine, self._machine.statistics()
+        machine, statistics = self._normal, self._normal.statistics()
         if not machine.put_off.position:
             machine.keeps_oldest = False
             return out
@@ -145,17 +132,17 @@ class UnorderedConsumer:
         """Returns the checkpoint to save now, with which a consumer misses no incomplete or unfinished block."""
         # 1. From which offsets on are messages needed: for incomplete and put-off blocks, and for those that the
         # application has not finished.
-        needed, needed_blocks, read = needed_again(self._machine, self._reread)
+        needed, needed_blocks, read = self._needed_again()
         needed_blocks |= self._unfinished.keys()
         for event in self._unfinished.values():
             for source, offset in event.batch.offsets.items():
                 needed[source] = min(offset, needed.get(source, offset))
         # 2. Reading continues at these offsets; for the other sources, after the last message that was read.
-        seen = self._machine.high_water()
+        seen = self._normal.high_water()
         before = self._before.position | self._before.history
         position = before | {source: offset + 1 for source, offset in seen.items()} | needed
         # 3. Offsets of reorg channels are listed apart: in `open_reorgs`, or in `history` if closed and still needed.
-        channels = dict(self._channel_sources.items())
+        channels = dict(self._channel_sources)
         by_ancestor = {ancestor: position.get(source, 0) for source, ancestor in channels.items()}
         offsets = {reorg.hash: reorg.offset for reorg in self._before.open_reorgs} | by_ancestor
         closed = {source for source, ancestor in channels.items() if ancestor not in self._open}
@@ -166,36 +153,33 @@ class UnorderedConsumer:
             history={source: position[source] for source in closed & (needed.keys() | unread)},
             open_reorgs=tuple(OpenReorg(hash_, n, offsets.get(hash_, 0)) for hash_, n in self._open.items()),
             read=read,
-            needed=self._reread.needed(needed_blocks, self._machine.has_finished),
-            given_up=self._machine.given_up(),
+            needed=self._reread.needed(needed_blocks, self._normal.has_finished),
+            given_up=self._normal.given_up(),
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:
         """Returns the messages that the block with this hash still lacks."""
-        return self._machine.why_incomplete(hash_)
+        return self._normal.why_incomplete(hash_)
 
     def statistics(self) -> UnorderedStatistics:
         return UnorderedStatistics(
-            reassembly=self._machine.statistics(),
+            reassembly=self._normal.statistics(),
             bad_messages=self._bad_messages,
             unfinished=len(self._unfinished),
             open_reorgs=len(self._open),
         )
 
     def check(self) -> None:
-        self._machine.check()
+        self._normal.check()
         assert all(hash_ == event.batch.hash for hash_, event in self._unfinished.items())
         assert len(self._open) <= self.limits.announced_max
 
     def _read_again(self, out: list[ConsumerEvent | Completed]) -> None:
-        channels = dict(self._channel_sources.items())
-        event, self._before, self._reread, of_channels = begin_again(
-            self._machine, self._reread, self._before, channels.keys()
-        )
+        event, of_channels = self._begin_again()
         out.append(event)
         # Closed channels are not read again: they are history.
         for source, offset in of_channels.items():
-            ancestor = channels[source]
+            ancestor = self._channel_sources.get(source)
             if ancestor in self._open:
                 out.append(ReadAgain({source: offset}, ancestor))
 
