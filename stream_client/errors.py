@@ -35,23 +35,28 @@ class ClientError(Exception):
     retriable: bool = False
     in_doubt: bool = False
 
+    def __init_subclass__(
+        cls, *, fault: Fault | None = None, retriable: bool | None = None, in_doubt: bool | None = None
+    ) -> None:
+        """The arguments that a subclass leaves out are those of its base class."""
+        super().__init_subclass__()
+        cls.fault = cls.fault if fault is None else fault
+        cls.retriable = cls.retriable if retriable is None else retriable
+        cls.in_doubt = cls.in_doubt if in_doubt is None else in_doubt
+
 
 class InvalidArgument(ClientError, ValueError):
     """The program passed a value that cannot be sent or is not valid. Nothing was sent."""
 
 
-class NodeUnreachable(ClientError):
+class NodeUnreachable(ClientError, fault="network", retriable=True, in_doubt=True):
     """The client could not connect to the node, or the service does not answer.
 
     The node may have carried out requests that were sent over an earlier connection.
     """
 
-    fault: Fault = "network"
-    retriable = True
-    in_doubt = True
 
-
-class TlsFailed(NodeUnreachable):
+class TlsFailed(NodeUnreachable, fault="caller"):
     """TLS with the node failed: one side does not accept the other's certificate, or one of them does not use TLS.
 
     The text says what to do. The client tries again, because certificates can be renewed meanwhile.
@@ -60,27 +65,17 @@ class TlsFailed(NodeUnreachable):
         be used at present.
     """
 
-    fault = "caller"
-
     def __init__(self, text: str, kind: str) -> None:
         self.kind = kind
         super().__init__(text)
 
 
-class ConnectionLost(ClientError):
+class ConnectionLost(ClientError, fault="network", retriable=True, in_doubt=True):
     """The connection ended before this request was answered. The node may have carried out the request."""
 
-    fault = "network"
-    retriable = True
-    in_doubt = True
 
-
-class RequestTimeout(ClientError):
+class RequestTimeout(ClientError, fault="network", retriable=True, in_doubt=True):
     """No answer arrived within the timeout. The node may have carried out the request."""
-
-    fault = "network"
-    retriable = True
-    in_doubt = True
 
 
 class RequestRefused(ClientError):
@@ -118,7 +113,7 @@ class AuthenticationFailed(AccessDenied):
         self.kind = kind
 
 
-class LimitExceeded(RequestRefused):
+class LimitExceeded(RequestRefused, retriable=True, in_doubt=True):
     """This client's identity exceeds one of its limits on the node. The text says what to do.
 
     A request that was sent over an earlier connection may have been carried out.
@@ -126,34 +121,24 @@ class LimitExceeded(RequestRefused):
     limit: the name of the node's setting, for example "identity_connections_max".
     """
 
-    retriable = True
-    in_doubt = True
-
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         found = _LIMIT.search(reason)
         self.limit = found["limit"] if found is not None else ""
 
 
-class NodeFailed(ClientError):
+class NodeFailed(ClientError, fault="node", retriable=True, in_doubt=True):
     """The node could not carry out the request, for example because its disk is full. The text is the node's reason.
 
     If the request may have been carried out in spite of the failure, the reason says so.
     """
 
-    fault = "node"
-    retriable = True
-    in_doubt = True
 
-
-class PushFailed(ClientError):
+class PushFailed(ClientError, fault="node", retriable=True):
     """The node reports that it could not store a pushed message. The text is the node's reason.
 
     The subclasses PushNotStored and PushUnknown say whether the message is perhaps stored after all.
     """
-
-    fault: Fault = "node"
-    retriable = True
 
 
 class PushNotStored(PushFailed):
@@ -164,7 +149,7 @@ class PushNotStored(PushFailed):
         super().__init__(f"the message has not been stored: {reason}")
 
 
-class PushOutOfOrder(PushNotStored):
+class PushOutOfOrder(PushNotStored, fault="caller", retriable=False):
     """A pushed message is not stored, because its number does not follow the last stored number of its publisher.
 
     Push the missing messages first, beginning with the number `expected`.
@@ -172,33 +157,25 @@ class PushOutOfOrder(PushNotStored):
     expected: the number that the node expects next from this publisher.
     """
 
-    fault = "caller"
-    retriable = False
-
     def __init__(self, number: int, expected: int) -> None:
         self.expected = expected
         super().__init__(f"number {number} of this publisher does not follow: the node expects {expected}")
 
 
-class PushUnknown(PushFailed):
+class PushUnknown(PushFailed, in_doubt=True):
     """The node does not know whether a pushed message is stored, for example because an fsync failed.
 
     If you push the message again, it is perhaps stored twice. An idempotent publisher usually sends the message again
     for some minutes before it raises this error, so that the node can find out whether the message is stored.
     """
 
-    in_doubt = True
-
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"the message may have been stored, or not: {reason}")
 
 
-class UnexpectedAnswer(ClientError):
+class UnexpectedAnswer(ClientError, fault="node", in_doubt=True):
     """The answer cannot be decoded as an answer to this request: the other side is probably not a stream node."""
-
-    fault = "node"
-    in_doubt = True
 
 
 class NotAStreamNode(UnexpectedAnswer):
@@ -213,11 +190,8 @@ class NotSupported(RequestRefused):
     """The service does not have the protocol that the request needs. The text names the protocol and its use."""
 
 
-class RouteRefused(NodeUnreachable):
+class RouteRefused(NodeUnreachable, fault="caller", retriable=False):
     """A node on the route refuses to forward messages to the next node: its operator does not allow this."""
-
-    fault = "caller"
-    retriable = False
 
 
 class RouteLost(NodeUnreachable):
@@ -228,22 +202,18 @@ class ChannelSilent(NodeUnreachable):
     """No secure channel could be opened, because nobody answers at the listener's address."""
 
 
-class ChannelRefused(ClientError):
+class ChannelRefused(ClientError, in_doubt=True):
     """The node does not accept this client's identity for a secure channel. Its operator must trust the identity.
 
     A request that was sent over an earlier channel may have been carried out.
     """
 
-    in_doubt = True
 
-
-class PeerNotTrusted(ClientError):
+class PeerNotTrusted(ClientError, in_doubt=True):
     """The other end of a secure channel has not proved the identity that this client expects. Nothing was sent to it.
 
     A request that was sent over an earlier channel may have been carried out.
     """
-
-    in_doubt = True
 
 
 class StreamNotFound(ClientError):
@@ -293,15 +263,13 @@ class PositionReset(ClientError):
         )
 
 
-class LeaseLost(ClientError):
+class LeaseLost(ClientError, retriable=True):
     """A shared consumer has lost the leases of `partitions`, so the program must stop processing these partitions.
 
     Other members of the consumer group get the messages after this consumer's last saved position. The iterator of a
     shared consumer raises this error. You can continue the iteration: it returns messages of the partitions that the
     consumer still has, and of partitions that it gets later.
     """
-
-    retriable = True
 
     def __init__(self, stream_name: str, partitions: Iterable[int]) -> None:
         self.stream_name = stream_name
@@ -310,20 +278,16 @@ class LeaseLost(ClientError):
         super().__init__(f"the lease of partition {which} of {stream_name!r} has been lost; stop processing it")
 
 
-class ClientClosed(ClientError):
+class ClientClosed(ClientError, in_doubt=True):
     """The program has closed the client. The node may have carried out requests that had no answer at that time."""
 
-    in_doubt = True
 
-
-class ClientForked(ClientError):
+class ClientForked(ClientError, in_doubt=True):
     """The client was opened in the parent process, before fork() made this process.
 
     The client in the child ends at the fork, and sends nothing. The client in the parent continues, also with the
     requests that the parent made before the fork; they may have been carried out.
     """
-
-    in_doubt = True
 
     def __init__(self, parent: int) -> None:
         super().__init__(
