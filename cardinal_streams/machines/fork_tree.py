@@ -7,25 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from cardinal_streams.payload import CompleteBatch
 
 
-class TreeNode:
-    """A block in a `ChainTree`."""
+class TreeNode(msgspec.Struct, eq=False):
+    """A block in a `ChainTree`. Without its contents there is no batch, and no number if the block is known only as a
+    parent. `is_applied`: for a block on the chain, whether the application has it, from this consumer or another."""
 
-    __slots__ = ("batch", "hash", "is_applied", "number", "parent", "weight")
-
-    def __init__(
-        self, hash_: bytes, number: int | None, parent: bytes | None, weight: int, batch: CompleteBatch | None
-    ) -> None:
-        # Without the block's contents there is no batch, and no number if the block is known only as a parent.
-        self.hash = hash_
-        self.number = number
-        self.parent = parent
-        self.weight = weight
-        self.batch = batch
-        # For a block on the chain: whether the application has it, from this consumer or an earlier one.
-        self.is_applied = False
+    hash: bytes
+    number: int | None
+    parent: bytes | None
+    weight: int
+    batch: CompleteBatch | None
+    is_applied: bool = False
 
     @classmethod
     def of(cls, batch: CompleteBatch) -> TreeNode:

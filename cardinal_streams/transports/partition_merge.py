@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import Generic, TypeVar
 
+import msgspec
+
 from cardinal_streams.transports.transport import Delivery
 
 K = TypeVar("K")
@@ -18,17 +20,14 @@ K = TypeVar("K")
 SLACK_US = 20_000
 
 
-class PartitionCursor:
+class PartitionCursor(msgspec.Struct, eq=False):
     """The deliveries of one partition that were fetched for a merge, oldest first."""
 
-    def __init__(self) -> None:
-        self.deliveries: list[Delivery] = []
-        # When each delivery was stored, in microseconds since 1970.
-        self.times_us: list[int] = []
-        # The position of the first delivery that was not taken yet.
-        self.at = 0
-        # Whether the partition had no more deliveries when it was last read: then the merge does not wait for it.
-        self.at_end = False
+    deliveries: list[Delivery] = []
+    times_us: list[int] = []  # when each delivery was stored, in microseconds since 1970
+    at: int = 0  # the position of the first delivery that was not taken yet
+    # Whether the partition had no more deliveries when it was last read: then the merge does not wait for it.
+    at_end: bool = False
 
     @property
     def left(self) -> int:

@@ -348,7 +348,7 @@ class ChannelConnection(ClientConnection):
         self.outgoing_bytes = sum(map(len, self._outgoing))
 
 
-class FrameGroup:
+class FrameGroup(msgspec.Struct, eq=False):
     """Waiting frames in a row that differ in the content of their payloads only.
 
     header: the encoded routes inside the channel, a result of `ChannelConnection.header`.
@@ -357,20 +357,17 @@ class FrameGroup:
     frame_head, frame_tail: the bytes of each frame before and after the encrypted message.
     """
 
-    __slots__ = ("frame_bytes", "frame_head", "frame_tail", "head", "header", "payload_bytes", "plaintexts", "tail")
-
-    def __init__(
-        self, header: bytes, payload_bytes: int, inner: tuple[bytes, bytes], outer: tuple[bytes, bytes]
-    ) -> None:
-        """inner: `head` and `tail`. outer: `frame_head` and `frame_tail`."""
-        self.header, self.payload_bytes = header, payload_bytes
-        self.head, self.tail = inner
-        self.frame_head, self.frame_tail = outer
-        self.frame_bytes = sum(map(len, inner + outer)) + payload_bytes + OVERHEAD_BYTES
-        self.plaintexts: list[bytes] = []
+    header: bytes
+    payload_bytes: int
+    frame_bytes: int
+    head: bytes
+    tail: bytes
+    frame_head: bytes
+    frame_tail: bytes
+    plaintexts: list[bytes] = []
 
 
-NO_GROUP = FrameGroup(b"", -1, (b"", b""), (b"", b""))
+NO_GROUP = FrameGroup(b"", -1, 0, b"", b"", b"", b"")
 """The value while no group is begun. No frame belongs to it, because no payload has the size -1."""
 
 
@@ -397,7 +394,8 @@ class UnsealedFrames:
         outer = self._heads.around(self._frame_header).get(sealed_bytes)
         if outer is None:
             outer = self._heads.make(self._frame_header, sealed_bytes)
-        group = FrameGroup(header, payload_bytes, inner, outer)
+        frame_bytes = len(outer[0]) + sealed_bytes + len(outer[1])
+        group = FrameGroup(header, payload_bytes, frame_bytes, *inner, *outer)
         self._groups.append(group)
         return group
 

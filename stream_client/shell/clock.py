@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 
 class ClockTimers(Protocol):
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
@@ -21,25 +23,20 @@ class ClockTimers(Protocol):
         ...
 
 
-class ClientTimer:
-    """A callback and the time when it is due. Timers with the same time run in the order of their creation."""
+class ClientTimer(msgspec.Struct, order=True):
+    """A callback and the time when it is due. Timers with the same time run in the order of their creation, by their
+    numbers."""
 
-    __slots__ = ("_callback", "_number", "due_s")
-
-    def __init__(self, due_s: float, number: int, callback: Callable[[], None]) -> None:
-        self.due_s = due_s
-        self._number = number
-        self._callback: Callable[[], None] | None = callback
-
-    def __lt__(self, other: ClientTimer) -> bool:
-        return (self.due_s, self._number) < (other.due_s, other._number)
+    due_s: float
+    number: int
+    callback: Callable[[], None] | None
 
     def cancel(self) -> None:
-        self._callback = None
+        self.callback = None
 
     def run(self) -> None:
-        if self._callback is not None:
-            self._callback()
+        if self.callback is not None:
+            self.callback()
 
 
 class TimerQueue:
