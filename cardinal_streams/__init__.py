@@ -5,8 +5,7 @@ A producer turns each block into messages, and consumers rebuild the blocks from
 docs/cardinal.md explains the rest."""
 
 from cardinal_streams.application import Application, Prefix
-from cardinal_streams.consume.checkpoint_file import FileCheckpoints
-from cardinal_streams.consume.checkpoints import CheckpointStore, NodeCheckpoints
+from cardinal_streams.consume.checkpoints import CheckpointStore, FileCheckpoints, NodeCheckpoints
 from cardinal_streams.consume.consuming import Arrival, Update, consume, consume_unordered
 from cardinal_streams.errors import CardinalError, MessageError, PayloadError
 from cardinal_streams.evm import evm

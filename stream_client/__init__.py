@@ -25,8 +25,8 @@ from stream_client.consume.follower import Follower
 from stream_client.consume.options import ConsumerArguments, OnEvent
 from stream_client.consume.page import OnHole, Page
 from stream_client.conversation import Conversation
+from stream_client.core.client_core import ClientStatistics
 from stream_client.core.pushes import Push, PushesFailed
-from stream_client.core.statistics import ClientStatistics
 from stream_client.correspondent import Correspondent, RoutedMessages
 from stream_client.errors import (
     AccessDenied,

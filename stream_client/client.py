@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from stream_client.admin import LIST_PAGE, StreamListing
 from stream_client.conversation import Conversation
+from stream_client.core.client_core import ClientStatistics
 from stream_client.core.service_route import STREAM_SERVICE
-from stream_client.core.statistics import ClientStatistics
 from stream_client.correspondent import Correspondent
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound
 from stream_client.session import ClientSession

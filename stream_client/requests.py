@@ -19,7 +19,7 @@ from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import not_supported
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
-from stream_client.shell.clock import ClockTimers
+from stream_client.shell.base_shell import BaseShell
 from stream_client.shell.contact import no_contact
 
 Q = TypeVar("Q")
@@ -38,7 +38,7 @@ class Requests:
         the first answer, one more than the last number.
     """
 
-    def __init__(self, address: str, core: ClientCore, shell: ClockTimers, answer_timeout_s: float | None) -> None:
+    def __init__(self, address: str, core: ClientCore, shell: BaseShell, answer_timeout_s: float | None) -> None:
         self.address = address
         self.core = core
         self.shell = shell

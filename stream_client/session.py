@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ockam.protocol import Protocol as WireProtocol
 from stream_client.core.calls import Call, answer_of
-from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import PendingResult
 from stream_client.requests import Requests, Target
 
@@ -31,13 +30,6 @@ class ClientSession(Requests):
     """
 
     shell: AsyncShell
-
-    def __init__(self, address: str, core: ClientCore, shell: AsyncShell, answer_timeout_s: float | None) -> None:
-        super().__init__(address, core, shell, answer_timeout_s)
-
-    async def request(self, service: str, payload: bytes) -> bytes:
-        """Sends a payload to a service of the node and returns the payload of the answer. Raises ClientErrors."""
-        return (await self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
 
     async def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
         """Sends a request to a worker and returns the decoded answer. Raises ClientErrors."""

@@ -25,27 +25,23 @@ PARTITIONS_MAX = 4_096
 
 class PartitionWatch:
     """Asks whether a stream has more partitions than the `known` ones (0 if the stream does not exist), while its user
-    calls `poll`. `on_more` is called with the numbers of the added partitions, in order."""
+    calls `poll`. `on_more` is called with the numbers of the added partitions, in order. At `due_s`, on the client's
+    clock in seconds, `poll` asks again."""
 
     def __init__(self, session: Requests, name: str, known: int, on_more: Callable[[list[int]], None]) -> None:
         self._session = session
         self._name = name
         self._known = known
         self._on_more = on_more
-        self._due_s = 0.0
+        self.due_s = 0.0
         self._wait()
         self._cancel: Callable[[], None] | None = None
         self._asked_s = -math.inf
 
-    @property
-    def due_s(self) -> float:
-        """The time at which `poll` asks again, on the client's clock in seconds."""
-        return self._due_s
-
     def poll(self) -> None:
         """Asks the node if the interval is over. Does not wait. The user of the stream calls it often."""
         now_s = self._session.shell.now_s()
-        if now_s < self._due_s:
+        if now_s < self.due_s:
             return
         self._wait()
         # A slow node needs longer for its list than one interval.
@@ -64,7 +60,7 @@ class PartitionWatch:
             cancel()
 
     def _wait(self) -> None:
-        self._due_s = self._session.shell.now_s() + (WATCH_S if self._known else ABSENT_S)
+        self.due_s = self._session.shell.now_s() + (WATCH_S if self._known else ABSENT_S)
 
     def _answered(self, answer: ListResponse | ClientError) -> None:
         self._cancel, self._asked_s = None, -math.inf

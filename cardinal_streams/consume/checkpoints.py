@@ -1,4 +1,4 @@
-"""Saves the checkpoint of a consumer on the node that the consumer reads from.
+"""Saves the checkpoint of a consumer on the node that the consumer reads from, or in a file.
 
 An application with its own database should save the checkpoint there, in the transaction that applies the update: then
 every update is processed exactly once. On the node, the text is the last message of a stream that belongs to the client
@@ -9,16 +9,20 @@ from there. If the consumer runs meanwhile, its next save raises `PositionReset`
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
+from anyio import to_thread
 
 from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_checkpoint
 from cardinal_streams.errors import CheckpointTaken
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.transport import is_reorg_topic
+from ockam.files.durable_files import write_durably
 from stream_client import LAST, PositionReset, RequestRefused, Retention, SavedIndexes, Stream, StreamClient
 from stream_client.core.marks import KnownPosition
 
@@ -127,6 +131,30 @@ class NodeCheckpoints:
                 await stream.set_retention(Retention(messages=KEPT_CHECKPOINTS))
             self._stream = stream
         return self._stream
+
+
+class FileCheckpoints:
+    """A `CheckpointStore` in one file, for consumers that do not read from a node. Each save replaces the file as a
+    whole and durably. Raises OSError, and `CheckpointError` if the file has no valid checkpoint."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    async def load(self) -> Checkpoint | None:
+        return await to_thread.run_sync(self._load)
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        await to_thread.run_sync(self._save, format_checkpoint(checkpoint))
+
+    def _load(self) -> Checkpoint | None:
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        return parse_checkpoint(text)
+
+    def _save(self, text: bytes) -> None:
+        write_durably(self.path, text)
 
 
 def checkpoint_stream(client_id: str) -> str:

@@ -24,7 +24,7 @@ from cardinal_streams.machines.consumer_events import (
     ReadAgain,
 )
 from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.machines.missing import Missing
+from cardinal_streams.machines.reassembly_events import Missing
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.recent import RecentMap

@@ -8,8 +8,7 @@ import msgspec
 
 from cardinal_streams.errors import MessageError
 from cardinal_streams.machines.chain_events import ChainEvent, ChainStatistics, Start
-from cardinal_streams.machines.missing import Missing
-from cardinal_streams.machines.reassembly_events import Evicted, ReassemblyStatistics, Refused
+from cardinal_streams.machines.reassembly_events import Evicted, Missing, ReassemblyStatistics, Refused
 
 
 class BadMessage(msgspec.Struct, frozen=True):

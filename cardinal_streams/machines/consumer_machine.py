@@ -33,9 +33,8 @@ from cardinal_streams.machines.consumer_events import (
     OpenReorg,
     ReadAgain,
 )
-from cardinal_streams.machines.missing import Missing
 from cardinal_streams.machines.reading_again import RereadingConsumer
-from cardinal_streams.machines.reassembly_events import Completed, Evicted, Outdated, ReassemblyEvent
+from cardinal_streams.machines.reassembly_events import Completed, Evicted, Missing, Outdated, ReassemblyEvent
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.machines.reorg_machine import ReorgProtocol
 from cardinal_streams.machines.reorg_steps import ReorgBlock, ReorgOver, ReorgStep, RevertTo, WeighBlock

@@ -13,8 +13,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from cardinal_streams.machines.missing import MISSING_ITEMS_SHOWN, Missing, MissingState
-from cardinal_streams.machines.reassembly_events import DUPLICATE, TAKEN, UNANNOUNCED, Receipt
+from cardinal_streams.machines.reassembly_events import (
+    DUPLICATE,
+    MISSING_ITEMS_SHOWN,
+    TAKEN,
+    UNANNOUNCED,
+    Missing,
+    MissingState,
+    Receipt,
+)
 from cardinal_streams.message.types import Batch, SubBatchMsg
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked

@@ -1,4 +1,4 @@
-"""The events and the statistics of a `Reassembler`, which rebuilds blocks from their messages."""
+"""The events and the statistics of a `Reassembler`, which rebuilds blocks from their messages; what a block lacks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from cardinal_streams.machines.missing import Missing
 from cardinal_streams.message.types import Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
+
+MISSING_ITEMS_SHOWN = 16
 
 
 class Receipt(enum.IntEnum):
@@ -30,6 +31,40 @@ FIRST_REFUSAL = Receipt.UNANNOUNCED
 # These names serve the code that runs for each message: looking a member up in its enumeration takes a sixth of the
 # time of reading a message.
 TAKEN, DUPLICATE, OLD, UNANNOUNCED = Receipt.TAKEN, Receipt.DUPLICATE, Receipt.OLD, Receipt.UNANNOUNCED
+
+
+class MissingState(enum.Enum):
+    UNKNOWN = "unknown"
+    BATCH = "batch"
+    PARTS = "parts"
+    NOTHING = "nothing"
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """The messages that one block lacks."""
+
+    # UNKNOWN: no message of the block has arrived, or it was forgotten. BATCH: its Batch message has not arrived, but
+    # others have. PARTS: other messages are missing. NOTHING: it was complete, or was given up as too old.
+    state: MissingState
+    early_messages: int = 0
+    number: int | None = None  # None before the Batch message arrives
+    messages: int = 0  # a header counts once, as its items are unknown; 0 before the Batch message arrives
+    prefixes: dict[str, int] = {}  # by prefix, the number of missing messages
+    headers: tuple[bytes, ...] = ()  # the ids of sub batches without a header
+    items: dict[bytes, tuple[int, ...]] = {}  # by sub batch id, the first missing indexes
+
+    def __str__(self) -> str:
+        match self.state:
+            case MissingState.UNKNOWN:
+                return "nothing of this block has arrived"
+            case MissingState.BATCH:
+                return f"its Batch has not arrived, {self.early_messages} other messages have"
+            case MissingState.NOTHING:
+                return "nothing is missing"
+        parts = [f"{count} messages of prefix {prefix!r}" for prefix, count in self.prefixes.items()]
+        parts += [f"the header of sub batch {id_.hex()}" for id_ in self.headers]
+        parts += [f"items {', '.join(map(str, found))} of sub batch {id_.hex()}" for id_, found in self.items.items()]
+        return "; ".join(parts)
 
 
 class Completed(msgspec.Struct, frozen=True):

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from cardinal_streams.limits import DEFAULT_REASSEMBLY_LIMITS, ReassemblyLimits
-from cardinal_streams.machines.missing import Missing, MissingState
 from cardinal_streams.machines.pending_block import GivenUp, PendingBlock, name_of_item
 from cardinal_streams.machines.reassembly_events import (
     FIRST_REFUSAL,
@@ -34,6 +33,8 @@ from cardinal_streams.machines.reassembly_events import (
     Completed,
     Evicted,
     EvictionReason,
+    Missing,
+    MissingState,
     Outdated,
     ReassemblyEvent,
     ReassemblyStatistics,

@@ -19,9 +19,8 @@ from cardinal_streams.machines.consumer_events import (
     UnorderedStatistics,
 )
 from cardinal_streams.machines.consumer_machine import NEW
-from cardinal_streams.machines.missing import Missing
 from cardinal_streams.machines.reading_again import RereadingConsumer
-from cardinal_streams.machines.reassembly_events import Completed, Outdated
+from cardinal_streams.machines.reassembly_events import Completed, Missing, Outdated
 from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.prefixes import TRACK_ALL, Tracked

@@ -1,7 +1,7 @@
 """A transport over Kafka, by the optional package confluent-kafka (the extra `kafka`). Each topic is a topic of Kafka.
 
 The key of a message chooses its partition by CRC-32, as in librdkafka. The channel of a reorg is partition 0 of its
-topic. The transport saves no offsets (the module `checkpoint_file` can) and joins no consumer group. The package's
+topic. The transport saves no offsets (the module `checkpoints` can) and joins no consumer group. The package's
 calls block, so they run in worker threads, under trio or asyncio."""
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from stream_client.blocking.conversation import Conversation
 from stream_client.blocking.correspondent import Correspondent
 from stream_client.blocking.session import ClientSession
 from stream_client.blocking.streams import PartitionedStream, Stream, create_streams
+from stream_client.core.client_core import ClientStatistics
 from stream_client.core.service_route import STREAM_SERVICE
-from stream_client.core.statistics import ClientStatistics
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound
 from stream_service.extensions import LIST, ListRequest
 from stream_service.names import near_names

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ockam.actors.address import Address, Route, local
 from ockam.actors.message import Message
 from ockam.protocol import ERROR
@@ -33,7 +35,6 @@ from stream_client.core.push_queue import PushQueue
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
 from stream_client.core.states_machine import ConnectionState, ConversationState, CoreEvent
-from stream_client.core.statistics import ClientStatistics
 from stream_client.core.streams_in_use import MakeQueue, StreamsInUse, plain_queue
 from stream_client.errors import (
     ChannelRefused,
@@ -53,8 +54,27 @@ SILENT_CHECKS_MAX = 8
 """The checks for late answers after which a connection without received bytes counts as dead while requests wait."""
 
 
+class ClientStatistics(msgspec.Struct, frozen=True):
+    """The counts of one client at one moment.
+
+    connections: the number of connections made so far.
+    unconfirmed: the number of unanswered pushes. `unanswered`: the number of other unanswered requests.
+    sent_again: the number of pushes that were sent more than once, by publishers that are not closed.
+    sent_bytes, received_bytes: the number of bytes over all connections.
+    """
+
+    connections: int
+    unconfirmed: int
+    unanswered: int
+    sent_again: int
+    sent_bytes: int
+    received_bytes: int
+
+
 class ClientCore:
     """All state of one client: its connection, its streams in use, its unanswered requests and its conversations.
+
+    connections: the number of connections so far. The next one can lead to another version of the node.
 
     Invariant: the core has every unanswered request, every unanswered push and every conversation that is not closed.
     After a reconnect, it sends the requests and pushes again, and opens the conversations again.
@@ -96,21 +116,16 @@ class ClientCore:
         self._broken: list[CoreConversation] = []
         self._next_address = 0
         self._silent_checks = 0
-        self._connections = 0
+        self.connections = 0
         self._has_received = False
 
     @property
     def service_name(self) -> str:
         return self._names[STREAM_SERVICE]
 
-    @property
-    def connections(self) -> int:
-        """The number of connections so far. The next one can lead to another version of the node."""
-        return self._connections
-
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(
-            connections=self._connections,
+            connections=self.connections,
             unconfirmed=sum(len(queue.pushes) for queue in self._queues.values()),
             unanswered=len(self.calls),
             sent_again=sum(queue.sent_again for queue in self._queues.values()),
@@ -154,7 +169,7 @@ class ClientCore:
         if self.connection.wire is None:
             return
         self._silent_checks = 0
-        self._connections += 1
+        self.connections += 1
         # A new connection can lead to another version of the node, so the service's protocols are unknown again.
         self.service_route.connected()
         self._send_again(CoreEvent.CONNECTED)

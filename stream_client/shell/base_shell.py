@@ -1,10 +1,16 @@
-"""BaseShell: what the async and the blocking shell of a client have in common. It has the clock, and does no I/O."""
+"""BaseShell: what the async and the blocking shell of a client have in common. It has the clock, and does no I/O.
+
+It also retries a lost route to the stream service, and ends the parent's clients in each child process that fork()
+makes. Parent and child have the same connection: each would read the other's answers, and send the same pushes.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import msgspec
 
@@ -13,13 +19,16 @@ from stream_client.errors import ClientError, ClientForked, ConnectionLost, sile
 from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import TimerQueue, boot_time_s
 from stream_client.shell.defaults import AUTO_WAIT_S, AUTO_WAIT_S_MAX, GATHER_S, Framing
-from stream_client.shell.forking import watch_forks
-from stream_client.shell.route_retry import RouteRetry
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls
     from ockam.identity.tls_layer import TlsLayer
     from ockam.identity.token import Token
+
+
+ASK_DELAY_S_MAX = 0.4
+"""The longest delay, in seconds, between two tests of the route. A client notices a restored route within this time.
+Each test makes the node on the route try to connect to the next node."""
 
 
 class ShellSettings(msgspec.Struct, frozen=True):
@@ -44,19 +53,23 @@ class BaseShell:
         self._layer: TlsLayer | None = None
         self._backoff = None if reconnect is None else Backoff(reconnect, random.random)
         if reconnect is not None:
-            core.service_route.on_lost = RouteRetry(self, core, reconnect).lost
+            core.service_route.on_lost = RouteRetry(self, reconnect).lost
         self._auto_wait_s = AUTO_WAIT_S
         self._outgoing_since_s = 0.0
         self._timers = TimerQueue()
-        watch_forks(self)
+        _shells.add(self)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
+        """Calls `callback` after `delay_s` seconds. Returns a function that cancels this. A blocking client runs timers
+        only inside its calls, so perhaps later. Raises the error that ended the client."""
         raise NotImplementedError
 
     def forked(self, error: ClientForked) -> None:
+        """Gives up the connection, sends nothing, and ends the client with this error. Called in a child only."""
         raise NotImplementedError
 
     def now_s(self) -> float:
+        """Returns the time in seconds on a monotonic clock that, where possible, also runs while the machine sleeps."""
         return boot_time_s()
 
     def gathers(self) -> bool:
@@ -103,3 +116,55 @@ class BaseShell:
         if backoff is not None and backoff.watch(self.now_s(), received_bytes, awaits=core.awaits_answer):
             core.fail_all(silent(self._address))
         return is_dead
+
+
+class RouteRetry:
+    """Tests a lost route with requests to the stream service (`ServiceRoute.ask`), after growing delays. After
+    `give_up_s` seconds every waiting request fails, and the tests continue.
+
+    Invariant: at most one test is planned.
+    """
+
+    def __init__(self, shell: BaseShell, reconnect: Reconnect) -> None:
+        self._shell = shell
+        self._core = shell.core
+        delay_s_max = min(reconnect.delay_s_max, ASK_DELAY_S_MAX)
+        self._reconnect = msgspec.structs.replace(reconnect, delay_s_max=delay_s_max)
+        self._backoff = Backoff(self._reconnect, random.random)
+        self._planned = False
+
+    def lost(self, first: bool) -> None:
+        """Plans the next test of the route. `first`: whether the route has worked until now."""
+        now_s = self._shell.now_s()
+        if first:
+            self._backoff = Backoff(self._reconnect, random.random)
+            self._backoff.lost(now_s)
+        elif self._backoff.is_over(now_s) and self._core.service_route.trouble is not None:
+            self._core.fail_all(self._core.service_route.trouble)
+        if self._planned:
+            return
+        self._planned = True
+        try:
+            self._shell.call_later(self._backoff.next_delay_s(), self._ask)
+        except ClientError:
+            self._planned = False  # The client has ended, so no request waits any more.
+
+    def _ask(self) -> None:
+        self._planned = False
+        if self._core.service_route.is_lost:
+            self._core.service_route.ask()
+
+
+_shells: WeakSet[BaseShell] = WeakSet()
+"""The shells in use."""
+
+
+def _in_child() -> None:
+    shells = list(_shells)
+    _shells.clear()
+    for shell in shells:
+        shell.forked(ClientForked(os.getppid()))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -1,4 +1,4 @@
-"""The clock of the clients, their timers, and the interface by which these are set."""
+"""The clock of the clients, and their timers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,8 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
-
-
-class ClockTimers(Protocol):
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls `callback` after `delay_s` seconds. Returns a function that cancels this. A blocking client runs timers
-        only inside its calls, so perhaps later. Raises the error that ended the client."""
-        ...
-
-    def now_s(self) -> float:
-        """Returns the time in seconds on a monotonic clock that, where possible, also runs while the machine sleeps."""
-        ...
 
 
 class ClientTimer(msgspec.Struct, order=True):

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from cardinal_streams.application import Application
-from cardinal_streams.consume.checkpoint_file import FileCheckpoints
-from cardinal_streams.consume.checkpoints import CheckpointStore
+from cardinal_streams.consume.checkpoints import CheckpointStore, FileCheckpoints
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.limits import ChainLimits, ConsumerLimits, ReassemblyLimits
 from cardinal_streams.machines.chain_events import Dropped

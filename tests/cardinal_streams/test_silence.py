@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from cardinal_streams.consume.checkpoint_file import FileCheckpoints
+from cardinal_streams.consume.checkpoints import FileCheckpoints
 from cardinal_streams.consume.consuming import consume, consume_unordered
 from cardinal_streams.evm import evm
 from cardinal_streams.machines.consumer_events import Checkpoint, PrefixUnmet, ReorgStalled

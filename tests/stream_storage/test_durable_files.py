@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from block_node.blocks.keys import SigningKeys
-from cardinal_streams.consume.checkpoint_file import FileCheckpoints
+from cardinal_streams.consume.checkpoints import FileCheckpoints
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.transports.file_transport import Recorder
 from ockam.files.durable_files import make_folder, remove_folders, write_durably

@@ -117,8 +117,7 @@ def consume(
 
     From a file: stream-node cardinal consume --recording blocks.cardinal --position done.json --values
     """
-    from cardinal_streams.consume.checkpoint_file import FileCheckpoints
-    from cardinal_streams.consume.checkpoints import NodeCheckpoints
+    from cardinal_streams.consume.checkpoints import FileCheckpoints, NodeCheckpoints
     from cardinal_streams.consume.consuming import consume as consume_chain
     from cardinal_streams.consume.consuming import consume_unordered
 

@@ -9,11 +9,12 @@ import pytest
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import ReassemblyLimits
-from cardinal_streams.machines.missing import MISSING_ITEMS_SHOWN, MissingState
 from cardinal_streams.machines.reassembly_events import (
+    MISSING_ITEMS_SHOWN,
     Completed,
     Evicted,
     EvictionReason,
+    MissingState,
     Outdated,
     ReassemblyEvent,
     Receipt,

@@ -16,8 +16,7 @@ from cardinal_streams.machines.consumer_events import (
     ReorgRefused,
 )
 from cardinal_streams.machines.consumer_machine import ChainConsumer
-from cardinal_streams.machines.missing import MissingState
-from cardinal_streams.machines.reassembly_events import Evicted, EvictionReason
+from cardinal_streams.machines.reassembly_events import Evicted, EvictionReason, MissingState
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Record, Reorg, ReorgComplete
 from cardinal_streams.produce.reorg_channel import ReorgChannel

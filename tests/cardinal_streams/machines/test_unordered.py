@@ -14,8 +14,7 @@ from cardinal_streams.machines.consumer_events import (
     OpenReorgChannel,
     ReadAgain,
 )
-from cardinal_streams.machines.missing import MissingState
-from cardinal_streams.machines.reassembly_events import Completed
+from cardinal_streams.machines.reassembly_events import Completed, MissingState
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Reorg

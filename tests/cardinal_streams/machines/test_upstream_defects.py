@@ -9,8 +9,7 @@ from cardinal_streams.errors import MessageError, OutOfRange, PayloadOutOfRange,
 from cardinal_streams.limits import ChainLimits, ReassemblyLimits
 from cardinal_streams.machines.chain_events import ChainUpdate, Start
 from cardinal_streams.machines.chain_order_machine import ChainOrder
-from cardinal_streams.machines.missing import MissingState
-from cardinal_streams.machines.reassembly_events import ReassemblyEvent, Receipt, Refused
+from cardinal_streams.machines.reassembly_events import MissingState, ReassemblyEvent, Receipt, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.message.messages import decode, encode
 from cardinal_streams.message.types import (

@@ -329,8 +329,9 @@ def test_a_service_can_be_asked_by_payload(world: World) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:
             payload = PULL.encode_request(PullRequest(1, 0, 1))
+            core = client.session.core
             with pytest.raises(RequestRefused, match="Invalid request: the stream service serves no 'stream_pull'"):
-                await client.session.request("stream_service", payload)
+                await client.session.answered(core.call(core.route_to("stream_service"), payload))
             assert client.statistics().connections == 1
             assert issubclass(RequestRefused, ClientError)
 
