@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from stream_client.arguments import BytesLike, to_bytes
+from stream_client.arguments import BytesLike, to_bytes, to_key
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.push_windows import PartitionChooser, missing_partition
 from stream_client.requests import Requests
@@ -54,6 +54,13 @@ class SomePartitions(Generic[S]):
         self._by_number = {stream.partition: stream for stream in self.partitions}
         self._count = max(self._by_number) + 1
         self._chooser = PartitionChooser(self._count, sorted(self._by_number))
+
+    def _chosen(self, key: BytesLike | None, partition_key: BytesLike | None) -> S:
+        """Returns the partition of a message. Raises StreamNotFound if it was deleted."""
+        # A partition that was added changes the partition of the key, so the watch comes first.
+        if self._watch is not None:
+            self._watch.poll()
+        return self.get_partition(self._chooser.choose(to_key(key), to_key(partition_key, "a partition key")))
 
     def _grow(self, partitions: list[int]) -> None:
         first = self.partitions[0]

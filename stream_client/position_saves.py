@@ -57,7 +57,7 @@ class PositionSaves:
             # A later question replaces an unanswered one. Else questions would pile up while the node is away.
             # Another consumer's question about other partitions must stay.
             key = stream_name, asked[0]
-            self._checks.pop(key, _nothing)()
+            self._checks.pop(key, nothing)()
             request = LoadRequest(0, self.client_id, stream_name, asked, creates=False)
             answered = partial(checked, asked)
             self._checks[key] = self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, answered)
@@ -69,7 +69,7 @@ class PositionSaves:
         for request in marked:
             # A later save makes an unanswered one useless. So at most one save of each partition waits for an answer.
             key = stream_name, request.partition
-            self._cancels.pop(key, _nothing)()
+            self._cancels.pop(key, nothing)()
             answered = partial(self._saved, request)
             self._cancels[key] = self._session.ask_nowait(INDEX_SERVICE, MARKED_SAVE, request, answered)
         self._tell(stream_name, plain)
@@ -144,5 +144,5 @@ def split_partitions(partitions: Sequence[int]) -> list[list[int]]:
     return [list(partitions[at : at + LOAD_PARTITIONS_MAX]) for at in begins]
 
 
-def _nothing() -> None:
-    """Used if no earlier request waits for an answer."""
+def nothing() -> None:
+    """Used as the callback if no timer, request or listener is set."""

@@ -149,6 +149,12 @@ class PushWindows(Generic[W]):
         """The number of unanswered pushes in all partitions together."""
         return sum(publisher.unconfirmed for publisher in self._publishers)
 
+    def _stop(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        for publisher in self._publishers:
+            publisher.close()
+
     def _grow(self, partitions: list[int]) -> None:
         self._open(self._session.core.find_handles(self._name, partitions))
 

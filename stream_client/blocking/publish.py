@@ -111,10 +111,7 @@ class PartitionedPublisher(PushWindows[Publisher]):
             if kind is None:
                 self.flush()
         finally:
-            if self._watch is not None:
-                self._watch.stop()
-            for publisher in self._publishers:
-                publisher.close()
+            self._stop()
         if kind is None:
             raise_failed([push for publisher in self._publishers for push in publisher.failed])
 

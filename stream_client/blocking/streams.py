@@ -199,11 +199,7 @@ class PartitionedStream(SomePartitions[Stream]):
 
         partition_key: chooses the partition instead of the key, and is not stored.
         """
-        key, partition_key = to_key(key), to_key(partition_key, "a partition key")
-        if self._watch is not None:
-            self._watch.poll()
-        stream = self.get_partition(self._chooser.choose(key, partition_key))
-        return stream.push(data, key=key, headers=headers)
+        return self._chosen(key, partition_key).push(data, key=key, headers=headers)
 
     def publisher(
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False

@@ -8,24 +8,23 @@ from typing import Generic, Self, TypeVar, Unpack
 from stream_client.admin import StreamAdmin
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
 from stream_client.consume.reading_loop import ReadingLoop
-from stream_client.consume.readings import PartitionReading
+from stream_client.consume.readings import PartitionReading, ReadingConsumer
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.positions import Positions, to_positions
-from stream_client.watch import PartitionWatch
 from stream_service.extensions import RichMessage
 
 T = TypeVar("T")
 
 
-class BaseConsumer:
+class BaseConsumer(ReadingConsumer):
     """The base class of all consumers, a context manager; subclasses add the iteration. The end of its block saves the
     positions. After a block without an error, the last message counts as processed."""
 
+    _loop: ReadingLoop
+
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
-        self._handles = [stream.handle for stream in streams]
-        self._name = getattr(positions, "client_id", None)
-        self._session = streams[0].session
-        self._loop = ReadingLoop(streams[0].session, self._handles[0].name, positions, options)
+        loop = ReadingLoop(streams[0].session, streams[0].handle.name, positions, options)
+        super().__init__(loop, [stream.handle for stream in streams], getattr(positions, "client_id", None))
 
     async def __aenter__(self) -> Self:
         return self
@@ -39,23 +38,6 @@ class BaseConsumer:
                 self._loop.save_nowait()
         finally:
             self._loop.stop()
-
-    def __repr__(self) -> str:
-        name = "" if self._name is None else f" {self._name!r}"
-        where = ", ".join(str(handle.partition) for handle in self._handles)
-        return (
-            f"<{type(self).__name__}{name} of {self._handles[0].name!r}, partition {where}: {self.processed} processed>"
-        )
-
-    @property
-    def holes(self) -> int:
-        """The number of missing indexes between messages since the start. Retention and deletion cause them."""
-        return self._loop.holes
-
-    @property
-    def processed(self) -> int:
-        """The number of messages that the program has processed since the start."""
-        return self._loop.processed
 
     async def save(self, *, with_last: bool = False) -> None:
         """Saves the changed positions now: when this method returns, they are safely stored. `with_last`: whether the
@@ -99,14 +81,7 @@ class PartitionedConsumer(BaseConsumer):
 
     def watch_partitions(self, known: int) -> None:
         """Makes the consumer read partitions that are added later, too. known: the present number of partitions."""
-        session, name = self._session, self._handles[0].name
-
-        def grow(partitions: list[int]) -> None:
-            added = session.core.find_handles(name, partitions)
-            self._handles += added
-            self._loop.note_added(added)
-
-        self._loop.watch = PartitionWatch(session, name, known, grow)
+        self._loop.watch_partitions(self._handles, known)
 
     def __aiter__(self) -> Messages[tuple[int, RichMessage]]:
         return self.messages()

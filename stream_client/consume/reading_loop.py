@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from stream_client.consume.reader import LONG_POLL_S
 from stream_client.consume.readings import PartitionReading, ReadPartitions
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.errors import PositionReset, RequestTimeout, StreamRemade
+from stream_client.errors import RequestTimeout, StreamRemade
 from stream_client.positions import Positions, resume
 from stream_client.session import ClientSession
 
@@ -36,9 +36,7 @@ class ReadingLoop(ReadPartitions):
             return
         partitions = [handle.partition for handle in new]
         marks = await resume(self._positions, self._stream_name, partitions, self._note_reset)
-        for handle, mark in zip(new, marks, strict=True):
-            reader = self._make_reader(handle, mark.index, mark.created_us)
-            self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, mark)
+        self._begin_reading(new, marks)
 
     # blocking only: def send_lagging(self) -> None:
     # blocking only:     """Sends the saves and lease renewals that are due, also between two messages of one page."""
@@ -61,20 +59,11 @@ class ReadingLoop(ReadPartitions):
                 self.woken = False
                 return None
             # The wait ends when a save is due. Otherwise a quiet stream would delay the save until the next message.
-            due_s = min(self._save_due_s, self._check_due_s, give_up_s)
-            if self.watch is not None:
-                due_s = min(due_s, self.watch.due_s)
-            wait_s = due_s - self._session.shell.now_s()
+            wait_s = min(self._next_due_s(), give_up_s) - self._session.shell.now_s()
             if wait_s > 0:
                 await self._session.shell.wait(self._merge.arrival(), wait_s)
             now_s = self._session.shell.now_s()
-            # The wait can have ended for several of these reasons, so each is checked.
-            if now_s >= self._save_due_s:
-                self.save_nowait()
-            if now_s >= self._check_due_s:
-                self._check_positions(now_s)
-            if self.watch is not None:
-                self.watch.poll()
+            self._do_due(now_s)
             # A partition that changed gets a new reader. A page of another partition waits in the queue meanwhile.
             if self._resets or self._added:
                 await self._follow_changes()
@@ -90,21 +79,10 @@ class ReadingLoop(ReadPartitions):
 
     async def save(self, partitions: Collection[int] | None = None) -> None:
         """Saves the changed positions of these partitions (None: all). Returns when they are safely stored."""
-        chosen = self.readings if partitions is None else partitions
-        # A position that somebody else has set stays as it is: this consumer goes on there.
-        moved = {
-            partition: reading.next_index
-            for partition, reading in self.readings.items()
-            if partition in chosen and reading.next_index > reading.kept_index and partition not in self._resets
-        }
+        moved = self._moved(partitions, lambda reading: reading.kept_index)
         if moved:
             await self._positions.save(self._stream_name, moved)
-            for partition, index in moved.items():
-                reading = self.readings.get(partition)
-                # While this method waited, somebody may have set the position, or the lease may have been lost.
-                if reading is not None and partition not in self._resets:
-                    reading.kept_index = index
-        self._saved(moved)
+        self._kept(moved)
 
     async def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
         """Makes the arrived page the current one of its partition, and requests the next page. Returns whether the
@@ -115,13 +93,7 @@ class ReadingLoop(ReadPartitions):
             await self._begin_anew(reading, page.created_us)
             self._ask(stop_at_end)
             return False
-        self._check(reading, page)
-        reading.ended = page.at_end
-        # The reader will not fetch this page again, so the page is stored before any code can raise an error.
-        reading.messages, reading.at = page.messages, 0
-        if page.messages:
-            self.current = reading
-            self._report_holes(reading)
+        self._take_page(reading, page)
         # The next page travels while the program processes this page. Without this, every page would cost a round trip.
         if not (stop_at_end and reading.ended):
             reading.reader.ask()
@@ -154,15 +126,4 @@ class ReadingLoop(ReadPartitions):
             return
         # The new positions are loaded together, in one round trip.
         marks = await resume(self._positions, self._stream_name, partitions, self._note_reset)
-        for partition, mark in zip(partitions, marks, strict=True):
-            self._resets.discard(partition)
-            reading = self.readings.get(partition)
-            if reading is None:
-                continue
-            before, known_us = reading.next_index, reading.mark.created_us
-            reading.mark = mark
-            # A new position, made because the old one was deleted, belongs to no incarnation yet.
-            mark.created_us = mark.created_us or known_us
-            self._go_to(reading, mark.index)
-            if mark.index != before:
-                self._tell(PositionReset(self._stream_name, partition, before, mark.index))
+        self._go_on(partitions, marks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from stream_client.consume.options import ConsumerOptions
@@ -129,6 +129,18 @@ class ReadPartitions:
         for partition in list(self.readings):
             self.drop(partition)
 
+    def watch_partitions(self, handles: list[PartitionHandle], known: int) -> None:
+        """Begins to notice partitions that are added to the stream. They are read, and added to `handles`. known: the
+        present number of partitions."""
+
+        def grow(partitions: list[int]) -> None:
+            added = self._session.core.find_handles(self._stream_name, partitions)
+            handles.extend(added)
+            self._added += added
+            self._merge.wake()
+
+        self.watch = PartitionWatch(self._session, self._stream_name, known, grow)
+
     def begin(self) -> None:
         """Prepares a new iteration: no partition counts as read to its end any more."""
         for reading in self.readings.values():
@@ -160,14 +172,30 @@ class ReadPartitions:
         return all(reading.ended for reading in self.readings.values())
 
     def save_nowait(self) -> None:
-        moved = {
-            partition: reading.next_index
-            for partition, reading in self.readings.items()
-            if reading.next_index > reading.saved_index and partition not in self._resets
-        }
+        moved = self._moved(None, lambda reading: reading.saved_index)
         if moved:
             self._positions.save_nowait(self._stream_name, moved)
         self._saved(moved)
+
+    def _moved(self, partitions: Collection[int] | None, before: Callable[[PartitionReading], int]) -> dict[int, int]:
+        """Returns the positions of these partitions (None: all) that are higher than `before`. A position that somebody
+        else has set stays as it is: this consumer goes on there."""
+        return {
+            partition: reading.next_index
+            for partition, reading in self.readings.items()
+            if (partitions is None or partition in partitions)
+            and reading.next_index > before(reading)
+            and partition not in self._resets
+        }
+
+    def _kept(self, indexes: Mapping[int, int]) -> None:
+        """Records that these positions are safely stored."""
+        for partition, index in indexes.items():
+            reading = self.readings.get(partition)
+            # During the wait, somebody may have set the position, or the lease may have been lost.
+            if reading is not None and partition not in self._resets:
+                reading.kept_index = index
+        self._saved(indexes)
 
     def _saved(self, indexes: Mapping[int, int]) -> None:
         for partition, index in indexes.items():
@@ -176,6 +204,25 @@ class ReadPartitions:
                 reading.saved_index = max(reading.saved_index, index)
                 reading.unsaved = 0
         self._save_due_s = math.inf
+
+    def _next_due_s(self) -> float:
+        """Returns the time when a save, or a question to the node, is due."""
+        due_s = min(self._save_due_s, self._check_due_s)
+        return due_s if self.watch is None else min(due_s, self.watch.due_s)
+
+    def _do_due(self, now_s: float) -> None:
+        # A wait can have ended for several of these reasons, so each is checked.
+        if now_s >= self._save_due_s:
+            self.save_nowait()
+        if now_s >= self._check_due_s:
+            self._check_positions(now_s)
+        if self.watch is not None:
+            self.watch.poll()
+
+    def _begin_reading(self, handles: Sequence[PartitionHandle], marks: Sequence[KnownPosition]) -> None:
+        for handle, mark in zip(handles, marks, strict=True):
+            reader = self._make_reader(handle, mark.index, mark.created_us)
+            self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, mark)
 
     def _ask(self, stop_at_end: bool) -> None:
         for reading in self.readings.values():
@@ -194,6 +241,15 @@ class ReadPartitions:
                 f"the stream ends at {page.next_index}: it has lost messages or was made again; set the position"
             )
 
+    def _take_page(self, reading: PartitionReading, page: Page) -> None:
+        self._check(reading, page)
+        reading.ended = page.at_end
+        # The reader will not fetch this page again, so the page is stored before any code can raise an error.
+        reading.messages, reading.at = page.messages, 0
+        if page.messages:
+            self.current = reading
+            self._report_holes(reading)
+
     def _check_positions(self, now_s: float) -> None:
         """Asks whether somebody has set a position. Answers to saves show it, but a quiet consumer saves nothing."""
         self._check_due_s = now_s + CHECK_S
@@ -208,17 +264,27 @@ class ReadPartitions:
             reading.drop_page()
             self._merge.wake()
 
-    def note_added(self, handles: Sequence[PartitionHandle]) -> None:
-        """Records that these partitions are to be read too. The loop soon begins to read them."""
-        self._added += handles
-        self._merge.wake()
-
     def _go_to(self, reading: PartitionReading, index: int) -> None:
         del self._by_reader[reading.reader]
         self._merge.drop(reading.reader)
         reader = self._make_reader(reading.handle, index, reading.mark.created_us)
         reading.go_to(reader, index)
         self._by_reader[reader] = reading
+
+    def _go_on(self, partitions: Sequence[int], marks: Sequence[KnownPosition]) -> None:
+        """Goes on at the positions of these partitions that somebody else has set."""
+        for partition, mark in zip(partitions, marks, strict=True):
+            self._resets.discard(partition)
+            reading = self.readings.get(partition)
+            if reading is None:
+                continue
+            before, known_us = reading.next_index, reading.mark.created_us
+            reading.mark = mark
+            # A new position, made because the old one was deleted, belongs to no incarnation yet.
+            mark.created_us = mark.created_us or known_us
+            self._go_to(reading, mark.index)
+            if mark.index != before:
+                self._tell(PositionReset(self._stream_name, partition, before, mark.index))
 
     def _make_reader(self, handle: PartitionHandle, index: int, created_us: int) -> Reader:
         return Reader(
@@ -244,3 +310,29 @@ class ReadPartitions:
             self.holes += next_there - first_missing
             if self._options.on_hole is not None:
                 self._options.on_hole(reading.partition, first_missing, next_there)
+
+
+class ReadingConsumer:
+    """The parts of a consumer that never wait. The async and the blocking consumers share them."""
+
+    def __init__(self, loop: ReadPartitions, handles: list[PartitionHandle], name: str | None) -> None:
+        self._loop = loop
+        self._handles = handles
+        self._name = name
+
+    def __repr__(self) -> str:
+        name = "" if self._name is None else f" {self._name!r}"
+        where = ", ".join(str(handle.partition) for handle in self._handles)
+        return (
+            f"<{type(self).__name__}{name} of {self._handles[0].name!r}, partition {where}: {self.processed} processed>"
+        )
+
+    @property
+    def holes(self) -> int:
+        """The number of missing indexes between messages since the start. Retention and deletion cause them."""
+        return self._loop.holes
+
+    @property
+    def processed(self) -> int:
+        """The number of messages that the program has processed since the start."""
+        return self._loop.processed

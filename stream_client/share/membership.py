@@ -30,11 +30,13 @@ from index_service.extensions import (
     WaitingLeaseRequest,
 )
 from ockam.protocol import Protocol
+from stream_client.consume.readings import PartitionReading, ReadingConsumer
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError
-from stream_client.position_saves import PositionSaves, knows_no_marks
+from stream_client.position_saves import PositionSaves, knows_no_marks, nothing
 from stream_client.requests import Requests
 from stream_client.share.lease_machine import LeaseClientMachine
+from stream_client.watch import PartitionWatch
 
 MEMBER_ID_BYTES = 4
 """The size of the random part of a member's name. It differs for two members in one process."""
@@ -55,9 +57,9 @@ class LeaseMembership:
         self._session = session
         self._indexes = saves
         self._machine: LeaseClientMachine | None = None
-        self._on_change: Callable[[], None] = _nothing
-        self._cancel_call: Callable[[], None] = _nothing
-        self._cancel_timer: Callable[[], None] = _nothing
+        self._on_change: Callable[[], None] = nothing
+        self._cancel_call: Callable[[], None] = nothing
+        self._cancel_timer: Callable[[], None] = nothing
         self._left = False
         # Whether the node knows requests that wait, and saves with marks. An older node can follow after a reconnect.
         self._knows_waits = self._knows_marks = True
@@ -231,5 +233,52 @@ class LeaseMembership:
         self._cancel_timer()
 
 
-def _nothing() -> None:
-    """Used as the callback if no timer, request or listener is set."""
+class LeasedReading(ReadingConsumer):
+    """The parts of a shared consumer that never wait: its leases, and the partitions that it reads under them."""
+
+    _member: LeaseMembership
+
+    def _share(self, session: Requests, member: LeaseMembership) -> None:
+        self._session = session
+        self._member = member
+        self._stream_name = self._handles[0].name
+        self._by_partition = {handle.partition: handle for handle in self._handles}
+        self._fences: dict[int, int] = {}
+        self._lost: set[int] = set()
+        self._joined = False
+        self._loop.watch = PartitionWatch(session, self._stream_name, len(self._by_partition), self._grow)
+
+    @property
+    def fences(self) -> dict[int, int]:
+        """The fence of each lease, by partition number: a number that is higher for each later holder of the partition.
+        Send it with each action that must not happen twice, such as a write to a database. The receiver can then refuse
+        an action with a fence lower than one that it has seen."""
+        return dict(self._fences)
+
+    def is_held(self, reading: PartitionReading) -> bool:
+        """Whether this member still has the lease under which it began to read this partition."""
+        return self._member.find_fence(reading.partition) == self._fences.get(reading.partition)
+
+    def _grow(self, partitions: list[int]) -> None:
+        """Reports to the node that this member knows more partitions, so that the node leases them, too."""
+        for handle in self._session.core.find_handles(self._stream_name, partitions):
+            self._by_partition[handle.partition] = handle
+            self._handles.append(handle)
+        self._member.grow(len(self._by_partition))
+
+    def _join(self) -> None:
+        if not self._joined:
+            self._joined = True
+            self._member.join(self._stream_name, len(self._by_partition), self._loop.wake)
+
+    def _drop_lost(self) -> None:
+        """Stops reading the partitions whose lease was lost since their reading began, and adds them to `_lost`."""
+        find_fence = self._member.find_fence
+        lost = {partition for partition, fence in self._fences.items() if find_fence(partition) != fence}
+        for partition in lost:
+            self._drop(partition)
+        self._lost |= lost
+
+    def _drop(self, partition: int) -> None:
+        del self._fences[partition]
+        self._loop.drop(partition)

@@ -12,11 +12,11 @@ from stream_client.consume.reading_loop import ReadingLoop
 from stream_client.consume.readings import PartitionReading
 from stream_client.errors import ClientError, LeaseLost
 from stream_client.share.leases import LeaseMember, to_member
-from stream_client.watch import PartitionWatch
+from stream_client.share.membership import LeasedReading
 from stream_service.extensions import RichMessage
 
 
-class SharedConsumer(BaseConsumer):
+class SharedConsumer(LeasedReading, BaseConsumer):
     """Iterates over the partitions that the node leases to this member of a consumer group. A context manager.
 
     The end of the block leaves the group. When the node wants a partition back for another member, the consumer saves
@@ -28,6 +28,9 @@ class SharedConsumer(BaseConsumer):
     the program processes one message for longer than a lease lasts, which is 10 s by default.
     """
 
+    _loop: ReadingLoop
+    _member: LeaseMember
+
     @with_options_shown
     def __init__(
         self, partitions: Sequence[StreamAdmin], membership: LeaseMember | str, **options: Unpack[ConsumerArguments]
@@ -35,13 +38,7 @@ class SharedConsumer(BaseConsumer):
         """partitions: all partitions of the stream. membership: the name of the group, or a LeaseMember."""
         member = to_member(partitions[0], membership)
         super().__init__(partitions, member, ConsumerOptions(**options))
-        self._stream_name = partitions[0].handle.name
-        self._by_partition = {stream.handle.partition: stream.handle for stream in partitions}
-        self._member = member
-        self._fences: dict[int, int] = {}
-        self._lost: set[int] = set()
-        self._joined = False
-        self._loop.watch = PartitionWatch(self._session, self._stream_name, len(self._by_partition), self._grow)
+        self._share(partitions[0].session, member)
 
     async def __aenter__(self) -> Self:
         self._join()
@@ -58,23 +55,12 @@ class SharedConsumer(BaseConsumer):
     def __aiter__(self) -> SharedMessages:
         return self.messages()
 
-    @property
-    def fences(self) -> dict[int, int]:
-        """The fence of each lease, by partition number: a number that is higher for each later holder of the partition.
-        Send it with each action that must not happen twice, such as a write to a database. The receiver can then refuse
-        an action with a fence lower than one that it has seen."""
-        return dict(self._fences)
-
     def messages(self, *, stop_at_end: bool = False) -> SharedMessages:
         """Returns an iterator over pairs of partition number and message, in order within each partition, to the end of
         the leased partitions (`stop_at_end`) or without end. It raises LeaseLost when a lease is lost. You can then
         continue it, or call this method again."""
         self._join()
         return SharedMessages(self, self._loop, stop_at_end)
-
-    def is_held(self, reading: PartitionReading) -> bool:
-        """Whether this member still has the lease under which it began to read this partition."""
-        return self._member.find_fence(reading.partition) == self._fences.get(reading.partition)
 
     async def follow_leases(self) -> None:
         """Adapts to the current leases: gives back the partitions that the node wants back, and begins to read new
@@ -107,18 +93,6 @@ class SharedConsumer(BaseConsumer):
         await super().save(with_last=with_last)
         await self.follow_leases()
 
-    def _grow(self, partitions: list[int]) -> None:
-        """Reports to the node that this member knows more partitions, so that the node leases them, too."""
-        for handle in self._session.core.find_handles(self._stream_name, partitions):
-            self._by_partition[handle.partition] = handle
-            self._handles.append(handle)
-        self._member.grow(len(self._by_partition))
-
-    def _join(self) -> None:
-        if not self._joined:
-            self._joined = True
-            self._member.join(self._stream_name, len(self._by_partition), self._loop.wake)
-
     async def _has_saved(self, partitions: Collection[int]) -> bool:
         """Saves the positions of these partitions. Returns False after an error for which a retry may help."""
         try:
@@ -129,14 +103,6 @@ class SharedConsumer(BaseConsumer):
             return False
         return True
 
-    def _drop_lost(self) -> None:
-        """Stops reading the partitions whose lease was lost since their reading began, and adds them to `_lost`."""
-        find_fence = self._member.find_fence
-        lost = {partition for partition, fence in self._fences.items() if find_fence(partition) != fence}
-        for partition in lost:
-            self._drop(partition)
-        self._lost |= lost
-
     async def _begin(self, partitions: Sequence[int]) -> None:
         fences = {partition: self._member.find_fence(partition) for partition in partitions}
         await self._loop.add([self._by_partition[partition] for partition in partitions])
@@ -146,10 +112,6 @@ class SharedConsumer(BaseConsumer):
                 self._fences[partition] = fence
             else:
                 self._loop.drop(partition)
-
-    def _drop(self, partition: int) -> None:
-        del self._fences[partition]
-        self._loop.drop(partition)
 
 
 class SharedMessages(Messages[tuple[int, RichMessage]]):

@@ -32,13 +32,13 @@ INNER = {
     "Conversation.ask",
     "LeaseMember.begin",
     "LeaseMember.resume",
+    "LeasedReading.is_held",
     "OwnIdentity.peer",
     "OwnIdentity.secrets",
     "PositionSaves.answered",
     "PositionSaves.request",
     "SavedIndexes.begin",
     "SavedIndexes.resume",
-    "SharedConsumer.is_held",
     "Tls.layer",
 }
 """Methods by which the parts of a client use each other. Their types are those of messages and of other parts."""
