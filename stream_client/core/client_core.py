@@ -34,7 +34,7 @@ from stream_client.core.payloads import refusal
 from stream_client.core.push_queue import PushQueue
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
-from stream_client.core.states_machine import ConnectionState, ConversationState, CoreEvent
+from stream_client.core.states_machine import ConnectionState
 from stream_client.core.streams_in_use import MakeQueue, StreamsInUse, plain_queue
 from stream_client.errors import (
     ChannelRefused,
@@ -172,7 +172,7 @@ class ClientCore:
         self.connections += 1
         # A new connection can lead to another version of the node, so the service's protocols are unknown again.
         self.service_route.connected()
-        self._send_again(CoreEvent.CONNECTED)
+        self._send_again()
         # A question to the stream service that is still unanswered was repeated above. Otherwise it is asked now. A
         # plain service is not asked, because it would log the question as an error, and any answer shows that it is
         # reached.
@@ -190,7 +190,7 @@ class ClientCore:
         # The bytes of the old connection go first: nothing below may append to them.
         self.connection.disconnected()
         self._leave_connection()
-        self._break_conversations(lost, CoreEvent.DISCONNECTED)
+        self._break_conversations(lost)
         self.connection.finish_taken()
         self.service_route.disconnected(lost)
         # With an error, the other side broke the protocol, and would probably do so again over the next connection.
@@ -279,7 +279,7 @@ class ClientCore:
             return
         # The TCP connection stays, but everything that went through the channel is lost as if the connection had ended.
         self._leave_connection()
-        self._break_conversations(error, CoreEvent.DISCONNECTED)
+        self._break_conversations(error)
         self.connection.finish_taken()
         self.service_route.disconnected(error)
         if is_refused:
@@ -315,7 +315,7 @@ class ClientCore:
         self._broken.append(conversation)
         # Without a connection or a route, the conversation opens when there is one again.
         if self.connection.wire is not None and not self.service_route.is_lost:
-            self._open_conversations(CoreEvent.CONNECTED)
+            self._open_conversations()
         return conversation
 
     def end_conversation(self, conversation: CoreConversation) -> None:
@@ -350,17 +350,17 @@ class ClientCore:
 
     def send_again(self) -> None:
         """Repeats every unanswered request and finds the routes again, because a lost route works again."""
-        self._send_again(CoreEvent.ANSWERED)
+        self._send_again()
         # Conversations that waited for a route are open now, so the programs that wait for them are woken.
         self.connection.finish_attempt()
 
-    def _send_again(self, event: CoreEvent) -> None:
+    def _send_again(self) -> None:
         # Requests to services are sent first, so that a stream is created again before requests to this stream arrive.
         for call in self.calls:
             if not isinstance(call.target, PartitionHandle):
                 self.calls.send_again(call, call.target)
         self.streams.find_all()
-        self._open_conversations(event)
+        self._open_conversations()
 
     def _take(self, messages: Sequence[Message]) -> None:
         # Without `via`, the connected node has the services, so its first message shows that they are reached.
@@ -424,7 +424,7 @@ class ClientCore:
         kept = self.service_route.lost(error)
         if kept:
             self.streams.close_all()
-            self._break_conversations(error, CoreEvent.ROUTE_LOST)
+            self._break_conversations(error)
         return kept
 
     def _route_refused(self, error: RouteRefused) -> None:
@@ -435,22 +435,22 @@ class ClientCore:
         else:
             self.close(error)
 
-    def _open_conversations(self, event: CoreEvent) -> None:
+    def _open_conversations(self) -> None:
         broken, self._broken = self._broken, []
         for conversation in broken:
             # The program may have ended a conversation between two connections.
-            if conversation.state is ConversationState.CLOSED:
+            if conversation.is_closed:
                 continue
             address = self._new_address()
             self._conversations[address] = conversation
-            conversation.open(address, event)
+            conversation.open(address)
 
-    def _break_conversations(self, error: ClientError, event: CoreEvent) -> None:
+    def _break_conversations(self, error: ClientError) -> None:
         open_now, self._conversations = self._conversations, {}
         self._broken += open_now.values()
         for conversation in open_now.values():
-            if conversation.state is not ConversationState.CLOSED:
-                conversation.break_off(error, event)
+            if not conversation.is_closed:
+                conversation.break_off(error)
 
     def _new_address(self, prefix: bytes = b"") -> Address:
         """Returns a new return address. `prefix` is its beginning, for example `stream_service.push_batch.BATCHED`."""

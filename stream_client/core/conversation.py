@@ -14,7 +14,6 @@ from ockam.actors.message import Message
 from ockam.protocol import ERROR
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.payloads import refusal
-from stream_client.core.states_machine import ConversationState, CoreEvent, after
 from stream_client.errors import ClientClosed, ClientError, ConnectionLost
 
 UNSENT_BYTES_MAX = 64 * 1024
@@ -26,15 +25,16 @@ class CoreConversation:
 
     error: why no message can be sent; None while the conversation is open.
     address: the return address of the messages sent; None before the first connection.
+    is_closed: whether the program has ended the conversation, or the client has ended.
     received: the payloads that have arrived and that `take` has not returned yet.
     on_change: a function called after a message has arrived and after a change of the state.
 
-    Invariant: `error` is None exactly in the state OPEN, which needs a connection.
+    Invariant: while `error` is None, the conversation is open, there is a connection, and `address` is set.
     """
 
     def __init__(self, connection: ClientConnection, service: Route) -> None:
         """service: the route to the worker that receives the first message after every new connection."""
-        self.state = ConversationState.BROKEN
+        self.is_closed = False
         self.error: ClientError | None = ConnectionLost("there is no connection to the node")
         self.address: Address | None = None
         self.received: deque[bytes] = deque()
@@ -45,10 +45,10 @@ class CoreConversation:
 
     @property
     def is_open(self) -> bool:
-        return self.state is ConversationState.OPEN
+        return self.error is None
 
     def check(self) -> None:
-        assert (self.error is None) == self.is_open
+        assert not (self.is_open and self.is_closed)
         assert not self.is_open or (self._connection.wire is not None and self.address is not None)
 
     def send(self, payload: bytes) -> None:
@@ -70,22 +70,22 @@ class CoreConversation:
             raise refusal(payload)
         return payload
 
-    def open(self, address: Address, event: CoreEvent) -> None:
+    def open(self, address: Address) -> None:
         """Opens the conversation over a new connection, with a new return address. Unread messages are dropped."""
-        self.state = after(self.state, event)
+        assert not self.is_closed, "a closed conversation opened again"
         self.error = None
         self.address, self._route = address, self._service
         self.received.clear()
         self.on_change()
 
-    def break_off(self, error: ClientError, event: CoreEvent) -> None:
-        self.state = after(self.state, event)
+    def break_off(self, error: ClientError) -> None:
+        assert not self.is_closed, "a closed conversation was lost"
         self.error = error
         self.on_change()
 
     def close(self, error: ClientError | None = None) -> None:
         """Ends the conversation. Later calls of `send` raise `error`; None: the present `error`, or ClientClosed."""
-        self.state = after(self.state, CoreEvent.CLOSED)
+        self.is_closed = True
         self.error = error or self.error or ClientClosed("the conversation has been closed")
 
     def arrived(self, message: Message) -> None:

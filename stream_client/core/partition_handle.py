@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from ockam.actors.address import Route
 from stream_client.core.push_queue import PushQueue
-from stream_client.core.states_machine import CoreEvent, PartitionState, StreamState, after
 from stream_client.errors import ClientError
 
 
@@ -18,17 +17,16 @@ class PartitionHandle:
     queue: the push queue for single pushes. `queues` also has the queues of all publishers.
     gone: the error of every later request, if the partition was deleted; else None.
 
-    Invariant: `route` is set exactly while the state is OPEN, and `gone` exactly while it is DELETED. Every queue has
-    the same route.
+    Invariant: not both `route` and `gone` are set. Without a route, requests and pushes wait. Every queue has the same
+    route.
     """
 
-    __slots__ = ("gone", "last_route", "name", "partition", "queue", "queues", "route", "state", "stream")
+    __slots__ = ("gone", "last_route", "name", "partition", "queue", "queues", "route", "stream")
 
     def __init__(self, stream: StreamInUse, partition: int, queue: PushQueue) -> None:
         self.stream = stream
         self.name = stream.name
         self.partition = partition
-        self.state = PartitionState.SEARCHED
         self.route: Route | None = None
         self.last_route: Route | None = None
         self.gone: ClientError | None = None
@@ -40,29 +38,27 @@ class PartitionHandle:
         return sum(len(queue.pushes) for queue in self.queues)
 
     def check(self) -> None:
-        assert (self.route is not None) == (self.state is PartitionState.OPEN)
-        assert (self.gone is not None) == (self.state is PartitionState.DELETED)
+        assert self.route is None or self.gone is None
         for queue in self.queues:
             assert queue.is_open == (self.route is not None)
             assert queue.gone is self.gone
             queue.check()
 
     def open(self, route: Route) -> None:
-        self.state = after(self.state, CoreEvent.ROUTE_FOUND)
+        assert self.gone is None, "a deleted partition was found"
         self.route = self.last_route = route
         # The queue of a publisher that has ended leaves the list, if its last push fails now.
         for queue in list(self.queues):
             queue.open(route)
 
     def close(self) -> None:
-        self.state = after(self.state, CoreEvent.ROUTE_DOUBTED)
+        assert self.gone is None, "a deleted partition was in use"
         self.route = None
         for queue in self.queues:
             queue.close()
 
     def drop(self, error: ClientError) -> None:
         """Records that the partition was deleted. Every unanswered push and every later push fails with `error`."""
-        self.state = after(self.state, CoreEvent.DELETED)
         self.route = None
         self.gone = error
         for queue in list(self.queues):
@@ -74,23 +70,20 @@ class PartitionHandle:
 class StreamInUse:
     """A stream, with those of its partitions that the client uses, by number.
 
+    creates: whether this client has created the stream, and so is allowed to create it again after a reconnect, for
+        example for waiting pushes. Else it computes the addresses of the partitions from the stream's name.
     forget_create: gives up the request that creates the stream again; None if there is no such request.
 
-    Invariant: `forget_create` is set exactly while the state is CREATING.
+    Invariant: `forget_create` is set only if `creates` is true.
     """
 
-    __slots__ = ("forget_create", "handles", "name", "state")
+    __slots__ = ("creates", "forget_create", "handles", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.state = StreamState.NAMED
+        self.creates = False
         self.forget_create: Callable[[], None] | None = None
         self.handles: dict[int, PartitionHandle] = {}
-
-    @property
-    def creates(self) -> bool:
-        """Whether this client has created the stream, and so is allowed to create it again."""
-        return self.state is not StreamState.NAMED
 
     @property
     def partitions(self) -> int:
@@ -102,21 +95,19 @@ class StreamInUse:
         return sum(handle.unconfirmed for handle in self.handles.values())
 
     def check(self) -> None:
-        assert (self.forget_create is not None) == (self.state is StreamState.CREATING)
+        assert self.creates or self.forget_create is None
         for partition, handle in self.handles.items():
             assert (handle.stream, handle.partition) == (self, partition)
             handle.check()
 
-    def created(self) -> None:
-        self.state = after(self.state, CoreEvent.CREATED)
-
     def create_again(self, forget_create: Callable[[], None]) -> None:
         """Records that a request to create the stream again is unanswered. `forget_create` gives up this request."""
-        self.state = after(self.state, CoreEvent.CREATE_SENT)
+        assert self.creates
+        assert self.forget_create is None
         self.forget_create = forget_create
 
     def create_done(self) -> None:
-        self.state = after(self.state, CoreEvent.CREATE_DONE)
+        assert self.forget_create is not None
         self.forget_create = None
 
     def close(self) -> None:

@@ -1,12 +1,13 @@
 """The states of the parts of a client's core, and every transition between them. Does no I/O.
 
-One event often changes several parts: when a connection ends, the connection, the route to the service, each partition,
-each unanswered call and each conversation get new states. `TRANSITIONS` has, for each state, the events that can happen
-in it, and the state after each event. Only a mistake in the core can cause an event that is missing there, and no peer
-can; `after` then raises AssertionError.
+One event often changes several parts: when a connection ends, the connection, the route to the service and each
+unanswered call get new states. `TRANSITIONS` has, for each state, the events that can happen in it, and the state after
+each event. Only a mistake in the core can cause an event that is missing there, and no peer can; `after` then raises
+AssertionError.
 
-The data that belongs to a state, such as a route or a reason, is in the object that has the state. `ClientCore.check`
-compares states and data. Single pushes have no states here, since there are hundreds of thousands a second.
+The data that belongs to a state, such as a reason, is in the object that has the state. `ClientCore.check` compares
+states and data. Streams, partitions and conversations have no states here: their routes and errors say what state they
+are in. Single pushes have none either, since there are hundreds of thousands a second.
 `sequence_machine` has a table for the pushes of an idempotent publisher.
 """
 
@@ -53,26 +54,6 @@ class RouteState(_Member):
     """The service has answered, but later a node on the route has reported that it cannot reach the next node."""
 
 
-class StreamState(_Member):
-    """The states of a stream in use. They decide how its partitions are found after a reconnect (`StreamInUse`)."""
-
-    NAMED = auto()
-    """This client has not created the stream. It computes the addresses of the partitions from the stream's name."""
-    CREATED = auto()
-    """This client has created the stream, and can create it again after a reconnect, for example for waiting pushes."""
-    CREATING = auto()
-
-
-class PartitionState(_Member):
-    """The states of a partition in use (`PartitionHandle`)."""
-
-    SEARCHED = auto()
-    """The route to the partition is unknown. Pushes and requests to the partition wait."""
-    OPEN = auto()
-    """The route to the partition is known. Pushes and requests to the partition are sent at once."""
-    DELETED = auto()
-
-
 class CallState(_Member):
     """The states of a request that expects an answer (`Call`)."""
 
@@ -81,16 +62,6 @@ class CallState(_Member):
     SENT = auto()
     DONE = auto()
     """The request has its answer or an error, or its caller no longer waits."""
-
-
-class ConversationState(_Member):
-    """The states of a conversation with one service (`CoreConversation`)."""
-
-    BROKEN = auto()
-    """No message can be sent, because there is no connection or no route. Messages that were under way are lost."""
-    OPEN = auto()
-    CLOSED = auto()
-    """The program has ended the conversation, or the client has ended."""
 
 
 class CoreEvent(_Member):
@@ -102,29 +73,18 @@ class CoreEvent(_Member):
     first message has arrived, from a node that has the services itself."""
     DISCONNECTED = auto()
     CLOSED = auto()
-    """The client has ended, or the program has ended one conversation."""
     ANSWERED = auto()
     """The stream service has answered the question whether it can be reached."""
     ROUTE_LOST = auto()
-    CREATED = auto()
-    CREATE_SENT = auto()
-    """A request that creates a stream again has been made. It is sent at once, or as soon as there is a connection."""
-    CREATE_DONE = auto()
-    ROUTE_FOUND = auto()
-    ROUTE_DOUBTED = auto()
-    """The route to a partition may have changed, because the connection or the route to the service was lost, or
-    because no answers arrive."""
-    DELETED = auto()
     SENT = auto()
     FINISHED = auto()
 
 
-State: TypeAlias = ConnectionState | RouteState | StreamState | PartitionState | CallState | ConversationState
-S = TypeVar("S", ConnectionState, RouteState, StreamState, PartitionState, CallState, ConversationState)
+State: TypeAlias = ConnectionState | RouteState | CallState
+S = TypeVar("S", ConnectionState, RouteState, CallState)
 
 # The classes by their short names, for the table.
-On, Conn, To, Stream = CoreEvent, ConnectionState, RouteState, StreamState
-Part, Call, Talk = PartitionState, CallState, ConversationState
+On, Conn, To, Call = CoreEvent, ConnectionState, RouteState, CallState
 TransitionTable: TypeAlias = dict[State, dict[CoreEvent, State]]
 
 
@@ -157,29 +117,11 @@ TRANSITIONS: TransitionTable = {
         To.GONE:           (To.GONE,      To.GONE,           To.REACHED,  To.LOST,           To.GONE),
         To.LOST:           (To.GONE,      To.LOST,           To.REACHED,  To.LOST,           To.GONE),
     }),
-    # ---------------------------------------------------------------------------------------------- stream
-    **_table(            (On.CREATED,      On.CREATE_SENT,  On.CREATE_DONE), {
-        Stream.NAMED:    (Stream.CREATED,  None,            None),
-        Stream.CREATED:  (Stream.CREATED,  Stream.CREATING, None),
-        Stream.CREATING: (Stream.CREATING, None,            Stream.CREATED),
-    }),
-    # ------------------------------------------------------------------------------------------- partition
-    **_table(          (On.ROUTE_FOUND, On.ROUTE_DOUBTED, On.DELETED), {
-        Part.SEARCHED: (Part.OPEN,      Part.SEARCHED,    Part.DELETED),
-        Part.OPEN:     (Part.OPEN,      Part.SEARCHED,    Part.DELETED),
-        Part.DELETED:  (None,           None,             Part.DELETED),
-    }),
     # ------------------------------------------------------------------------------------------------ call
     **_table(      (On.SENT,   On.DISCONNECTED, On.FINISHED), {
         Call.HELD: (Call.SENT, Call.HELD,       Call.DONE),
         Call.SENT: (Call.SENT, Call.HELD,       Call.DONE),
         Call.DONE: (None,      None,            Call.DONE),
-    }),
-    # ---------------------------------------------------------------------------------------- conversation
-    **_table(        (On.CONNECTED, On.ANSWERED, On.ROUTE_LOST, On.DISCONNECTED, On.CLOSED), {
-        Talk.BROKEN: (Talk.OPEN,    Talk.OPEN,   Talk.BROKEN,   Talk.BROKEN,     Talk.CLOSED),
-        Talk.OPEN:   (Talk.OPEN,    Talk.OPEN,   Talk.BROKEN,   Talk.BROKEN,     Talk.CLOSED),
-        Talk.CLOSED: (None,         None,        None,          None,            Talk.CLOSED),
     }),
 }  # fmt: skip
 

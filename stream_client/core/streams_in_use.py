@@ -15,7 +15,6 @@ from stream_client.core.payloads import create_payload, created
 from stream_client.core.push_queue import PushQueue, SequencedPushQueue
 from stream_client.core.pushes import Push
 from stream_client.core.sequence_machine import SequenceMachine
-from stream_client.core.states_machine import StreamState
 from stream_client.errors import ClientError, StreamNotFound, UnexpectedAnswer
 from stream_service.extensions import LIST, ListRequest, StreamKey
 from stream_service.names import stream_address
@@ -52,7 +51,7 @@ class StreamsInUse:
     service: the route to the stream service. `via` is this route without its last address, that of the service.
     on_made: called for an answer to a create; `ServiceRoute.made` explains its argument.
 
-    Invariant: every queue of every handle in use is in `queues`. A handle is OPEN only while there is a connection.
+    Invariant: every queue of every handle in use is in `queues`. A handle has a route only while there is a connection.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class StreamsInUse:
             request.made = [handle for handle, _ in routes]
             # Only now does the client know the stream as its own, and may create it again after a reconnect.
             for stream in dict.fromkeys(handle.stream for handle in request.made):
-                stream.created()
+                stream.creates = True
             self._found(routes)
         return request.made
 
@@ -224,7 +223,7 @@ class StreamsInUse:
 
     def _find(self, stream: StreamInUse) -> None:
         # One request covers all partitions. If such a request is unanswered, its answer will contain the routes.
-        if stream.state is StreamState.CREATING:
+        if stream.forget_create is not None:
             return
         # The stream is created again only if pushes wait for it, or if its address cannot be computed from its name.
         if not stream.creates or (not stream.unconfirmed and self._is_named(stream)):
@@ -291,7 +290,7 @@ class StreamsInUse:
     def _may_be_named(self, handle: PartitionHandle) -> bool:
         """Whether the route to a partition may be computed from its name: if this client has not made the stream, or if
         the partition was added later. While a create is unanswered, the answer will have the route."""
-        is_added = handle.last_route is None and handle.stream.state is not StreamState.CREATING
+        is_added = handle.last_route is None and handle.stream.forget_create is None
         return not handle.stream.creates or is_added
 
     def _is_named(self, stream: StreamInUse) -> bool:
