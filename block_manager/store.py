@@ -77,26 +77,23 @@ class MemoryStore:
 
     blocks: the initial blocks of the store, oldest first.
 
-    Invariant: `_branch` (a list, oldest first) and `_blocks` (a map by id) have the same blocks.
+    Invariant: `_blocks`, a map by id, has the blocks oldest first.
     """
 
     def __init__(self, blocks: Sequence[Block] = ()) -> None:
         self._lock = Lock()
-        self._branch: list[Block] = []
         self._blocks: dict[str, Block] = {}
         self.put(blocks)
 
     def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
         with self._lock:
-            branch = self._branch_without(displaced_ids)
-            check_follows(blocks, branch[-1] if branch else None)
-            displaced = set(displaced_ids)
+            remaining = self._without(displaced_ids)
+            check_follows(blocks, _newest(remaining))
             for block in blocks:
-                if block.block_id in self._blocks and block.block_id not in displaced:
+                if block.block_id in remaining:
                     raise BlockStoreError(f"block {block.block_id} is stored already")
-            self._forget(displaced_ids, branch)
-            self._branch.extend(blocks)
-            self._blocks.update((block.block_id, block) for block in blocks)
+            remaining.update((block.block_id, block) for block in blocks)
+            self._blocks = remaining
 
     def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
         with self._lock:
@@ -105,7 +102,7 @@ class MemoryStore:
 
     def iter(self) -> Iterator[Block]:
         with self._lock:
-            block = self._branch[-1] if self._branch else None
+            block = _newest(self._blocks)
         while block is not None:
             yield block
             with self._lock:
@@ -115,25 +112,24 @@ class MemoryStore:
 
     def delete(self, block_ids: Sequence[str]) -> list[Block]:
         with self._lock:
-            branch = self._branch_without(block_ids)
+            remaining = self._without(block_ids)
             deleted = [self._blocks[block_id] for block_id in block_ids]
-            self._forget(block_ids, branch)
+            self._blocks = remaining
         return deleted
 
-    def _branch_without(self, block_ids: Sequence[str]) -> list[Block]:
+    def _without(self, block_ids: Sequence[str]) -> dict[str, Block]:
         """Returns the blocks that remain without these. Raises UnknownBlock if the store lacks one of them."""
         if not block_ids:
-            return self._branch
+            return self._blocks
         for block_id in block_ids:
             if block_id not in self._blocks:
                 raise UnknownBlock(block_id)
         leaving = set(block_ids)
-        return [block for block in self._branch if block.block_id not in leaving]
+        return {block_id: block for block_id, block in self._blocks.items() if block_id not in leaving}
 
-    def _forget(self, block_ids: Sequence[str], branch: list[Block]) -> None:
-        self._branch = branch
-        for block_id in block_ids:
-            self._blocks.pop(block_id, None)
+
+def _newest(blocks: dict[str, Block]) -> Block | None:
+    return next(reversed(blocks.values()), None)
 
 
 @contextmanager

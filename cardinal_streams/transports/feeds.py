@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 
 import anyio
@@ -11,20 +12,18 @@ import anyio.abc
 from cardinal_streams.transports.transport import Delivery, Receiver
 from stream_client import PositionBeyondEnd, StreamNotFound, StreamRemade
 
-NO_DELIVERIES: Sequence[Delivery] = ()
 # The errors of a stream that was deleted, and perhaps made again.
 GONE = (StreamNotFound, StreamRemade, PositionBeyondEnd)
 
 
 class Feed:
     """One subscription: the normal feed, i.e. the application's topics, or for an `ancestor`, the channel of its reorg.
-    Invariant: the deliveries of `page` from index `at` on were read and not yet given to the machine. The next page is
-    read when no such delivery is left."""
+    Invariant: the deliveries of `page` were read and not yet given to the machine. The next page is read when none is
+    left."""
 
     def __init__(self, ancestor: bytes | None) -> None:
         self.ancestor = ancestor
-        self.page: Sequence[Delivery] = NO_DELIVERIES
-        self.at = 0
+        self.page: deque[Delivery] = deque()
         self.ended = False
         self.error: Exception | None = None
         self.receiver: Receiver | None = None
@@ -33,13 +32,12 @@ class Feed:
 
     @property
     def has_page(self) -> bool:
-        return self.at < len(self.page)
+        return bool(self.page)
 
     def take(self) -> Delivery:
         """Takes the next delivery of the page. The caller must have checked `has_page`."""
-        delivery = self.page[self.at]
-        self.at += 1
-        if self.at >= len(self.page):
+        delivery = self.page.popleft()
+        if not self.page:
             self._taken.set()
         return delivery
 
@@ -72,7 +70,7 @@ class Feed:
             self.receiver = receiver
             while page := await receiver.receive_some():
                 self._taken = anyio.Event()
-                self.page, self.at = page, 0
+                self.page = deque(page)
                 on_change()
                 await self._taken.wait()
 

@@ -33,6 +33,7 @@ class Call(PendingResult):
     checks: the number of checks for late answers since the request was sent. It is sent again after `patience` checks.
     on_part: called with each answer; returns whether other parts follow this answer. None: no answer is a part.
     renew: encodes the request again, for the parts that have not come yet. None: `payload` itself is sent again.
+    made: for a create, the handles of the created partitions; None until it is answered.
     was_lost: whether the answer to a sent copy of the request may be lost, because the connection ended or the request
         was sent again. The node may have carried out that copy, whatever it answers to a later copy.
     """
@@ -57,15 +58,8 @@ class Call(PendingResult):
         self.return_routes: list[Route] = []
         self.on_part: Callable[[bytes], bool] | None = None
         self.renew: Callable[[], bytes] | None = None
-        self.was_lost = False
-
-
-class Create(Call):
-    """A request that creates a stream. `made` has the handles of the created partitions; None until it is answered."""
-
-    def __init__(self, target: Route, payload: bytes, wanted: int, address: Address) -> None:
-        super().__init__(target, payload, wanted, address)
         self.made: list[PartitionHandle] | None = None
+        self.was_lost = False
 
 
 class Calls:

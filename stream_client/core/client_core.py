@@ -25,7 +25,7 @@ from ockam.transport.frames import BadFrame
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from stream_client.arguments import encoded
-from stream_client.core.calls import PATIENCE_CHECKS, Call, Calls, Create
+from stream_client.core.calls import PATIENCE_CHECKS, Call, Calls
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.conversation import CoreConversation
 from stream_client.core.distribution import distribute
@@ -330,7 +330,7 @@ class ClientCore:
         """Returns the route to a service: STREAM_SERVICE, INDEX_SERVICE, or another one by its name at that node."""
         return (*self._via, local(self._names.get(service, service)))
 
-    def create(self, name: str | None, partitions: int = 1) -> Create:
+    def create(self, name: str | None, partitions: int = 1) -> Call:
         self.connection.check_open()
         return self.streams.create(name, partitions)
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ockam.actors.address import Address, Route
 from stream_client.arguments import encoded
-from stream_client.core.calls import Call, Calls, Create, answer_of
+from stream_client.core.calls import Call, Calls, answer_of
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.partition_handle import PartitionHandle, StreamInUse
 from stream_client.core.payloads import create_payload, created
@@ -90,14 +90,14 @@ class StreamsInUse:
         for address, queue in self.queues.items():
             assert queue.address == address
 
-    def create(self, name: str | None, partitions: int) -> Create:
+    def create(self, name: str | None, partitions: int) -> Call:
         """Sends a request that creates a stream. Without a name, the node chooses one."""
-        request = Create(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
+        request = Call(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
         request.when_done(lambda: self._created(request))
         self._calls.add(request)
         return request
 
-    def handles(self, request: Create) -> list[PartitionHandle]:
+    def handles(self, request: Call) -> list[PartitionHandle]:
         """Returns the partitions that a finished `create` request has created, in order. Raises UnexpectedAnswer."""
         if request.made is None:
             # The answers may come in any order, and each has the route to its partition.
@@ -185,7 +185,7 @@ class StreamsInUse:
         call.when_done(lambda: self._listed(handle, call))
         self._calls.add(call)
 
-    def _created(self, request: Create) -> None:
+    def _created(self, request: Call) -> None:
         """Makes handles of created partitions before the program asks for them, so a reconnect finds their routes."""
         if request.error is None:
             try:

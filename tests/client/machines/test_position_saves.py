@@ -12,7 +12,6 @@ from index_service.protocol import INDEX_PARTITIONED, SavePartitionIndex
 from ockam.actors.message import Message
 from stream_client.core.marks import KnownPosition
 from stream_client.position_saves import PositionSaves
-from stream_client.requests import Requests
 from tests.client.machines.far_end import FarEnd
 from tests.client.machines.virtual import Clock, VirtualShell
 
@@ -22,7 +21,7 @@ POSITION = LoadedPosition(index=3, saved_us=0, created_us=0, generation=5)
 def consumer_of(partitions: int, resets: list[int]) -> PositionSaves:
     """The positions that consumers have loaded from a node that is away. resets: the partitions that were set since."""
     shell = VirtualShell(Clock(), lambda message: ())
-    saves = PositionSaves(Requests("virtual", shell.core, shell, None), "c")
+    saves = PositionSaves(shell.client(answer_timeout_s=None).session, "c")
     for partition in range(partitions):
         saves._marks.loaded("s", partition, POSITION, resets.append)
     shell.core.disconnected()
