@@ -14,6 +14,8 @@ from tools.reference_site import PACKAGES, ROOT, public_names
 from tools.site_docstrings import as_markdown
 
 ASYNC, BLOCKING = "stream_client", "stream_client.blocking"
+ERROR_MARKS = {"fault", "retriable", "in_doubt"}
+"""The arguments in the head of the class of an error (`stream_client.errors.ClientError`)."""
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -73,7 +75,8 @@ def _text(name: str, found: Definition, first: str, package: str) -> Iterator[st
         yield as_markdown(ast.get_docstring(node) or "")
     elif isinstance(node, ast.ClassDef):
         fields = [ast.unparse(each) for each in node.body if isinstance(each, ast.AnnAssign) and _is_public(each)]
-        bases = ", ".join(map(ast.unparse, node.bases))
+        marks = [each for each in node.keywords if each.arg in ERROR_MARKS]
+        bases = ", ".join(map(ast.unparse, [*node.bases, *marks]))
         yield _code("\n    ".join([f"class {name}({bases})" if bases else f"class {name}", *fields]))
         yield as_markdown(ast.get_docstring(node) or "")
         for method in _methods(found):

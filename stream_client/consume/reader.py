@@ -171,11 +171,11 @@ class Reader:
     def _request(self) -> bytes:
         """Encodes the request for the messages of the page that have not come yet."""
         values = (0, self._start, max(1, self._left), int(self._wait_s * 1000))
-        if self._protocol == PACKED:
-            return encoded(PACKED_PULL, PackedPull(*values, self.created_us))
+        if self._protocol == RICH:
+            return encoded(RICH_PULL, RichPull(*values))
         if self._protocol == MARKED:
             return encoded(MARKED_PULL, MarkedPull(*values, self.created_us))
-        return encoded(RICH_PULL, RichPull(*values))
+        return encoded(PACKED_PULL, PackedPull(*values, self.created_us))
 
     def _take_part(self, payload: bytes) -> bool:
         """Stores a part of the page, and returns True. Returns False, and stores nothing, if it is the last part or
