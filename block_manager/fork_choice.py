@@ -96,7 +96,7 @@ class ForkChoice:
                         self.dropped_count += 1
                         continue
                     descendants.append(child)
-                    best = self._heavier(best, self._put(child))
+                    best = max(best, self._put(child), key=self._weight)  # of equals, the first
             if self.head is not None and self._weight(best) <= self._weight(self.head):
                 return None
             change = self._change_to(best)
@@ -141,9 +141,6 @@ class ForkChoice:
     def _is_taken(self, block: Block) -> bool:
         (known,) = self._manager.get([block.block_id])
         return known is not None and known != block
-
-    def _heavier(self, block: Block, other: Block) -> Block:
-        return other if self._weight(other) > self._weight(block) else block
 
     def _change_to(self, block: Block) -> Change:
         if self.head is None:

@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from block_manager.errors import StoreExists, UnknownBlock, UnknownStore
+from block_manager.errors import UnknownBlock, UnknownStore
 from block_manager.store import BlockStore
 from block_manager.tree import NULL_BLOCK_ID, Block, BranchWalk, ForkTree
 
@@ -110,10 +110,6 @@ class KnownBlocks:
             return self.stores[store_name]
         except KeyError:
             raise UnknownStore(store_name) from None
-
-    def check_absent_locked(self, store_name: str) -> None:
-        if store_name in self.stores:
-            raise StoreExists(store_name)
 
     def begin_locked(self, transfer: Transfer) -> None:
         assert self.transfer is None, "a second transfer began before the first was settled"

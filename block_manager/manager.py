@@ -20,7 +20,7 @@ from threading import Lock
 
 import msgspec
 
-from block_manager.errors import BlockConflict, IntegrityBroken, MissingInput, MissingPredecessor
+from block_manager.errors import BlockConflict, IntegrityBroken, MissingInput, MissingPredecessor, StoreExists
 from block_manager.known_blocks import BlockContext, BlockIterator, Hold, KnownBlocks, Transfer
 from block_manager.store import BlockStore
 from block_manager.tree import NULL_BLOCK_ID, Block, ReferenceCount, TreeStatistics, check_branch, check_number
@@ -154,7 +154,8 @@ class BlockManager:
             head = next(store.iter(), None)
             with known.lock():
                 # Make all checks before the first change, so that an error leaves the manager unchanged.
-                known.check_absent_locked(store_name)
+                if store_name in known.stores:
+                    raise StoreExists(store_name)
                 shared = {block.block_id: block for block in store.get(list(known.tree.block_ids()))}
                 for block in shared.values():
                     self._check_shared(block, shared)

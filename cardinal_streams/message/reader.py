@@ -85,10 +85,6 @@ def _decode_item(key: bytes, value: bytes) -> SubBatchMsg:
     return SubBatchMsg(key[1:KEY_BYTES], _sub_batch_id(key), index, tuple(record["delete"]), record["updates"])
 
 
-def _decode_value(key: bytes, value: bytes) -> BatchMsg:
-    return BatchMsg(key[1:KEY_BYTES], _application_key(key), value)
-
-
 def _decode_delete(key: bytes, value: bytes) -> BatchDeleteMsg:
     name = _application_key(key)
     if value:
@@ -100,15 +96,9 @@ def _decoder_of(
     kind: type[Reorg] | type[ReorgComplete] | type[ReorgAbandoned],
 ) -> Callable[[bytes, bytes], Message]:
     """Returns the function for one of the messages that name the common ancestor of a reorg."""
-    return lambda key, value: kind(_hash_of(key), _ancestor_number(value))
-
-
-def _decode_ping(key: bytes, value: bytes) -> Ping:
-    return Ping(_hash_of(key), value)
-
-
-def _ancestor_number(value: bytes) -> int:
-    return _unsigned(avro_reader.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX)
+    return lambda key, value: kind(
+        _hash_of(key), _unsigned(avro_reader.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX)
+    )
 
 
 def _hash_of(key: bytes) -> bytes:
@@ -143,10 +133,10 @@ DECODERS: dict[int, Callable[[bytes, bytes], Message]] = {
     0x00: _decode_batch,
     0x01: _decode_header,
     0x02: _decode_item,
-    0x03: _decode_value,
+    0x03: lambda key, value: BatchMsg(key[1:KEY_BYTES], _application_key(key), value),
     0x04: _decode_delete,
     0x05: _decoder_of(Reorg),
     0x06: _decoder_of(ReorgComplete),
     0xFE: _decoder_of(ReorgAbandoned),
-    0xFF: _decode_ping,
+    0xFF: lambda key, value: Ping(_hash_of(key), value),
 }

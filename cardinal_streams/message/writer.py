@@ -135,10 +135,6 @@ def _encoder_of(prefix: bytes) -> Callable[[Reorg | ReorgComplete | ReorgAbandon
     )
 
 
-def _encode_ping(message: Ping) -> Record:
-    return Record(b"\xff" + check_hash(message.producer_id, "the producer id"), message.stamp)
-
-
 ENCODERS: dict[type[Message], Callable[[Any], Record]] = {
     Batch: _encode_batch,
     SubBatchHeader: _encode_header,
@@ -148,5 +144,5 @@ ENCODERS: dict[type[Message], Callable[[Any], Record]] = {
     Reorg: _encoder_of(b"\x05"),
     ReorgComplete: _encoder_of(b"\x06"),
     ReorgAbandoned: _encoder_of(b"\xfe"),
-    Ping: _encode_ping,
+    Ping: lambda message: Record(b"\xff" + check_hash(message.producer_id, "the producer id"), message.stamp),
 }

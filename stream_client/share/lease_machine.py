@@ -104,14 +104,11 @@ class LeaseClientMachine:
         return set(self._asked_back) if now_s < self._deadline_s else set()
 
     def give_back(self, partition: int) -> None:
-        """Ends the lease on this partition: later requests do not ask to renew it. Safe to repeat."""
+        """Ends the lease on this partition, also if the node shows by refusing a save that another member has got it:
+        later requests do not ask to renew it. Safe to repeat."""
         if self._held.pop(partition, None) is not None:
             self._asked_back.discard(partition)
             self._given_back.add(partition)
-
-    def lose(self, partition: int) -> None:
-        """Ends the lease on a partition that another member has got, as the node shows by refusing a save."""
-        self.give_back(partition)
 
     def wait_s(self, now_s: float) -> float:
         """Returns for how many seconds the node may delay its answer while nothing changes: 0 before the first answer,

@@ -194,7 +194,7 @@ class LeaseMembership:
             self._indexes.answered(request, answer)
         # A later lease of the same partition is not concerned by the refusal of an old fence.
         if answer.status is SaveStatus.FENCED and self.find_fence(request.partition) == request.fence:
-            self._machine.lose(request.partition)
+            self._machine.give_back(request.partition)
             self._renew_in(0.0)
             self._on_change()
 

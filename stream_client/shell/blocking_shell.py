@@ -96,8 +96,8 @@ class BlockingShell(BaseShell):
     def close(self) -> None:
         """Sends the waiting bytes, for at most LAST_WORDS_S seconds, and ends the client. Safe to repeat."""
         try:
-            give_up_s = self.now_s() + LAST_WORDS_S
-            while self._socket is not None and self._has_unsent() and self.now_s() < give_up_s:
+            link, give_up_s = self.core.connection, self.now_s() + LAST_WORDS_S
+            while self._socket is not None and (self._unsent or link.outgoing_bytes) and self.now_s() < give_up_s:
                 self._turn(SLICE_S)
         finally:
             self._drop_socket()
@@ -294,9 +294,6 @@ class BlockingShell(BaseShell):
         if connection is not None:
             self._selector.unregister(connection)
             connection.close()
-
-    def _has_unsent(self) -> bool:
-        return bool(self._unsent) or self.core.connection.outgoing_bytes > 0
 
     def _run_due(self) -> None:
         """Runs the timers that are due, and checks for late answers every CHECK_INTERVAL_S seconds."""

@@ -97,7 +97,7 @@ def test_what_is_asked_back_is_held_until_it_is_given_back() -> None:
 def test_a_fenced_save_and_leaving_end_leases() -> None:
     machine = member(request_id=40)
     machine.answer(response(machine.request(0.0), (0, 1), (1, 1)), 0.0)
-    machine.lose(0)
+    machine.give_back(0)
     assert machine.held(0.0) == {1}
     request = machine.request(1.0, leave=True)
     assert (request.request_id, request.holding, request.leave) == (42, [], True)
