@@ -22,9 +22,13 @@ from ockam.actors.address import Address, Route, local
 from ockam.errors import RemoteProtocolError
 from ockam.transport.wire_legacy import LEGACY
 from stream_client.arguments import to_bytes
+from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
+from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, InvalidArgument, UnexpectedAnswer
+from stream_client.requests import Requests
+from stream_service.extensions import FromIndex
 
 
 # type Envelope struct { return_stream: str  message: data }
@@ -91,6 +95,9 @@ class RoutedAnswers:
         address = local(f"{self._name}{self._requests}")
         answer = self._waiting[address] = _RoutedAnswer()
         return address, answer
+
+    def _read_inbox(self, session: Requests, inbox: PartitionHandle, index: int) -> Reader:
+        return Reader(session, inbox, FromIndex(index), page_messages=PAGE_MESSAGES, waits=True, on_page=self._arrived)
 
     def _arrived(self, reader: Reader) -> None:
         # Without a page no answer can come, so every waiting request fails with the error.

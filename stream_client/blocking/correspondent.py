@@ -14,11 +14,10 @@ from ockam.actors.address import Route
 from stream_client.arguments import NEW
 from stream_client.blocking.session import ClientSession
 from stream_client.blocking.streams import Stream, create_streams
-from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
 from stream_client.errors import RequestRefused, RequestTimeout, UnexpectedAnswer, doubted
 from stream_client.routed_messages import RoutedAnswers, RoutedMessage, decode_routed, encode_routed
-from stream_service.extensions import FromIndex, RichMessage
+from stream_service.extensions import RichMessage
 
 
 class Correspondent(RoutedAnswers):
@@ -95,14 +94,7 @@ class Correspondent(RoutedAnswers):
                 index = 0
             # Another task may have made the reader during the wait above.
             if self._reader is None:
-                self._reader = Reader(
-                    self._session,
-                    self.inbox.handle,
-                    FromIndex(index),
-                    page_messages=PAGE_MESSAGES,
-                    waits=True,
-                    on_page=self._arrived,
-                )
+                self._reader = self._read_inbox(self._session, self.inbox.handle, index)
         return self._reader
 
 

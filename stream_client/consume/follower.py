@@ -49,14 +49,7 @@ class Follower(Following):
             self._reader.ask()
             await self._wait_page()
             page = self._reader.take()
-            self._check(page)
-            self._ended = self._stop_at_end and page.at_end
-            if page.messages:
-                # The reader will not fetch this page again, so the page is stored before any code can raise an error.
-                self._rest, self._at = page.messages, 0
-                expected = self._first_wanted if self._next_index is None else self._next_index
-                self._next_index = page.resume_index
-                self._report_holes(page.messages, expected)
+            self._take(page)
             # The next page travels while the program uses this page. Without this, every page would cost a round trip.
             if not self._ended:
                 self._reader.ask()

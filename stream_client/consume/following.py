@@ -68,8 +68,9 @@ class Following:
         self._merge.drop(self._reader)
         self._ended = True
 
-    def _check(self, page: Page) -> None:
-        """Raises StreamRemade if the stream was made again, and PositionBeyondEnd if it ends before the position."""
+    def _take(self, page: Page) -> None:
+        """Stores a page. Raises StreamRemade if the stream was made again, and PositionBeyondEnd if it ends before the
+        position."""
         handle, created_us = self._reader.handle, page.created_us
         if created_us is not None:
             if self._reader.created_us not in (0, created_us):
@@ -80,9 +81,13 @@ class Following:
                 f"{handle.name!r}, partition {handle.partition} has been read up to {self._next_index} and now ends at "
                 f"{page.next_index}: it was made again or has lost messages; follow it anew"
             )
-
-    def _report_holes(self, messages: Sequence[RichMessage], expected: int | None) -> None:
-        for first_missing, next_there in find_holes(messages, expected):
-            self._holes += next_there - first_missing
-            if self._on_hole is not None:
-                self._on_hole(self._reader.handle.partition, first_missing, next_there)
+        self._ended = self._stop_at_end and page.at_end
+        if page.messages:
+            # The reader will not fetch this page again, so the page is stored before any code can raise an error.
+            self._rest, self._at = page.messages, 0
+            expected = self._first_wanted if self._next_index is None else self._next_index
+            self._next_index = page.resume_index
+            for first_missing, next_there in find_holes(page.messages, expected):
+                self._holes += next_there - first_missing
+                if self._on_hole is not None:
+                    self._on_hole(handle.partition, first_missing, next_there)
