@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from stream_client.arguments import BytesLike, to_bytes, to_key
+from stream_client.arguments import BytesLike, to_bytes
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.push_windows import PartitionChooser, missing_partition
+from stream_client.push_windows import ByPartition
 from stream_client.requests import Requests
-from stream_client.watch import PartitionWatch
 from stream_service.names import partition_of
 
 S = TypeVar("S", bound="OnePartition")
@@ -39,33 +38,19 @@ class OnePartition:
         return self.handle.unconfirmed
 
 
-class SomePartitions(Generic[S]):
+class SomePartitions(ByPartition[S]):
     """Some or all existing partitions of one stream, without their requests."""
 
     def __init__(self, partitions: Sequence[S], *, is_whole: bool = False) -> None:
         """is_whole: whether these are all partitions of the stream."""
-        self._is_whole = is_whole
-        self._take(partitions)
-        session = self.partitions[0].session
-        self._watch = PartitionWatch(session, self.name, self.count, self._grow) if is_whole else None
+        first = partitions[0]
+        items = {stream.partition: stream for stream in partitions}
+        super().__init__(first.session, first.name, items, is_whole, lambda handle: type(first)(first.session, handle))
 
-    def _take(self, partitions: Sequence[S]) -> None:
-        self.partitions = tuple(partitions)
-        self._by_number = {stream.partition: stream for stream in self.partitions}
-        self._count = max(self._by_number) + 1
-        self._chooser = PartitionChooser(self._count, sorted(self._by_number))
-
-    def _chosen(self, key: BytesLike | None, partition_key: BytesLike | None) -> S:
-        """Returns the partition of a message. Raises StreamNotFound if it was deleted."""
-        # A partition that was added changes the partition of the key, so the watch comes first.
-        if self._watch is not None:
-            self._watch.poll()
-        return self.get_partition(self._chooser.choose(to_key(key), to_key(partition_key, "a partition key")))
-
-    def _grow(self, partitions: list[int]) -> None:
-        first = self.partitions[0]
-        handles = first.session.core.find_handles(self.name, partitions)
-        self._take([*self.partitions, *(type(first)(first.session, handle) for handle in handles)])
+    @property
+    def partitions(self) -> tuple[S, ...]:
+        """These partitions, in order of their numbers."""
+        return self._items
 
     def __repr__(self) -> str:
         there = len(self.partitions)
@@ -75,7 +60,7 @@ class SomePartitions(Generic[S]):
 
     @property
     def name(self) -> str:
-        return self.partitions[0].name
+        return self._name
 
     @property
     def count(self) -> int:
@@ -90,7 +75,4 @@ class SomePartitions(Generic[S]):
 
     def get_partition(self, partition: int) -> S:
         """Returns the partition with this number. Raises StreamNotFound if it does not exist."""
-        found = self._by_number.get(partition)
-        if found is None:
-            raise missing_partition(self.name, partition, self.count)
-        return found
+        return self._get(partition)

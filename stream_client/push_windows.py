@@ -6,7 +6,7 @@ The async and the blocking publishers (`stream_client.publish`) share this modul
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from stream_client.arguments import BytesLike, to_bytes
@@ -19,6 +19,7 @@ from stream_client.watch import PartitionWatch
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX
 from stream_service.names import partition_of
 
+T = TypeVar("T")
 W = TypeVar("W", bound="PushWindow")
 
 WINDOW = 1_000
@@ -99,69 +100,78 @@ class PushWindow:
             self._is_watched = False
 
 
-class PartitionChooser:
-    """Chooses the partition of each message: by its key; without a key, the partitions in `present` take turns.
-    `partitions` is the number of partitions of the stream, deleted ones included."""
-
-    def __init__(self, partitions: int, present: Sequence[int]) -> None:
-        self._partitions = partitions
-        self._present = present
-        self._next = 0
-
-    def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """Returns the number of a message's partition, by `partition_key`, by `key`, or the next one."""
-        by = partition_key if partition_key is not None else key
-        if by is not None:
-            return partition_of(by, self._partitions)
-        chosen, self._next = self._present[self._next], (self._next + 1) % len(self._present)
-        return chosen
-
-
-class PushWindows(Generic[W]):
-    """The publishers of the partitions of one stream, each with its own window."""
+class ByPartition(Generic[T]):
+    """One object, such as a publisher, for each existing partition of a stream. It chooses that of each message:
+    by its key; without a key, the partitions take turns."""
 
     def __init__(
         self,
         session: Requests,
-        handles: Sequence[PartitionHandle],
+        name: str,
+        items: Mapping[int, T],
         is_whole: bool,
-        open_publisher: Callable[[PartitionHandle], W],
+        open_item: Callable[[PartitionHandle], T],
     ) -> None:
-        """handles: the partitions that still exist.
-        is_whole: whether they are all partitions of the stream. Only then can the partition of a key be computed anew,
-            and added partitions are used, too.
-        open_publisher: opens the publisher of a partition.
+        """items: the objects by partition number.
+        is_whole: whether they are for all partitions of the stream. Only then can the partition of a key be computed
+            anew, and added partitions are used, too.
+        open_item: returns the object of an added partition.
         """
         self._session = session
-        self._name = handles[0].name
-        self._open_publisher = open_publisher
-        self._by_partition: dict[int, W] = {}
-        self._open(handles)
-        count = max(self._by_partition) + 1
-        self._watch = PartitionWatch(session, self._name, count, self._grow) if is_whole else None
+        self._name = name
+        self._is_whole = is_whole
+        self._open_item = open_item
+        self._by_partition: dict[int, T] = {}
+        self._add(items)
+        self._watch = PartitionWatch(session, name, self._count, self._grow) if is_whole else None
+
+    def _add(self, items: Mapping[int, T]) -> None:
+        self._by_partition |= items
+        self._items = tuple(self._by_partition.values())
+        self._present = sorted(self._by_partition)
+        # The highest number plus one, so a deleted partition below it counts, too.
+        self._count = self._present[-1] + 1
+        self._next = 0
+
+    def _grow(self, partitions: list[int]) -> None:
+        handles = self._session.core.find_handles(self._name, partitions)
+        self._add({handle.partition: self._open_item(handle) for handle in handles})
+
+    def _chosen(self, key: bytes | None, partition_key: bytes | None) -> T:
+        """Returns the object of a message's partition. Raises StreamNotFound if that partition was deleted."""
+        # A partition that was added changes the partition of the key, so the watch comes first.
+        if self._watch is not None:
+            self._watch.poll()
+        by = partition_key if partition_key is not None else key
+        if by is not None:
+            return self._get(partition_of(by, self._count))
+        partition, self._next = self._present[self._next], (self._next + 1) % len(self._present)
+        return self._by_partition[partition]
+
+    def _get(self, partition: int) -> T:
+        found = self._by_partition.get(partition)
+        if found is None:
+            raise missing_partition(self._name, partition, self._count)
+        return found
+
+
+class PushWindows(ByPartition[W]):
+    """The publishers of the partitions of one stream, each with its own window."""
 
     def __repr__(self) -> str:
-        partitions = f"{len(self._publishers)} partitions"
+        partitions = f"{len(self._items)} partitions"
         return f"<PartitionedPublisher of {self._name!r}, {partitions}: {self.unconfirmed} unconfirmed>"
 
     @property
     def unconfirmed(self) -> int:
         """The number of unanswered pushes in all partitions together."""
-        return sum(publisher.unconfirmed for publisher in self._publishers)
+        return sum(publisher.unconfirmed for publisher in self._items)
 
     def _stop(self) -> None:
         if self._watch is not None:
             self._watch.stop()
-        for publisher in self._publishers:
+        for publisher in self._items:
             publisher.close()
-
-    def _grow(self, partitions: list[int]) -> None:
-        self._open(self._session.core.find_handles(self._name, partitions))
-
-    def _open(self, handles: Sequence[PartitionHandle]) -> None:
-        self._by_partition |= {handle.partition: self._open_publisher(handle) for handle in handles}
-        self._publishers = tuple(self._by_partition.values())
-        self._chooser = PartitionChooser(max(self._by_partition) + 1, sorted(self._by_partition))
 
 
 def raise_failed(pushes: Sequence[Push]) -> None:

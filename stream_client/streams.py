@@ -201,6 +201,7 @@ class PartitionedStream(SomePartitions[Stream]):
 
         partition_key: chooses the partition instead of the key, and is not stored.
         """
+        key, partition_key = to_key(key), to_key(partition_key, "a partition key")
         return await self._chosen(key, partition_key).push(data, key=key, headers=headers)
 
     def publisher(
@@ -209,12 +210,13 @@ class PartitionedStream(SomePartitions[Stream]):
         """Returns a publisher that pushes each message to the partition of its key, or in turn if it has no key.
         `window` counts in each partition. The options are those of `Stream.publisher`."""
 
-        session, handles = self.partitions[0].session, [stream.handle for stream in self.partitions]
+        session = self.partitions[0].session
 
         def open_publisher(handle: PartitionHandle) -> Publisher:
             return Publisher(session, handle, window, make_sequences(idempotent, None, 0), keep_failed)
 
-        return PartitionedPublisher(session, handles, self._is_whole, open_publisher)
+        publishers = {stream.partition: open_publisher(stream.handle) for stream in self.partitions}
+        return PartitionedPublisher(session, self.name, publishers, self._is_whole, open_publisher)
 
     @with_options_shown
     def consumer(

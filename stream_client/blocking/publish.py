@@ -9,7 +9,7 @@ from typing import Self
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
 from stream_client.blocking.session import ClientSession
 from stream_client.core.pushes import Push
-from stream_client.push_windows import PushWindow, PushWindows, missing_partition, raise_failed
+from stream_client.push_windows import PushWindow, PushWindows, raise_failed
 
 UNSENT_BYTES_MAX = 64 * 1024
 """While the connection has more unsent bytes than this, `Publisher.push` lets the client send before it encodes another
@@ -113,7 +113,7 @@ class PartitionedPublisher(PushWindows[Publisher]):
         finally:
             self._stop()
         if kind is None:
-            raise_failed([push for publisher in self._publishers for push in publisher.failed])
+            raise_failed([push for publisher in self._items for push in publisher.failed])
 
     def push(
         self,
@@ -130,16 +130,9 @@ class PartitionedPublisher(PushWindows[Publisher]):
         Raises StreamNotFound if the partition of the key was deleted.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
-        # A partition that was added changes the partition of the key, so the watch comes first.
-        if self._watch is not None:
-            self._watch.poll()
-        partition = self._chooser.choose(key, partition_key)
-        publisher = self._by_partition.get(partition)
-        if publisher is None:
-            raise missing_partition(self._name, partition, max(self._by_partition) + 1)
-        return publisher.push(data, key=key, headers=headers)
+        return self._chosen(key, partition_key).push(data, key=key, headers=headers)
 
     def flush(self) -> None:
         """Waits until every push to every partition is confirmed or has failed."""
-        for publisher in self._publishers:
+        for publisher in self._items:
             publisher.flush()
