@@ -14,11 +14,11 @@ from ockam.transport.frames import FrameHeads, FrameReader
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from stream_client.core.first_bytes import describe, opens_as_node
-from stream_client.core.open_batch import BATCHED_SIZE_BYTES, OpenBatch
 from stream_client.core.pushes import PendingResult
 from stream_client.core.states_machine import ConnectionState, CoreEvent, after
 from stream_client.errors import ClientError, ConnectionLost, RequestRefused
 from stream_service.limits import DELIVERY_BYTES
+from stream_service.push_batch import BATCH_MESSAGES_MAX
 from stream_service.push_codec import encode_batch, encode_push
 
 GATHERED_BYTES_MAX = 1024 * 1024
@@ -29,8 +29,41 @@ BATCH_BYTES_MIN = 1024
 """Open batches of at least this average size are sent without gathering. A batch costs client and node as much as some
 ten pushes in it, so many batches of one push each would cost far more than the pushes."""
 
+BATCHED_DATA_BYTES_MAX = 4 * 1024
+"""The size of the largest message that goes into a batch, in bytes. Larger messages gain nothing from a batch."""
+BATCHED_SIZE_BYTES = 2
+BATCH_BYTES_MAX = 48 * 1024
+"""A batch of this size takes no further message, so that it fits into a frame of either framing."""
+
 UP = ConnectionState.UP
 """`ConnectionState.UP`, the state in which nearly all bytes arrive. A global name is read faster than a member."""
+
+
+class OpenBatch:
+    """Pushes of one queue that are sent in one frame. A batch is open from its first push until the shell takes the
+    bytes to send, so no push waits for others.
+
+    header: the encoded routes of the frame.
+    request_id: the request id of the first push. The others have the next numbers.
+    size_bytes: the size of the messages and of their length fields.
+    """
+
+    __slots__ = ("header", "is_open", "messages", "request_id", "size_bytes")
+
+    def __init__(self, header: bytes, request_id: int) -> None:
+        self.header = header
+        self.request_id = request_id
+        self.messages: list[bytes] = []
+        self.size_bytes = 0
+        self.is_open = True
+
+    def takes(self, request_id: int) -> bool:
+        return (
+            self.is_open
+            and self.size_bytes < BATCH_BYTES_MAX
+            and len(self.messages) < BATCH_MESSAGES_MAX
+            and request_id == self.request_id + len(self.messages)
+        )
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -13,8 +13,7 @@ from mypy_extensions import mypyc_attr
 
 from ockam.actors.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
-from stream_client.core.client_connection import ClientConnection
-from stream_client.core.open_batch import BATCHED_DATA_BYTES_MAX, OpenBatch
+from stream_client.core.client_connection import BATCHED_DATA_BYTES_MAX, ClientConnection, OpenBatch
 from stream_client.core.payloads import refusal
 from stream_client.core.pushes import PLAIN_BYTES_MAX, KeyedPush, PendingResult, Push
 from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node

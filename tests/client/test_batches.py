@@ -13,8 +13,8 @@ import trio
 from ockam.actors.address import local
 from ockam.protocol import ERROR
 from stream_client import connect
+from stream_client.core.client_connection import BATCH_BYTES_MAX, BATCHED_DATA_BYTES_MAX
 from stream_client.core.client_core import ClientCore
-from stream_client.core.open_batch import BATCH_BYTES_MAX, BATCHED_DATA_BYTES_MAX
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PushNotStored, PushUnknown
 from stream_client.shell.defaults import Framing
