@@ -36,8 +36,14 @@ from cardinal_streams.machines.consumer_events import (
 from cardinal_streams.machines.reading_again import RereadingConsumer
 from cardinal_streams.machines.reassembly_events import Completed, Evicted, Missing, Outdated, ReassemblyEvent
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.machines.reorg_machine import ReorgProtocol
-from cardinal_streams.machines.reorg_steps import ReorgBlock, ReorgOver, ReorgStep, RevertTo, WeighBlock
+from cardinal_streams.machines.reorg_machine import (
+    ReorgBlock,
+    ReorgOver,
+    ReorgProtocol,
+    ReorgStep,
+    RevertTo,
+    WeighBlock,
+)
 from cardinal_streams.machines.reread import NOTHING_READ
 from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
