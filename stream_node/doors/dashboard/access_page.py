@@ -48,7 +48,6 @@ async def show_access(page: DashboardPage) -> Response:
 
     return page.show(
         "access.html",
-        active="access",
         rules=[
             {
                 "name": rule.name,
@@ -104,7 +103,6 @@ async def show_connections(page: DashboardPage) -> Response:
         found = await client.session.ask(ADDRESS, CONNECTIONS, ConnectionsRequest(0, SHOWN_MAX))
     return page.show(
         "connections.html",
-        active="connections",
         total=found.total,
         connections=found.connections,
         parties=found.parties,

@@ -39,7 +39,6 @@ async def show_blocks(page: DashboardPage) -> Response:
     bars = draw_ranges(drawn, known, min(drawn[0][0], known[0][0]), drawn[-1][1]) if available else []
     return page.show(
         "blocks.html",
-        active="blocks",
         chain=chain,
         reach=status,
         store=statistics.node.store,

@@ -54,7 +54,6 @@ async def show_cluster(page: DashboardPage) -> Response:
         owned.setdefault((owned_shard.owner, owned_shard.epoch), []).append(number)
     return page.show(
         "cluster.html",
-        active="cluster",
         member=found,
         marks=owner_marks({*(peer.name for peer in found.peers), *(shard.owner for shard in found.owners)}),
         state_of=state_of,

@@ -46,7 +46,7 @@ async def show_consumers(page: DashboardPage) -> Response:
             for row in shown.rows:
                 saved = await list_saved(client, stream_name=row.stream, client_id=row.client_id)
                 row.holders = sorted({each.holder for each in saved if each.holder is not None})
-    return page.show("consumers.html", active="consumers", shown=shown, search=search)
+    return page.show("consumers.html", shown=shown, search=search)
 
 
 async def show_consumer(page: DashboardPage) -> Response:
@@ -55,7 +55,6 @@ async def show_consumer(page: DashboardPage) -> Response:
         row, positions, ends = await _find(client, client_id, stream)
     return page.show(
         "consumer.html",
-        active="consumers",
         row=row,
         positions=positions,
         ends=ends,
@@ -101,7 +100,6 @@ async def preview_position(page: DashboardPage) -> Response:
         rows.append(ChangeRow(info.partition, before, index, *change, holder))
     return page.show(
         "position.html",
-        active="consumers",
         client_id=client_id,
         stream=stream,
         rows=rows,

@@ -30,7 +30,7 @@ async def show_exports(page: DashboardPage) -> Response:
             rows.append((folder, await _read(folder, lambda history: history.load_view(0, 1)), ""))
         except Problem as problem:
             rows.append((folder, None, problem.detail))
-    return page.show("exports.html", active="exports", rows=rows)
+    return page.show("exports.html", rows=rows)
 
 
 async def show_export(page: DashboardPage) -> Response:
@@ -49,7 +49,6 @@ async def show_export(page: DashboardPage) -> Response:
     rows = [(each, _waiting(each, infos)) for each in shown.rows]
     return page.show(
         "export.html",
-        active="exports",
         folder=folder,
         view=view,
         partitions=msgspec.structs.replace(shown, rows=rows),
@@ -66,7 +65,6 @@ async def show_run(page: DashboardPage) -> Response:
     run, ranges = found
     return page.show(
         "export_run.html",
-        active="exports",
         folder=folder,
         run=run,
         ranges=ranges[:RANGES_MAX],

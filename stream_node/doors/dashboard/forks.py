@@ -75,7 +75,6 @@ async def show_forks(page: DashboardPage) -> Response:
     reorgs = await trio.to_thread.run_sync(find_reorgs, blocks)
     return page.show(
         "forks.html",
-        active="streams",
         stream=name,
         count=len(blocks),
         boxes=boxes,

@@ -66,7 +66,6 @@ async def show_messages(page: DashboardPage) -> Response:
     search = {each: page.query.get(each, "") for each in ("key", "header", "content")}
     return page.show(
         "messages.html",
-        active="streams",
         stream=name,
         partition=number,
         partitions=[each.partition for each in whole.partitions],
@@ -194,7 +193,6 @@ async def show_message(page: DashboardPage) -> Response:
     headers = [] if row.message is None else [(each.name, shown_bytes(each.value)) for each in row.message.headers]
     return page.show(
         "message.html",
-        active="streams",
         stream=name,
         partition=number,
         row=row,

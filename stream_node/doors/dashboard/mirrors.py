@@ -45,7 +45,6 @@ async def show_mirrors(page: DashboardPage) -> Response:
     follows = [each for each in states if each.condition not in FENCES]
     return page.show(
         "mirrors.html",
-        active="mirrors",
         shown=show_rows(page, states),
         following=sum(each.condition is MirrorCondition.FOLLOWING for each in follows),
         follow_count=len(follows),

@@ -65,8 +65,8 @@ class Overview:
     async def page(self, page: DashboardPage) -> Response:
         """Returns the whole overview. A user without the right to see it gets links to the other pages."""
         if not page.may(OPERATOR, EVERY_NAME):
-            return page.show("overview_closed.html", active="overview")
-        return page.show("overview.html", active="overview", **await self._values())
+            return page.show("overview_closed.html")
+        return page.show("overview.html", **await self._values())
 
     async def rates(self, page: DashboardPage) -> Response:
         """Returns the points of the charts as JSON, a list for each chart. With `after`, only the later points."""

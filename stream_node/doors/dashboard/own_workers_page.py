@@ -17,7 +17,6 @@ async def show_own_workers(page: DashboardPage) -> Response:
         found = (await client.session.ask(ADDRESS, OWN_WORKERS, OwnWorkersRequest(0))).workers
     return page.show(
         "own_workers.html",
-        active="own_workers",
         shown=show_rows(page, found),
         has_processes=any(each.process for each in found),
     )

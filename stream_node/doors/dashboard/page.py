@@ -117,8 +117,8 @@ class DashboardPage:
 
     # Answers.
 
-    def show(self, template: str, status: int = 200, *, active: str = "", **values: Any) -> Response:
-        """Returns a page. active: the name of its entry in the navigation. values: the variables of the template.
+    def show(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Returns a page. values: the variables of the template. Each template names its entry in the navigation.
         Raises Problem if the query has a parameter that the page does not have: it would not be the wanted page."""
         visit, done = self.visit, self._done()
         # By now the page has asked for each parameter that it knows.
@@ -128,7 +128,6 @@ class DashboardPage:
             detail = f"this page has no parameter {unknown[:40]!r}; those it has: {known}"
             raise Problem(400, "invalid-request", detail)
         frame = {
-            "active": active,
             "navigation": [entry for entry in NAVIGATION if self._has_page(entry[0])],
             "csrf": visit.csrf,
             "identity": str(visit.caller.identity),

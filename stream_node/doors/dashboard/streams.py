@@ -61,7 +61,6 @@ class Streams:
             shown = await find(page.call.parts.runner, asked, find_streams)
         return page.show(
             "streams.html",
-            active="streams",
             shown=shown,
             search=search,
             order=order,
@@ -84,7 +83,6 @@ class Streams:
         (row,) = stream_rows(infos, saved, self._rates())
         return page.show(
             "stream.html",
-            active="streams",
             row=row,
             infos=infos,
             consumers=consumer_rows(infos, saved),
