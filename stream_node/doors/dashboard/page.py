@@ -30,18 +30,6 @@ COUNT_MAX = 2**63 - 1
 OPERATOR = Right.OPERATE | Right.ADMIN
 """A user with one of these rights on a name sees the state of what has the name; on `EVERY_NAME`, of the whole node."""
 CLUSTER_RESOURCE = "cluster"
-NAVIGATION = (
-    ("overview", "Overview", ""),
-    ("streams", "Streams", "/streams"),
-    ("consumers", "Consumers", "/consumers"),
-    ("blocks", "Blocks", "/blocks"),
-    ("cluster", "Cluster", "/cluster"),
-    ("mirrors", "Mirrors", "/mirrors"),
-    ("own_workers", "Own workers", "/own-workers"),
-    ("connections", "Connections", "/connections"),
-    ("exports", "Exports", "/exports"),
-    ("access", "Access", "/access"),
-)
 
 
 class DashboardPage:
@@ -83,8 +71,7 @@ class DashboardPage:
     def may(self, rights: Right, name: str | None = None) -> bool:
         """Whether the user has one of the rights, on a name or on any name. This question is not counted and not
         audited."""
-        authorizer = self.call.parts.authorizer
-        return authorizer is None or authorizer.rules.allows(self.visit.caller.identity, Demand(rights, name))
+        return self.call.may(Demand(rights, name))
 
     def need(self, rights: Right, name: str | None = None) -> None:
         """Raises Problem if the user has none of the rights. The refusal is counted and audited."""
@@ -128,7 +115,7 @@ class DashboardPage:
             detail = f"this page has no parameter {unknown[:40]!r}; those it has: {known}"
             raise Problem(400, "invalid-request", detail)
         frame = {
-            "navigation": [entry for entry in NAVIGATION if self._has_page(entry[0])],
+            "navigation": self._navigation(),
             "csrf": visit.csrf,
             "identity": str(visit.caller.identity),
             "is_anonymous": visit.caller.identity == ANONYMOUS,
@@ -153,23 +140,23 @@ class DashboardPage:
         seal = self._sessions.seal(self.visit.session, done)
         return done if hmac.compare_digest(seal.encode(), self.query.get("seal", "").encode()) else ""
 
-    def _has_page(self, name: str) -> bool:
-        parts = self.call.parts
-        if name == "blocks":
-            return parts.config.block_node
-        if name == "cluster":
-            return shares_shards(parts.config) and self.may(Right.OPERATE, CLUSTER_RESOURCE)
-        if name == "mirrors":
-            return parts.services.mirrors.tasks.has_mirrors and self.may(OPERATOR)
-        if name == "own_workers":
-            return parts.node.is_registered(HOST) and self.may(OPERATOR, EVERY_NAME)
-        if name == "connections":
-            return self.may(OPERATOR, EVERY_NAME)
-        if name == "exports":
-            return bool(parts.config.export_folders) and self.may(OPERATOR, EVERY_NAME)
-        if name == "access":
-            return parts.authorizer is not None and self.may(OPERATOR)
-        return True
+    def _navigation(self) -> list[list[str]]:
+        """Returns the key, the title and the path of each page that this node has and the user may see."""
+        parts, sees_some, sees_all = self.call.parts, self.may(OPERATOR), self.may(OPERATOR, EVERY_NAME)
+        has_cluster = shares_shards(parts.config) and self.may(Right.OPERATE, CLUSTER_RESOURCE)
+        pages = (
+            (True, "overview", "Overview", ""),
+            (True, "streams", "Streams", "/streams"),
+            (True, "consumers", "Consumers", "/consumers"),
+            (parts.config.block_node, "blocks", "Blocks", "/blocks"),
+            (has_cluster, "cluster", "Cluster", "/cluster"),
+            (parts.services.mirrors.tasks.has_mirrors and sees_some, "mirrors", "Mirrors", "/mirrors"),
+            (parts.node.is_registered(HOST) and sees_all, "own_workers", "Own workers", "/own-workers"),
+            (sees_all, "connections", "Connections", "/connections"),
+            (parts.config.export_folders and sees_all, "exports", "Exports", "/exports"),
+            (parts.authorizer is not None and sees_some, "access", "Access", "/access"),
+        )
+        return [entry for is_shown, *entry in pages if is_shown]
 
 
 class _Query(Mapping[str, str]):
