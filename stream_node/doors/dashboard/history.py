@@ -4,8 +4,9 @@ It reads only counters in memory, so a sample of an ordinary node takes some mic
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from operator import sub
 from typing import NamedTuple
 
 from stream_node.node.parts import NodeParts
@@ -75,18 +76,11 @@ class History:
 def _point(before: Sample, now: Sample) -> Point:
     # The wall clock can be set back between two samples.
     seconds = max(now.time_s - before.time_s, 0.001)
-    confirms = [after - earlier for earlier, after in zip(before.confirms, now.confirms, strict=True)]
-    commits = [after - earlier for earlier, after in zip(before.commits, now.commits, strict=True)]
-    return Point(
-        time_s=now.time_s,
-        pushes_s=(now.pushes - before.pushes) / seconds,
-        pulled_s=(now.pulled - before.pulled) / seconds,
-        push_bytes_s=(now.push_bytes - before.push_bytes) / seconds,
-        pulled_bytes_s=(now.pulled_bytes - before.pulled_bytes) / seconds,
-        confirm_p50_ms=quantile_ms(confirms, 0.5),
-        confirm_p99_ms=quantile_ms(confirms, 0.99),
-        commit_p99_ms=quantile_ms(commits, 0.99),
-    )
+    # The fields of a sample are its time, four counters, and two lists of buckets.
+    rates = (grown / seconds for grown in map(sub, now[1:5], before[1:5]))
+    confirms, commits = (list(map(sub, *both)) for both in zip(now[5:], before[5:], strict=True))
+    quantiles = quantile_ms(confirms, 0.5), quantile_ms(confirms, 0.99), quantile_ms(commits, 0.99)
+    return Point._make((now.time_s, *rates, *quantiles))
 
 
 def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = SECONDS) -> float | None:
@@ -127,8 +121,7 @@ class StreamRates:
             return None
         # The messages of the first sample came before it, so they belong to no interval.
         seconds = self._looks[-1][0] - self._looks[0][0]
-        found: dict[str, float] = {}
+        found = Counter[str]()
         for _, growth in list(self._looks)[1:]:
-            for stream, messages in growth.items():
-                found[stream] = found.get(stream, 0.0) + messages / seconds
-        return found
+            found.update(growth)
+        return {stream: messages / seconds for stream, messages in found.items()}
