@@ -28,7 +28,7 @@ from stream_node.doors.dashboard import (
 from stream_node.doors.dashboard.history import INTERVAL_S, StreamRates, take_sample
 from stream_node.doors.dashboard.overview import Overview, listed
 from stream_node.doors.dashboard.page import DashboardPage, show_problem
-from stream_node.doors.dashboard.rendering import read_asset
+from stream_node.doors.dashboard.rendering import ASSETS
 from stream_node.doors.dashboard.sessions import PATH, Sessions, set_cookie
 from stream_node.doors.dashboard.streams import Streams
 from stream_node.doors.dashboard.trends import Trends
@@ -215,8 +215,8 @@ async def show_nothing(page: DashboardPage) -> Response:
 
 async def serve_asset(call: HttpCall) -> Response:
     """Answers with a static file. Static files contain no secrets, so everybody may read them."""
-    found = read_asset(call.request.path_params["name"])
-    if found is None:
+    name = call.request.path_params["name"]
+    if name not in ASSETS:
         raise Problem(404, "no-such-path", "there is no such file")
-    content, media_type = found
+    content, media_type = ASSETS[name]
     return Response(content, media_type=media_type, headers={"cache-control": f"public, max-age={KEEP_S}, immutable"})

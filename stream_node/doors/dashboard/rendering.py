@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -25,41 +26,32 @@ POLICY = (
     "base-uri 'none'; frame-ancestors 'none'"
 )
 """The Content-Security-Policy of pages. Browsers run no script that stands within a page, so none within a message."""
-NOTHING = "-"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def number(value: float | None) -> str:
+def number(value: float) -> str:
     """Returns a count with commas, or a rate with at most one decimal."""
-    if value is None:
-        return NOTHING
     return f"{value:,.1f}" if isinstance(value, float) and 0 < abs(value) < 10 else f"{value:,.0f}"
 
 
-def size(value: float | None) -> str:
+def size(value: float) -> str:
     """Returns a number of bytes with its unit, for example `1.5 MiB`."""
-    if value is None:
-        return NOTHING
     amount, unit = float(value), 0
     while abs(amount) >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     return f"{amount:.0f} {_UNITS[unit]}" if amount >= 100 else f"{round(amount, 1):g} {_UNITS[unit]}"
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """Returns a time in its largest unit, for example `3 min`."""
-    if seconds is None:
-        return NOTHING
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
 
 
-def clock(time_us: int | None) -> str:
+def clock(time_us: int) -> str:
     """Returns a time in UTC, to the millisecond; outside of the years 1 to 9999, its number of microseconds."""
-    if time_us is None:
-        return NOTHING
     try:
         moment = datetime.fromtimestamp(time_us / 1e6, UTC)
     except (OverflowError, ValueError, OSError):
@@ -67,9 +59,7 @@ def clock(time_us: int | None) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
-def ago(time_us: int | None) -> str:
-    if time_us is None:
-        return NOTHING
+def ago(time_us: int) -> str:
     seconds = time.time() - time_us / 1e6
     return "now" if abs(seconds) < 1 else f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
 
@@ -91,30 +81,22 @@ def link(path: str, **query: Any) -> str:
     return f"/dashboard{path}" + (f"?{urlencode(given)}" if given else "")
 
 
-def _load_assets() -> dict[str, tuple[bytes, str]]:
-    found = {}
-    for file in sorted(STATIC.rglob("*")):
-        media_type = MEDIA_TYPES.get(file.suffix)
-        if media_type is not None and file.is_file():
-            found[file.relative_to(STATIC).as_posix()] = file.read_bytes(), media_type
-    return found
-
-
-# Peers choose the names that they ask for. They are looked up in a table, and never become paths of files.
-_assets = _load_assets()
-
-
-def read_asset(name: str) -> tuple[bytes, str] | None:
-    """Returns a static file and its media type; None if there is none of this name."""
-    return _assets.get(name)
+ASSETS = {
+    file.relative_to(STATIC).as_posix(): (file.read_bytes(), MEDIA_TYPES[file.suffix])
+    for file in STATIC.rglob("*")
+    if file.suffix in MEDIA_TYPES
+}
+"""The static files and their media types. Peers choose the names that they ask for, which never become paths."""
 
 
 @cache
 def asset(name: str) -> str:
     """Returns the address of a static file. It changes with the file, so browsers can keep the file for good."""
-    found = read_asset(name)
-    assert found is not None, name
-    return f"/dashboard/static/{name}?v={hashlib.sha256(found[0]).hexdigest()[:12]}"
+    return f"/dashboard/static/{name}?v={hashlib.sha256(ASSETS[name][0]).hexdigest()[:12]}"
+
+
+def _if_known(function: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: "-" if value is None else function(value)
 
 
 @cache
@@ -129,7 +111,8 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, size=size, duration=duration, clock=clock, ago=ago, kept=kept)
+    environment.filters["kept"] = kept
+    environment.filters.update({each.__name__: _if_known(each) for each in (number, size, duration, clock, ago)})
     environment.globals.update(link=link, asset=asset)
     return environment
 
