@@ -9,18 +9,16 @@ from starlette.responses import Response
 
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_client import ClientError, StreamClient, StreamInfo, set_position
+from stream_node.care.unread import count_unread
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.doors.dashboard.listing import (
     Asked,
-    ConsumerRow,
-    PositionLine,
     consumer_rows,
     find,
     find_consumers,
     list_infos,
     list_saved,
     permitted,
-    position_rows,
     show_rows,
 )
 from stream_node.doors.dashboard.page import DashboardPage, check_typed, number_of
@@ -52,12 +50,18 @@ async def show_consumers(page: DashboardPage) -> Response:
 async def show_consumer(page: DashboardPage) -> Response:
     client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
     async with page.client() as client:
-        row, positions, ends = await _find(client, client_id, stream)
+        saved = await list_saved(client, stream_name=stream, client_id=client_id)
+        if not saved:
+            detail = f"no position of {client_id!r} in {stream!r} is saved, or you may not see it"
+            raise Problem(404, "no-such-consumer", detail)
+        infos = await permitted(list_infos(client, stream))
+    (row,) = consumer_rows(infos, saved)
     return page.show(
         "consumer.html",
         row=row,
-        positions=positions,
-        ends=ends,
+        positions=saved,
+        lags=count_unread(saved, infos)[client_id, stream],
+        ends={each.partition: each.next_index for each in infos},
         may_index=page.may(Right.INDEX, client_id),
     )
 
@@ -172,16 +176,3 @@ async def forget_consumer(page: DashboardPage) -> Response:
             await set_position(client, client_id, stream, each.partition, None)
     done = f"The positions of {client_id} in {stream} are forgotten. If it runs again, it begins anew."
     return page.go("/consumers", done=done)
-
-
-async def _find(
-    client: StreamClient, client_id: str, stream: str
-) -> tuple[ConsumerRow, list[PositionLine], dict[int, int]]:
-    """Returns a consumer, its positions, and the next index of each partition of its stream. Raises Problem."""
-    saved = await list_saved(client, stream_name=stream, client_id=client_id)
-    if not saved:
-        detail = f"no position of {client_id!r} in {stream!r} is saved, or you may not see it"
-        raise Problem(404, "no-such-consumer", detail)
-    infos = await permitted(list_infos(client, stream))
-    (row,) = consumer_rows(infos, saved)
-    return row, position_rows(infos, saved), {each.partition: each.next_index for each in infos}

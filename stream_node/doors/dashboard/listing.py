@@ -46,13 +46,6 @@ class StreamRow(msgspec.Struct, frozen=True):
     lag: int | None
 
 
-class PositionLine(msgspec.Struct, frozen=True):
-    """A saved position with its partition. lag: None if there is no such partition, or the user may not see it."""
-
-    position: SavedPosition
-    lag: int | None
-
-
 class ConsumerRow(msgspec.Struct):
     """One consumer of one stream. lag: the sum over its partitions, if known. saved_us: its last progress.
     holders: the members that have leases of its partitions."""
@@ -125,11 +118,6 @@ def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[C
         if each.holder is not None and each.holder not in row.holders:
             row.holders.append(each.holder)
     return rows
-
-
-def position_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[PositionLine]:
-    ((_, unread),) = count_unread(saved, infos).items()
-    return [PositionLine(each, unread.get(each.partition)) for each in saved]
 
 
 def show_rows(page: DashboardPage, rows: Sequence[Any]) -> Shown:

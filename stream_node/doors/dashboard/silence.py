@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 LOOKS_MIN = 10
 """The number of samples with new messages after which a stream has a rhythm."""
 PAUSES = 3.0
@@ -22,13 +24,10 @@ class Silent(NamedTuple):
     silent_s: float
 
 
-class _Rhythm:
-    __slots__ = ("last_s", "looks", "pause_s")
-
-    def __init__(self, now_s: float) -> None:
-        self.last_s = now_s
-        self.looks = 1
-        self.pause_s = 0.0
+class _Rhythm(msgspec.Struct):
+    last_s: float
+    looks: int = 1
+    pause_s: float = 0.0
 
 
 class Silence:
