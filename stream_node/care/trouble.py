@@ -39,6 +39,14 @@ TroubleKind = Literal[
     "mirror_not_following",
 ]
 TROUBLE_KINDS: Final[tuple[TroubleKind, ...]] = get_args(TroubleKind)
+WARNINGS: Final[frozenset[TroubleKind]] = frozenset(
+    {
+        *("disk_nearly_full", "disk_unknown", "disk_slow", "retention_behind", "stopping", "audit_log_failed"),
+        *("block_source_failing", "block_publishers_silent", "publisher_silent", "member_silent"),
+        *("mirror_parted", "mirror_not_following"),
+    }
+)
+"""The kinds of troubles for which the node loses or refuses no work yet."""
 
 LISTED_MAX = 20
 """The number of troubles of one kind that a page and an answer list. The metrics count all."""
@@ -50,15 +58,14 @@ Texts: TypeAlias = tuple[str, str, str, str]
 class Trouble(msgspec.Struct, frozen=True, gc=False):
     """One thing that is wrong.
 
-    level: "bad" if the node loses or refuses work, "warning" if it may soon. target: the address of the page to look
-    at; empty without one. subject: the name and the stream of a consumer; the stream of a silent publisher or a mirror;
-    the name of a source or a member; else empty. Troubles of one kind have different subjects. lasts_s: for how long
-    the trouble has lasted; 0 if nobody knows. write: makes the texts from `about`, and is called for
-    listed troubles only.
+    target: the address of the page to look at; empty without one. subject: the name and the stream of a consumer; the
+    stream of a silent publisher or a mirror; the name of a source or a member; else empty. Troubles of one kind have
+    different subjects. lasts_s: for how long the trouble has lasted; 0 if nobody knows. write: makes the texts from
+    `about`, and is called for listed troubles only. is_early: whether a trouble of another kind than WARNINGS is only a
+    warning yet.
     """
 
     kind: TroubleKind
-    level: Literal["bad", "warning"]
     title: str = ""
     remedy: str = ""
     target: str = ""
@@ -67,11 +74,17 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
     lasts_s: float = 0.0
     about: Any = None
     write: Callable[[Any, float], Texts] | None = None
+    is_early: bool = False
+
+    @property
+    def level(self) -> Literal["bad", "warning"]:
+        """Returns "bad" if the node loses or refuses work, "warning" if it may soon."""
+        return "warning" if self.is_early or self.kind in WARNINGS else "bad"
 
     def written(self) -> Trouble:
         if self.write is None:
             return self
-        return Trouble(self.kind, self.level, *self.write(self.about, self.lasts_s), self.subject, self.lasts_s)
+        return Trouble(self.kind, *self.write(self.about, self.lasts_s), self.subject, self.lasts_s)
 
 
 class CurrentTroubles:

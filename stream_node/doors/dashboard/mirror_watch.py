@@ -5,7 +5,7 @@ last."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from stream_node.care.trouble import Texts, Trouble, TroubleKind
 from stream_node.doors.dashboard.rendering import duration, link
@@ -52,56 +52,47 @@ class MirrorWatch:
         found = []
         for kind in dict.fromkeys(KINDS.values()):
             streams: dict[str, _Since] = {}
-            for each in self._found.values():
-                if each.kind != kind or (kind in MAY_PASS and now_s - each.since_s < LASTS_S_MIN):
-                    continue
-                # Of the partitions of a stream, the one that is in trouble for the longest time stands for all.
-                longest = streams.setdefault(each.state.stream_name, each)
-                if each.since_s < longest.since_s:
-                    streams[each.state.stream_name] = each
+            # Of the partitions of a stream, the one that is in trouble for the longest time stands for all.
+            for each in sorted(self._found.values(), key=lambda each: each.since_s):
+                if each.kind == kind and (kind not in MAY_PASS or now_s - each.since_s >= LASTS_S_MIN):
+                    streams.setdefault(each.state.stream_name, each)
             for name, each in streams.items():
-                level: Literal["bad", "warning"] = "bad" if _TEXTS[kind][0] else "warning"
                 lasts_s = now_s - each.since_s
-                found.append(Trouble(kind, level, subject=(name,), lasts_s=lasts_s, about=each, write=_texts))
+                found.append(Trouble(kind, subject=(name,), lasts_s=lasts_s, about=each, write=_texts))
         return found
 
 
 def _texts(found: _Since, lasts_s: float) -> Texts:
-    state, (_, title, remedy) = found.state, _TEXTS[found.kind]
+    state, (title, remedy) = found.state, _TEXTS[found.kind]
     reason = f": {state.reason}" if state.reason else ""
     values = {"name": state.stream_name, "source": state.source, "lasts": duration(lasts_s), "reason": reason}
     return title.format_map(values), remedy.format_map(values), link("/mirrors"), "The mirrors"
 
 
-_TEXTS: dict[TroubleKind, tuple[bool, str, str]] = {
+_TEXTS: dict[TroubleKind, tuple[str, str]] = {
     "mirror_circle": (
-        True,
         "Nobody takes pushes for {name}: this node and {source} follow each other",
         "Promote the stream on one of both.",
     ),
     "mirror_unfenced": (
-        True,
         "Two nodes may take pushes for {name}, this one and its former source {source}{reason}",
         "Decide which one is right, and make the other one its mirror (stream-node mirror add --force). If that cannot "
         "be a mirror, stop its publishers, and remove the mirror here.",
     ),
     "mirror_promoting": (
-        True,
         "The promotion of {name} has taken {lasts}, and the stream takes no pushes here meanwhile{reason}",
         "Look whether the source {source} runs and can be reached from this node; the promotion goes on by itself "
         "then. If the source is lost, promote without it.",
     ),
     "mirror_parted": (
-        False,
         "{name} does not follow {source}{reason}",
         "Look at both streams, and decide which one is right. The other one follows it after stream-node mirror add "
         "--force, which keeps its messages aside.",
     ),
     "mirror_not_following": (
-        False,
         "{name} has not followed {source} for {lasts}{reason}",
         "Look whether the source runs, can be reached from this node, and gives it the rights; the mirror goes on by "
         "itself then. If the source is lost, promote the mirror without it.",
     ),
 }
-"""For each kind: whether it is bad, the text of the trouble, and the text of its remedy."""
+"""For each kind: the text of the trouble, and the text of its remedy."""

@@ -149,5 +149,5 @@ def listed(current: CurrentTroubles) -> list[Trouble]:
             last = same[-1]
             what, path = _MORE.get(last.kind, ("streams are in the same trouble", "/mirrors"))
             title, remedy = f"{number(left_out)} more {what}", "Mend them like those above."
-            found.append(Trouble(last.kind, last.level, title, remedy, link(path), "All of them"))
+            found.append(Trouble(last.kind, title, remedy, link(path), "All of them", is_early=last.is_early))
     return found

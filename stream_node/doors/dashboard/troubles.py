@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
 
-from stream_node.care.trouble import Texts, Trouble
+from stream_node.care.trouble import Texts, Trouble, TroubleKind
 from stream_node.doors.dashboard.history import Point
 from stream_node.doors.dashboard.reading import Beyond, ConsumerLag, ConsumerProgress
 from stream_node.doors.dashboard.rendering import duration, link, number, size
@@ -34,14 +33,12 @@ def of_database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
         reason = runner.statistics().failure or "no reason is known"
         yield Trouble(
             "not_writing",
-            "bad",
             f"Syncing to the disk failed, and nothing is stored any more: {reason}",
             "Look at the disk and at the log line writing_stopped, then restart the node. Confirmed messages are safe.",
         )
     elif unread is not None and not condition.is_draining:
         yield Trouble(
             "not_reading",
-            "bad",
             f"The database does not answer: {unread}",
             "Look at the database server, or at the disk with stream-node doctor. The node goes on by itself; until "
             "then, the consumers are shown as they were.",
@@ -49,7 +46,6 @@ def of_database(parts: NodeParts, unread: str | None) -> Iterator[Trouble]:
     elif failure is not None and not condition.refusing_pushes:
         yield Trouble(
             "push_failed",
-            "bad",
             f"Pushes are not stored: {failure}",
             "Look at the disk with stream-node doctor. The node tries a write each second; a success ends this line.",
         )
@@ -62,7 +58,6 @@ def of_disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
         ballast = " and the ballast, given up for deletes and saves" if condition.needed_disk_bytes > least else ""
         yield Trouble(
             "disk_full",
-            "bad",
             f"The disk is full: {size(free)} are free, and pushes need {size(condition.needed_disk_bytes)} "
             f"(free_disk_bytes_min{ballast}), so the node refuses them",
             "Make room on the disk, delete old messages, or set a retention. Pushes go on by themselves then.",
@@ -72,7 +67,6 @@ def of_disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
     elif free is not None and least and free < 2 * least:
         yield Trouble(
             "disk_nearly_full",
-            "warning",
             f"The disk is nearly full: {size(free)} are free, and below {size(least)} pushes are refused",
             "Make room on the disk, or set a retention.",
             link("/streams", order="size"),
@@ -82,30 +76,26 @@ def of_disk(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
     if condition.disk_failure is not None:
         yield Trouble(
             "disk_unknown",
-            "warning",
             f"The free space of the disk is unknown: {condition.disk_failure}",
             "Look at the disk. Until then, pushes are neither refused nor allowed by its free space.",
         )
     if point is not None and point.commit_p99_ms is not None and point.commit_p99_ms > SLOW_COMMIT_MS:
         yield Trouble(
             "disk_slow",
-            "warning",
             f"The disk is slow: a commit takes {number(point.commit_p99_ms)} ms",
             "Look which other program uses the disk; stream-node doctor measures its syncs.",
         )
     if counters.retention_lag_s() > RETENTION_LAG_S:
         yield Trouble(
             "retention_behind",
-            "warning",
             f"Retention is behind: messages have waited {duration(counters.retention_lag_s())} to be deleted",
             "This ends by itself if fewer messages come than can be deleted. Watch the free space of the disk.",
         )
     if condition.is_draining:
-        yield Trouble("stopping", "warning", "The node is stopping", "Send requests to it after its next start.")
+        yield Trouble("stopping", "The node is stopping", "Send requests to it after its next start.")
     if parts.authorizer is not None and parts.authorizer.audit.failed:
         yield Trouble(
             "audit_log_failed",
-            "warning",
             f"{number(parts.authorizer.audit.failed)} lines of the audit log could not be written",
             "Look at the disk with the audit log, and restart the node to begin to count anew.",
         )
@@ -118,15 +108,14 @@ def of_endings(endings: list[Ending], now_s: float) -> Iterator[Trouble]:
         if left_s > min(ENDS_S, lasts_s / 5) or (each.kind == "token" and left_s < -ENDS_BAD_S):
             continue
         when = f"ends in {duration(left_s)}" if left_s > 0 else f"ended {duration(-left_s)} ago"
-        level: Literal["bad", "warning"] = "bad" if left_s <= min(ENDS_BAD_S, lasts_s / 20) else "warning"
-        if each.kind == "certificate":
-            title, remedy = f"A certificate in the file of {each.name} {when}", "Put a new certificate into the file."
-            yield Trouble(
-                "certificate_ends", level, title, f"{remedy} The node takes it at once.", subject=(each.name,)
-            )
-        else:
+        kind: TroubleKind = "certificate_ends"
+        title = f"A certificate in the file of {each.name} {when}"
+        remedy = "Put a new certificate into the file. The node takes it at once."
+        if each.kind == "token":
+            kind, title = "token_ends", f"The token {each.name} {when}"
             remedy = "Make a new one (stream-node token create --replace), and give it to its client."
-            yield Trouble("token_ends", level, f"The token {each.name} {when}", remedy, subject=(each.name,))
+        is_early = left_s > min(ENDS_BAD_S, lasts_s / 20)
+        yield Trouble(kind, title, remedy, subject=(each.name,), is_early=is_early)
 
 
 def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
@@ -139,7 +128,6 @@ def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble
         count = 0 if found.node.publish is None else found.node.publish.publishers
         yield Trouble(
             "block_publishers_silent",
-            "warning",
             f"No block has come for {duration(each.silent_s)}, and before, never for longer than "
             f"{duration(each.pause_s)}; {number(count)} {'publisher is' if count == 1 else 'publishers are'} connected",
             "Look whether the publishers of blocks run and reach this node.",
@@ -149,7 +137,6 @@ def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble
     if found.node.publish is not None and found.node.publish.catch_up_stalled:
         yield Trouble(
             "blocks_stalled",
-            "bad",
             f"The chain does not get closer to block {found.node.publish.target_block}",
             "Look whether a publisher or a source of backfill has the missing blocks.",
             *page,
@@ -157,7 +144,6 @@ def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble
     if found.node.store.damaged:
         yield Trouble(
             "blocks_damaged",
-            "bad",
             f"{_some(found.node.store.damaged, 'stored block is', 'stored blocks are')} damaged or gone on the disk",
             "Look at the disk. Publish them again, or name a source of backfill that has them; until then no reader "
             "gets them.",
@@ -171,7 +157,6 @@ def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble
             what = f"{lacking} missing, and backfill cannot fetch them"
         yield Trouble(
             "backfill_failing",
-            "bad",
             f"{what}: {backfill.problem}",
             "Look whether the sources of backfill run, have the blocks, and can be reached from this node.",
             *page,
@@ -180,7 +165,6 @@ def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble
         if source.other_chain:
             yield Trouble(
                 "block_sources_disagree",
-                "bad",
                 f"The block source {source.name} has another chain: {source.other_chain}",
                 "Find out which chain is right, and remove the wrong source from the settings.",
                 *page,
@@ -189,7 +173,6 @@ def of_blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble
         if source.failures:
             yield Trouble(
                 "block_source_failing",
-                "warning",
                 f"The block source {source.name} fails ({source.last_error}); it is asked again in "
                 f"{duration(source.backoff_s)}",
                 "Look whether the source runs and can be reached from this node.",
@@ -208,7 +191,6 @@ def of_cluster(parts: NodeParts) -> Iterator[Trouble]:
     if unowned:
         yield Trouble(
             "shards_unowned",
-            "bad",
             f"{_some(len(unowned), 'shard has', 'shards have')} had no owner for {duration(max(unowned))}, so no node "
             "serves their streams",
             "A member that lives takes them by itself. Start one, or look into the logs of those that run.",
@@ -220,7 +202,6 @@ def of_cluster(parts: NodeParts) -> Iterator[Trouble]:
         waits_s = max(each.waits_s for each in waiting)
         yield Trouble(
             "shard_messages_waiting",
-            "bad",
             f"{_some(sum(each.messages for each in waiting), 'message waits', 'messages wait')} here for the owners of "
             f"{_some(len(waiting), 'shard', 'shards')}, some for {duration(waits_s)}",
             "Look whether the owners run, and whether this node is connected to them. The messages go on by themselves "
@@ -233,7 +214,6 @@ def of_cluster(parts: NodeParts) -> Iterator[Trouble]:
         lasts = "" if peer.is_fenced else f": it has not written for {duration(peer.silent_s)}"
         yield Trouble(
             "member_silent",
-            "warning",
             f"The member {peer.name} {since}{lasts}",
             f"Look whether it runs at {peer.address} and reaches the database, and start it again. If it shall not "
             "come back, start a node of this name once more and stop it: after that it is no member any more.",
@@ -252,11 +232,11 @@ def find_stuck(positions: ConsumerProgress, limit_s: Callable[[str, str], float]
     found = []
     for beyond in positions.beyond:
         subject = beyond.client_id, beyond.stream
-        found.append(Trouble("consumer_beyond_end", "bad", subject=subject, about=beyond, write=_beyond))
+        found.append(Trouble("consumer_beyond_end", subject=subject, about=beyond, write=_beyond))
     for each in positions.waiting:
         lasts_s, subject = (now_us - each.since_us) / 1e6, (each.client_id, each.stream)
         if lasts_s > limit_s(*subject):
-            found.append(Trouble("consumer_stuck", "bad", subject=subject, lasts_s=lasts_s, about=each, write=_stuck))
+            found.append(Trouble("consumer_stuck", subject=subject, lasts_s=lasts_s, about=each, write=_stuck))
     return found
 
 
@@ -289,7 +269,7 @@ def _beyond(each: Beyond, lasts_s: float) -> Texts:
 def of_publishers(silent: list[Silent]) -> Iterator[Trouble]:
     for each in silent:
         subject, lasts_s = (each.stream,), each.silent_s
-        yield Trouble("publisher_silent", "warning", subject=subject, lasts_s=lasts_s, about=each, write=_silent)
+        yield Trouble("publisher_silent", subject=subject, lasts_s=lasts_s, about=each, write=_silent)
 
 
 def _silent(each: Silent, lasts_s: float) -> Texts:
