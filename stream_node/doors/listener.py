@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
+import structlog
 import trio
 
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
@@ -19,7 +20,7 @@ from ockam.identity.tls_faults import TlsFault
 from ockam.identity.tls_layer import PeerCertificate, TlsLayer, identity_of
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import Usage, party_key
-from ockam.transport.listener import accept_all, has_unread
+from ockam.transport.listener import accept_all, has_unread, open_listeners
 from ockam.transport.sockets import send_nowait, socket_name
 from stream_node.doors.http.places_machine import Admission, Places
 from stream_node.node.identity.tls_settings import make_listener
@@ -44,6 +45,8 @@ class DoorConnection(Protocol):
 
 C = TypeVar("C", bound=DoorConnection)
 At = TypeVar("At")
+
+logger = structlog.get_logger(__name__)
 
 
 class DoorGuest(Generic[C, At]):
@@ -85,9 +88,10 @@ class DoorListener(Generic[C, At]):
     has at most a quarter of them (`Places`).
     `_open` has those whose handshake is complete."""
 
-    def __init__(self, parts: NodeParts, nursery: trio.Nursery, *protocols: str) -> None:
+    def __init__(self, parts: NodeParts, nursery: trio.Nursery, door: Literal["http", "grpc"], *protocols: str) -> None:
         """nursery: runs the connections. It must stay open until `aclose` has returned. protocols: for ALPN."""
         self.parts = parts
+        self._is_grpc = door == "grpc"
         self._nursery = nursery
         self._tls = None if parts.tls is None else make_listener(parts.config, parts.tls, *protocols)
         self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
@@ -102,8 +106,8 @@ class DoorListener(Generic[C, At]):
 
     # What each door does in its own way.
 
-    @property
-    def _connections_max(self) -> int:
+    def _parse(self, address: str) -> tuple[str, At]:
+        """Takes an entry of the setting apart: the `host:port` at which to listen, and the door's data about it."""
         raise NotImplementedError
 
     def _make(self, guest: DoorGuest[C, At], tls: TlsLayer | None, admission: Admission) -> C | None:
@@ -114,23 +118,35 @@ class DoorListener(Generic[C, At]):
         """Whether a guest may stay. Logs its refusal. gave_way: whether another guest had to go for it."""
         raise NotImplementedError
 
-    def _tell_closed(self, peer: str, kind: str, reason: str) -> None:
-        raise NotImplementedError
-
-    def _tell_failed(self, peer: str, error: Exception) -> None:
-        raise NotImplementedError
-
     # From the beginning of a connection to its end.
 
-    def _serve(self, opened: Sequence[tuple[trio.SocketListener, At]]) -> None:
-        """Begins to accept connections."""
+    async def listen(self) -> list[str]:
+        """Starts to accept connections at the addresses of the setting of the door. Returns the `host:port` of each
+        socket, with what else its entry has. Raises OSError if a socket cannot be opened; then none stays open."""
+        opened: list[tuple[trio.SocketListener, At]] = []
+        try:
+            for address in self.parts.config.grpc if self._is_grpc else self.parts.config.http:
+                plain, at = self._parse(address)
+                for listener in await open_listeners([plain]):
+                    opened.append((listener, at))
+                    self.addresses.append(socket_name(listener.socket.getsockname()) + address.removeprefix(plain))
+        except BaseException:
+            for listener, _ in opened:
+                listener.socket.close()
+            raise
         self._nursery.start_soon(self._accept_all, opened)
+        return self.addresses
 
     async def _accept_all(self, opened: Sequence[tuple[trio.SocketListener, At]]) -> None:
         with self._listening:
             async with trio.open_nursery() as nursery:
                 for listener, at in opened:
                     nursery.start_soon(accept_all, listener, partial(self._accept, at), lambda: None)
+
+    @property
+    def _connections_max(self) -> int:
+        config = self.parts.config
+        return config.grpc_connections_max if self._is_grpc else config.http_connections_max
 
     def _accept(self, at: At, stream: trio.SocketStream) -> None:
         self._accepted += 1
@@ -176,7 +192,12 @@ class DoorListener(Generic[C, At]):
                     if guest.usage is not None:
                         guest.usage.give_back("connections_max")
         except Exception as error:
-            self._tell_failed(guest.address, error)
+            self._lines.log(
+                logger.error,
+                "grpc_connection_failed" if self._is_grpc else "http_connection_failed",
+                peer=guest.address,
+                exc_info=error,
+            )
         finally:
             self._places.leave(guest)
             guest.stream.socket.close()
@@ -212,6 +233,15 @@ class DoorListener(Generic[C, At]):
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._closed["broken"] += 1
         return None
+
+    def _tell_closed(self, peer: str, kind: str, reason: str) -> None:
+        self._lines.log(
+            logger.warning,
+            "grpc_connection_closed" if self._is_grpc else "http_connection_closed",
+            peer=peer,
+            kind=kind,
+            reason=reason,
+        )
 
     # What the server calls.
 

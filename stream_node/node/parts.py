@@ -21,8 +21,7 @@ from ockam.transport.remote_streams import RemoteStreams
 from ockam.transport.tcp import TcpTransport
 from ockam.transport.tcp_statistics import TcpStatistics
 from stream_node.care.trouble import CurrentTroubles
-from stream_node.doors.grpc.statistics import GrpcDoorStatistics
-from stream_node.doors.http.statistics import HttpStatistics
+from stream_node.doors.statistics import GrpcDoorStatistics, HttpStatistics
 from stream_node.node.config import Config
 from stream_node.node.services import Services, ServicesStatistics
 from stream_storage.runner import RunnerStatistics

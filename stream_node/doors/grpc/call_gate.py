@@ -20,11 +20,16 @@ from ockam.actors.message import Origin
 from ockam.identity.identity import Identity
 from ockam.quotas.usage import party_key
 from stream_node.doors.http.identity import TOKEN_CHARACTERS_MAX
+from stream_node.node.config import Config
 from stream_node.node.identity.token_services import ENDED
 from stream_node.node.keepers import chain_address
 from stream_node.node.parts import NodeParts
 
 AUTHORIZATION: Final = b"authorization"
+
+
+def grpc_limits(config: Config) -> GrpcLimits:
+    return GrpcLimits(message_bytes_max=config.grpc_message_bytes_max, duplicate_window=config.grpc_duplicate_window)
 
 
 class TokenCall(CallHandler):
@@ -40,12 +45,12 @@ class TokenCall(CallHandler):
 class CallGate:
     """The routes of all addresses of the door, and the callers of the open calls about blocks."""
 
-    def __init__(self, parts: NodeParts, limits: GrpcLimits, nursery: trio.Nursery) -> None:
+    def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
         """nursery: runs the tasks that judge tokens."""
         self._parts = parts
         self._nursery = nursery
         self._callers: WeakKeyDictionary[GrpcCall, Identity] = WeakKeyDictionary()
-        self._limits = limits
+        self._limits = grpc_limits(parts.config)
         self._about: list[AboutCalls] = []
 
     def routes(self, services: Collection[str]) -> Routes:

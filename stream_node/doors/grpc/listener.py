@@ -18,13 +18,10 @@ from ockam.identity.identity import Identity
 from ockam.identity.tls_layer import TlsLayer
 from ockam.quotas.usage import Usage, party_key
 from ockam.quotas.usage_waits import waits_of
-from ockam.transport.listener import open_listeners
-from ockam.transport.sockets import socket_name
 from stream_node.doors.grpc.call_gate import CallGate
-from stream_node.doors.grpc.settings import grpc_limits, http2_limits
-from stream_node.doors.grpc.statistics import GrpcDoorStatistics
 from stream_node.doors.http.places_machine import Admission
 from stream_node.doors.listener import DoorGuest, DoorListener
+from stream_node.doors.statistics import GrpcDoorStatistics
 from stream_node.node.parts import NodeParts
 
 logger = structlog.get_logger(__name__)
@@ -50,32 +47,13 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
 
     def __init__(self, parts: NodeParts, nursery: trio.Nursery) -> None:
         """nursery: as for `DoorListener`."""
-        super().__init__(parts, nursery, "h2")
+        super().__init__(parts, nursery, "grpc", "h2")
         config = parts.config
         self._budget = DoorBudget(config.grpc_unfinished_bytes_max)
         self._counts = DoorCounts()
         self._closed, self._lines = self._counts.closed, self._counts.lines
-        self._gate = CallGate(parts, grpc_limits(config), nursery)
+        self._gate = CallGate(parts, nursery)
         self._prefers = ("zstd", "gzip") if config.grpc_compression else ()
-
-    async def listen(self) -> list[str]:
-        """Starts to accept connections at the addresses of the setting `grpc`. Returns the `host:port` of each socket,
-        with the names of its services as in the setting. Raises OSError if a socket cannot be opened; then no socket
-        stays open."""
-        opened: list[tuple[trio.SocketListener, Routes]] = []
-        try:
-            for address in self.parts.config.grpc:
-                plain, services = read_services(address)
-                routes = self._gate.routes(services)
-                for listener in await open_listeners([plain]):
-                    opened.append((listener, routes))
-                    self.addresses.append(socket_name(listener.socket.getsockname()) + address.removeprefix(plain))
-        except BaseException:
-            for listener, _ in opened:
-                listener.socket.close()
-            raise
-        self._serve(opened)
-        return self.addresses
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
         """Ends the calls of all chosen identities. Returns their number. reason: a short, fixed word."""
@@ -96,14 +74,23 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
             unfinished_bytes=self._budget.held_bytes,
         )
 
-    @property
-    def _connections_max(self) -> int:
-        return self.parts.config.grpc_connections_max
+    def _parse(self, address: str) -> tuple[str, Routes]:
+        plain, services = read_services(address)
+        return plain, self._gate.routes(services)
 
     @property
     def _limits(self) -> Http2Limits:
         """The limits of a connection that begins now. The setting `send_timeout_s` can change while the node runs."""
-        return http2_limits(self.parts.config)
+        config = self.parts.config
+        return Http2Limits(
+            streams_max=config.grpc_streams_max,
+            header_bytes_max=config.grpc_header_bytes_max,
+            resets_max=config.grpc_resets_max,
+            pings_max=config.grpc_pings_max,
+            idle_s_max=config.grpc_idle_timeout_s,
+            send_s_max=config.send_timeout_s,
+            unfinished_bytes_max=config.grpc_unfinished_bytes_max,
+        )
 
     def _make(
         self, guest: DoorGuest[ServerConnection, Routes], tls: TlsLayer | None, admission: Admission
@@ -134,9 +121,3 @@ class GrpcListener(DoorListener[ServerConnection, Routes]):
         most = self._connections_max
         self._lines.log(logger.warning, "grpc_connections_refused", peer=guest.address, most=most)
         return False
-
-    def _tell_closed(self, peer: str, kind: str, reason: str) -> None:
-        self._lines.log(logger.warning, "grpc_connection_closed", peer=peer, kind=kind, reason=reason)
-
-    def _tell_failed(self, peer: str, error: Exception) -> None:
-        self._lines.log(logger.error, "grpc_connection_failed", peer=peer, exc_info=error)

@@ -11,14 +11,12 @@ import trio
 from ockam.identity.identity import Identity
 from ockam.identity.tls_layer import TlsLayer
 from ockam.quotas.usage_machine import share_of
-from ockam.transport.listener import open_listeners
-from ockam.transport.sockets import socket_name
 from stream_node.doors.http.app import Endpoint, HttpApp
 from stream_node.doors.http.connection import HttpConnection, HttpStream
 from stream_node.doors.http.identity import Peer
 from stream_node.doors.http.places_machine import Admission
-from stream_node.doors.http.statistics import HttpStatistics
 from stream_node.doors.listener import DoorGuest, DoorListener
+from stream_node.doors.statistics import HttpStatistics
 from stream_node.node.inside_clients import InsideClients
 from stream_node.node.parts import NodeParts
 
@@ -30,7 +28,7 @@ class HttpListener(DoorListener[HttpConnection, None]):
 
     def __init__(self, parts: NodeParts, endpoints: Sequence[Endpoint], nursery: trio.Nursery) -> None:
         """nursery: as for `DoorListener`."""
-        super().__init__(parts, nursery)
+        super().__init__(parts, nursery, "http")
         config = parts.config
         # Handlers use streams through clients inside the node, so that every right and limit is checked as elsewhere.
         self.clients = InsideClients(
@@ -42,14 +40,6 @@ class HttpListener(DoorListener[HttpConnection, None]):
             too_many="too many identities use streams over HTTP (http_clients_max); try again later",
         )
         self._app = HttpApp(parts, self.clients, endpoints, nursery)
-
-    async def listen(self) -> list[str]:
-        """Starts to accept connections at the addresses of the setting `http`. Returns the `host:port` of each socket.
-        Raises OSError if a socket cannot be opened; then no socket stays open."""
-        listeners = await open_listeners(self.parts.config.http)
-        self.addresses = [socket_name(listener.socket.getsockname()) for listener in listeners]
-        self._serve([(listener, None) for listener in listeners])
-        return self.addresses
 
     def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
         """Ends the connections and the clients of all chosen identities. Returns the number of connections.
@@ -66,9 +56,8 @@ class HttpListener(DoorListener[HttpConnection, None]):
         open_count, clients = len(self._open), len(self.clients)
         return HttpStatistics(open_count, self._accepted, dict(self._closed), requests, clients, body_bytes)
 
-    @property
-    def _connections_max(self) -> int:
-        return self.parts.config.http_connections_max
+    def _parse(self, address: str) -> tuple[str, None]:
+        return address, None
 
     def _make(
         self, guest: DoorGuest[HttpConnection, None], tls: TlsLayer | None, admission: Admission
@@ -98,9 +87,3 @@ class HttpListener(DoorListener[HttpConnection, None]):
     def _end_refused(self, connection: HttpConnection, kind: str, reason: str) -> None:
         self._tell_closed(connection.peer.address, kind, reason)
         super()._end_refused(connection, kind, reason)
-
-    def _tell_closed(self, peer: str, kind: str, reason: str) -> None:
-        self._lines.log(logger.warning, "http_connection_closed", peer=peer, kind=kind, reason=reason)
-
-    def _tell_failed(self, peer: str, error: Exception) -> None:
-        self._lines.log(logger.error, "http_connection_failed", peer=peer, exc_info=error)

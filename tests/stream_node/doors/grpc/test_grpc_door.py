@@ -30,7 +30,7 @@ from ockam.identity.rules.rules import Rule
 from ockam.identity.rules.tokens import create_token
 from stream_node.care.doctor_access import check_tls
 from stream_node.cli.node.serve import report_listening
-from stream_node.doors.grpc.statistics import GrpcDoorStatistics
+from stream_node.doors.statistics import GrpcDoorStatistics
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.config_sources import load_config
 from stream_node.node.identity.tls_state import find_certificate_sha384

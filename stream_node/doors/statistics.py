@@ -1,4 +1,4 @@
-"""HttpStatistics: the counts of the HTTP listener."""
+"""The counts of the listeners for HTTP and for gRPC."""
 
 from __future__ import annotations
 
@@ -17,3 +17,19 @@ class HttpStatistics(msgspec.Struct, frozen=True):
     requests: dict[str, int]
     clients: int
     body_bytes: int
+
+
+class GrpcDoorStatistics(msgspec.Struct, frozen=True):
+    """The statistics of gRPC. `open`, `open_calls` and `unfinished_bytes` are those of now; the others are counted
+    since the start.
+
+    closed: the connections that have ended or were refused, by reason. calls: ended calls, by their status.
+    unfinished_bytes: the received bytes of large messages that are not complete yet.
+    """
+
+    open: int
+    accepted: int
+    closed: dict[str, int]
+    open_calls: int
+    calls: dict[str, int]
+    unfinished_bytes: int
