@@ -3,7 +3,6 @@ Its checks, in this order: the headers, the host name, the origin, the size of t
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +13,7 @@ import structlog
 import trio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 from starlette.types import Message, Receive, Scope, Send
 
 from ockam.identity.gate import DENIED
@@ -29,7 +29,7 @@ from stream_node.doors.http.guard import SAFE_METHODS, check_headers, check_host
 from stream_node.doors.http.identity import HttpCaller, identify, peer_of, place_of
 from stream_node.doors.http.late_watches import LateWatches
 from stream_node.doors.http.memory import Readings, RequestMemory
-from stream_node.doors.http.problems import RETRY, Problem, problem_of, problem_of_status, too_many_connections
+from stream_node.doors.http.problems import RETRY, Problem, problem_of, too_many_connections
 from stream_node.node.inside_clients import InsideClients, NoInsideClient
 from stream_node.node.inside_streams import KnownPartitions
 from stream_node.node.parts import NodeParts
@@ -228,13 +228,15 @@ class HttpApp:
     async def _respond(self, request: Request) -> Response:
         found = self._paths.find(request.scope)
         if found is None:
-            raise problem_of_status(404, request.scope["path"])
+            detail = f"there is nothing at {request.scope['path'][:200]}; docs/http.md lists all paths"
+            raise Problem(404, "no-such-path", detail)
         methods, allowed = found
         # A browser proves no identity when it asks before a request, so OPTIONS needs none.
         if request.method == "OPTIONS":
             return options_answer(request, allowed, self._parts.config)
         if request.method not in allowed:
-            raise problem_of_status(405, request.scope["path"], {"Allow": ", ".join(allowed)})
+            takes = ", ".join(allowed)
+            raise Problem(405, "method-not-allowed", f"this path takes {takes}", headers={"Allow": takes})
         endpoint = methods.get(request.method) or methods["GET"]
         # A connection above all limits is there for questions about the health alone.
         if place_of(request).is_for_health and not endpoint.is_health:
@@ -265,7 +267,7 @@ class Paths:
             path: sorted({*methods, *({"HEAD"} if "GET" in methods else ()), "OPTIONS"})
             for path, methods in self._methods.items()
         }
-        self._patterns = [(_pattern_of(path), path) for path in self._methods]
+        self._patterns = [(compile_path(path)[0], path) for path in self._methods]
 
     def find(self, scope: Scope) -> tuple[dict[str, Endpoint], list[str]] | None:
         """Returns the endpoints of a path by method, and all methods that it takes; None for an unknown path. Notes the
@@ -280,15 +282,6 @@ class Paths:
                 if takes:
                     break
         return None if first is None else (self._methods[first], self._allowed[first])
-
-
-def _pattern_of(path: str) -> re.Pattern[str]:
-    """Returns the pattern of a path. `{name}` stands for one part of it, and `{name:path}` for any number of parts."""
-    parts = re.split(r"\{(\w+)(:path)?\}", path)
-    found = re.escape(parts[0])
-    for name, is_path, literal in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        found += f"(?P<{name}>{'.*' if is_path else '[^/]+'})" + re.escape(literal)
-    return re.compile(found)
 
 
 class _Answer:

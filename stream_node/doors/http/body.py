@@ -38,29 +38,26 @@ MEMBERS_MAX = 1_000
 
 class BodyMemory:
     """Counts the bytes of the bodies that the node holds: in all (a part of `PeerMemory`), and for each party.
-    Invariant: `size_bytes` is the sum over the parties, and every listed party holds bytes."""
+    Invariant: every listed party holds bytes."""
 
     def __init__(self) -> None:
-        self.size_bytes = 0
         self._held: Counter[str] = Counter()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._held.total()
 
     def hold(self, party: str, size_bytes: int, body_bytes_max: int) -> None:
         """Counts more bytes for a party. Raises Problem, and counts nothing, if it holds too many.
         body_bytes_max: the size of the largest body."""
         if self._held[party] + size_bytes > LARGEST_BODIES_PARTY_MAX * body_bytes_max:
-            self._check_empty(party)
             detail = "the requests under way of this identity or host have too many bytes; send fewer at a time"
             raise Problem(503, "too-many-bodies", detail, headers=RETRY)
-        self._held[party] += size_bytes
-        self.size_bytes += size_bytes
-        self._check_empty(party)
+        if size_bytes:
+            self._held[party] += size_bytes
 
     def give_back(self, party: str, size_bytes: int) -> None:
         self._held[party] -= size_bytes
-        self.size_bytes -= size_bytes
-        self._check_empty(party)
-
-    def _check_empty(self, party: str) -> None:
         if not self._held[party]:
             del self._held[party]
 

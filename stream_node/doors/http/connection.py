@@ -29,7 +29,7 @@ from ockam.transport.connection_machine import ConnectionStatistics
 from ockam.transport.sockets import receive_ready, send_nowait
 from ockam.transport.tcp_statistics import Traffic
 from stream_node.doors.http.body import DISCARD_BYTES_MAX, DISCARD_S_MAX
-from stream_node.doors.http.identity import PEER_STATE, PLACE_STATE, ConnectionContext, Peer
+from stream_node.doors.http.identity import PLACE_STATE, ConnectionContext, Peer
 from stream_node.doors.http.problems import problem_of_status
 from stream_node.node.parts import NodeParts
 
@@ -132,8 +132,8 @@ class HttpConnection:
         # The traffic up to the end of the last answer. All later traffic belongs to the request after it.
         self._answered = Traffic()
         self._note_waits = note_waits
-        context = ConnectionContext(self._holdings, is_for_health, note_received, self._note_caller)
-        self._state = {PEER_STATE: peer, PLACE_STATE: context}
+        context = ConnectionContext(peer, self._holdings, is_for_health, note_received, self._note_caller)
+        self._state = {PLACE_STATE: context}
         self.peer = peer
         self.identity = peer.identity
         self._scope = trio.CancelScope()
@@ -213,7 +213,7 @@ class HttpConnection:
     async def _refuse(self, status: int) -> None:
         if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             with suppress(ClientDisconnect):
-                await problem_of_status(status, "").response()({"type": "http"}, self._receive, self._send)
+                await problem_of_status(status).response()({"type": "http"}, self._receive, self._send)
 
     def _scope_of(self, request: h11.Request) -> Scope:
         self._is_head = request.method == b"HEAD"

@@ -25,7 +25,7 @@ def check_headers(request: HTTPConnection, config: Config) -> None:
     h11 bounds only headers that come in parts."""
     target = len(request.scope["raw_path"]) + len(request.scope["query_string"])
     if target + sum(len(name) + len(text) + 4 for name, text in request.headers.raw) > config.http_header_bytes_max:
-        raise problem_of_status(431, "")
+        raise problem_of_status(431)
     # A proxy in front of the node may obey another header, and see other requests in the same bytes (smuggling).
     coding = request.headers.get("transfer-encoding")
     if coding is not None and ("content-length" in request.headers or request.scope["http_version"] == "1.0"):

@@ -16,9 +16,8 @@ from ockam.identity.identity import Identity
 from ockam.quotas.memory import Holdings
 from stream_node.doors.http.problems import RETRY, Problem
 
-PEER_STATE = "stream_node_peer"
-"""The key of the connection's `Peer` in the state of a request."""
 PLACE_STATE = "stream_node_place"
+"""The key of the `ConnectionContext` in the state of a request."""
 TOKEN_CHARACTERS_MAX = 512
 """The size of the largest token that is judged. A real token has about 50 characters."""
 
@@ -38,6 +37,7 @@ class ConnectionContext(NamedTuple):
     holdings: the memory that it takes. note_received: called when all of a request was received. note_caller: called
     with the identity of a request."""
 
+    peer: Peer
     holdings: Holdings
     is_for_health: bool
     note_received: Callable[[], None]
@@ -55,16 +55,14 @@ class HttpCaller(NamedTuple):
         return Origin("http", self.peer.address, self.identity)
 
 
-def peer_of(request: HTTPConnection) -> Peer:
-    peer = request.scope["state"][PEER_STATE]
-    assert isinstance(peer, Peer)
-    return peer
-
-
 def place_of(request: HTTPConnection) -> ConnectionContext:
     place = request.scope["state"][PLACE_STATE]
     assert isinstance(place, ConnectionContext)
     return place
+
+
+def peer_of(request: HTTPConnection) -> Peer:
+    return place_of(request).peer
 
 
 async def identify(request: HTTPConnection, authenticator: Authenticator) -> HttpCaller:

@@ -99,16 +99,11 @@ def problem_of(error: errors.ClientError, *, is_read: bool = False) -> Problem:
     return Problem(status, name, str(error), headers=RETRY if error.retriable else None, members=members)
 
 
-def problem_of_status(status: int, path: str, headers: Mapping[str, str] | None = None) -> Problem:
-    if status == 404:
-        return Problem(404, "no-such-path", f"there is nothing at {path[:200]}; docs/http.md lists all paths")
-    if status == 405:
-        sent = (headers or {}).get("allow") or (headers or {}).get("Allow", "")
-        allowed = ", ".join(sorted(sent.split(", ")))
-        return Problem(405, "method-not-allowed", f"this path takes {allowed}", headers={"Allow": allowed})
+def problem_of_status(status: int) -> Problem:
+    """Returns the problem of a request that is not valid HTTP. status: as h11 proposes it."""
     if status == 431:
         detail = "the first line and the headers are too large (http_header_bytes_max); send shorter ones"
         return Problem(431, "headers-too-large", detail)
     if status == 400:
         return Problem(400, "not-http", "this is no valid request of HTTP/1.1; look at its first line and its headers")
-    return Problem(status, "request-failed", HTTPStatus(status).phrase, headers=headers)
+    return Problem(status, "request-failed", HTTPStatus(status).phrase)
