@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import NamedTuple
 
 import trio
 from starlette.requests import Request
@@ -38,8 +37,8 @@ async def follow(
     call: HttpCall, name: str, partition: int | None, key: bytes | None, start: StartLike, form: Form
 ) -> Response:
     """Returns an answer that ends only when the peer has gone, the node stops or the stream is deleted."""
-    last = _last_event_id(call.request)
-    start = start if last is None else last.next_index
+    next_index, created_us = _last_event_id(call.request)
+    start = start if next_index is None else next_index
     # The first page is read before the answer begins, so that errors have their status.
     async with call.client() as client:
         is_remembered = name in call.known.of(call.parts.services.directory.changes)
@@ -47,7 +46,7 @@ async def follow(
         # A remembered creation time can be outdated: a new mirror takes the creation time of its source.
         if is_remembered:
             info = await find_partition(client, name, info.partition) or info
-        if last is not None and last.created_us not in (None, info.created_us):
+        if created_us not in (None, info.created_us):
             raise StreamNotFound(
                 f"partition {info.partition} of {name!r} has been deleted, and created again since the event with this "
                 "id; read from earliest, without Last-Event-ID"
@@ -130,20 +129,14 @@ def _events_of(found: PageMessages, created_us: int, form: Form) -> Iterator[byt
         yield b"\n\n"
 
 
-class _EventId(NamedTuple):
-    """The id of an event: the index after its message, and the creation time of the partition, if the id has it."""
-
-    next_index: int
-    created_us: int | None
-
-
-def _last_event_id(request: Request) -> _EventId | None:
-    """Returns the header Last-Event-ID, None without it. Raises Problem if it is no id of an event."""
+def _last_event_id(request: Request) -> tuple[int | None, int | None]:
+    """Returns the header Last-Event-ID: the index after the message of an event, and the creation time of the
+    partition. None: the header, or the time in it, is missing. Raises Problem if it is no id of an event."""
     text = request.headers.get("last-event-id", "")
     if not text:
-        return None
+        return None, None
     index, dash, created = text.partition("-")
     parts = (index, created) if dash else (index,)
     if not all(part.isascii() and part.isdecimal() and len(part) < 20 and int(part) <= INDEX_MAX for part in parts):
         raise Problem(400, "invalid-request", "Last-Event-ID is the id of an event: an index, or an index and a time")
-    return _EventId(int(index), int(created) if dash else None)
+    return int(index), int(created) if dash else None

@@ -75,33 +75,27 @@ def partition_at(call: HttpCall, client: StreamClient, name: str, number: int) -
 async def get_partition(
     call: HttpCall, client: StreamClient, name: str, number: int | None, key: bytes | None, right: Right
 ) -> tuple[Stream, StreamInfo]:
-    """Returns the partition with a number, the partition of a key, or the only one, with its description.
-    Raises Problem if the partition does not exist, or if the stream has several and the request chooses none."""
-    infos = await get_partitions(call, client, name, right)
-    number = choose(infos, name, number, key)
-    info = next((each for each in infos if each.partition == number), None)
-    if info is None:
-        raise no_partition(infos, name, number)
-    return partition_at(call, client, name, number), info
+    """Returns the partition that a request means, with its description, see `choose`."""
+    info = choose(await get_partitions(call, client, name, right), name, number, key)
+    return partition_at(call, client, name, info.partition), info
 
 
-def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | None) -> int:
-    """Returns the number of the partition that a request means: the given one, that of the key, or the only one.
-    Raises Problem if the request chooses none of several."""
-    if number is not None:
-        return number
-    if key is not None:
-        return partition_of(key, infos[-1].partition + 1)
-    if len(infos) > 1:
+def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | None) -> StreamInfo:
+    """Returns the partition that a request means: the one with the number, that of the key, or the only one.
+    Raises Problem if there is no such partition, or if the request chooses none of several."""
+    if number is None and key is not None:
+        number = partition_of(key, infos[-1].partition + 1)
+    if number is None:
+        if len(infos) == 1:
+            return infos[0]
         numbers = f"{infos[0].partition} to {infos[-1].partition}"
         detail = f"the stream {name!r} has the partitions {numbers}; say which one by ?partition=N or ?key=TEXT"
         raise Problem(409, "partition-needed", detail)
-    return infos[0].partition
-
-
-def no_partition(infos: list[StreamInfo], name: str, number: int) -> Problem:
+    for each in infos:
+        if each.partition == number:
+            return each
     numbers = ", ".join(str(each.partition) for each in infos[:20])
-    return Problem(404, "stream-not-found", f"the stream {name!r} has no partition {number}; it has {numbers}")
+    raise Problem(404, "stream-not-found", f"the stream {name!r} has no partition {number}; it has {numbers}")
 
 
 async def make_partition(call: HttpCall, client: StreamClient, name: str, number: int | None) -> StreamInfo:

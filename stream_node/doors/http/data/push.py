@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import Demand, Right
-from stream_client import Header, Push, Stream, StreamClient, StreamInfo
+from stream_client import Header, Push, Stream, StreamClient
 from stream_client.core.pushes import KeyedPush
 from stream_node.doors.http.app import HttpCall, json_response
-from stream_node.doors.http.data.places import choose, known_partitions, make_partition, no_partition, partition_at
+from stream_node.doors.http.data.places import choose, known_partitions, make_partition, partition_at
 from stream_node.doors.http.data.query import Base64, Index, PartitionNumber, bytes_of, read_query, stream_name
 from stream_node.doors.http.data.records import read_messages
 from stream_node.doors.http.problems import Problem, problem_of
@@ -103,26 +103,20 @@ async def _find(call: HttpCall, client: StreamClient, name: str, query: PushQuer
             call.check(Demand(Right.WRITE, name))
             await client.get_stream(name)
         infos = [await make_partition(call, client, name, query.partition)]
-    number = _partition(infos, name, query, key)
-    if all(each.partition != number for each in infos):
-        raise no_partition(infos, name, number)
-    return partition_at(call, client, name, number)
-
-
-def _partition(infos: Sequence[StreamInfo], name: str, query: PushQuery, key: bytes | None) -> int:
     if query.partition is None and key is None and query.publisher_id is None:
-        return random.choice(infos).partition
-    # Each partition counts the numbers of a publisher for itself, so a numbered message needs its partition.
-    return choose(list(infos), name, query.partition, key)
+        info = random.choice(infos)
+    else:
+        # Each partition counts the numbers of a publisher for itself, so a numbered message needs its partition.
+        info = choose(infos, name, query.partition, key)
+    return partition_at(call, client, name, info.partition)
 
 
 async def _push_all(
     stream: Stream, messages: list[bytes], key: bytes | None, headers: list[Header], query: PushQuery
 ) -> list[Push]:
-    publisher_id = query.publisher_id
     async with stream.publisher(
-        idempotent=publisher_id is not None,
-        publisher_id=publisher_id,
+        idempotent=query.publisher_id is not None,
+        publisher_id=query.publisher_id,
         first_number=query.sequence or 0,
         keep_failed=True,
     ) as publisher:
@@ -146,11 +140,8 @@ def _answer(name: str, partition: int, results: list[Stored], duplicates: int) -
 
 
 def _indexes(result: Stored) -> Iterable[int | None]:
-    return (
-        (None,) * result.messages
-        if result.first_index < 0
-        else range(result.first_index, result.first_index + result.messages)
-    )
+    first = result.first_index
+    return (None,) * result.messages if first < 0 else range(first, first + result.messages)
 
 
 def _shown(result: Stored) -> list[dict[str, Any]]:

@@ -191,7 +191,8 @@ def _joined_usual(messages: PackedMessages, between: bytes) -> Iterator[bytes] |
     # Each value stands in the answer without the spaces between its parts.
     if any(space in whole for space in (b" ", b"\t", b"\r", b"\n")):
         data = [msgspec.json.format(each, indent=-1) for each in data]
-    texts = map(USUAL.__mod__, zip(count(messages.start), map(_time_bytes, times_us), data, strict=False))
+    times = (time_text(each).encode() for each in times_us)
+    texts = map(USUAL.__mod__, zip(count(messages.start), times, data, strict=False))
     step = 1 + PART_BYTES * len(data) // (len(whole) + 1)
     steps = iter(lambda: between.join(islice(texts, step)), b"")
     return (part for number, part in enumerate(steps) for part in ((between, part) if number else (part,)))
@@ -205,30 +206,21 @@ def pieces_of(message: RichMessage | Damaged, form: Form) -> Iterator[bytes]:
     """Yields a message as JSON, in pieces, so that a large message never has a second form in memory."""
     if isinstance(message, Damaged):
         yield msgspec.json.encode(DataMessage(message.index, "error", error=message.reason))
-    elif len(message.data) <= PART_BYTES:
-        yield msgspec.json.encode(shown(message, form))
-    else:
-        encoding = _encoding(message.data, form)
+        return
+    encoding, data = _encoding(message.data, form), message.data
+    if len(data) > PART_BYTES:
         yield msgspec.json.encode(_shown(message, encoding, msgspec.UNSET))[:-1] + b',"data":'
-        yield from _PIECES[encoding](message.data)
+        yield from _PIECES[encoding](data)
         yield b"}"
-
-
-def shown(message: RichMessage, form: Form) -> DataMessage:
-    encoding = _encoding(message.data, form)
-    if encoding == "json":
-        return _shown(message, encoding, msgspec.Raw(msgspec.json.format(message.data, indent=-1)))
-    return _shown(message, encoding, msgspec.Raw(b"".join(_PIECES[encoding](message.data))))
+    else:
+        small = msgspec.json.format(data, indent=-1) if encoding == "json" else b"".join(_PIECES[encoding](data))
+        yield msgspec.json.encode(_shown(message, encoding, msgspec.Raw(small)))
 
 
 def _shown(message: RichMessage, encoding: Encoding, data: Any) -> DataMessage:
     key, key_base64 = _text_or_base64(message.key)
     headers = [DataHeader(each.name, *_text_or_base64(each.value)) for each in message.headers]
     return DataMessage(message.index, encoding, time_text(message.time_us), data, key, key_base64, headers)
-
-
-def _time_bytes(time_us: int) -> bytes:
-    return time_text(time_us).encode()
 
 
 @lru_cache(maxsize=1_000)
