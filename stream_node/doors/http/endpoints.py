@@ -7,7 +7,6 @@ import trio
 from starlette.responses import Response
 
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
-from stream_node import __version__
 from stream_node.doors.http.app import Endpoint, HttpCall, json_response
 from stream_node.doors.http.data.endpoints import ENDPOINTS as DATA
 from stream_node.doors.http.problems import Problem
@@ -60,7 +59,7 @@ def _answer(name: str, reasons: list[str]) -> Response:
 async def metrics(call: HttpCall) -> Response:
     """Returns all metrics for Prometheus. The text is made in a thread, because that takes milliseconds."""
     async with _one_at_a_time:
-        snapshot = await take_snapshot(call.parts, __version__)
+        snapshot = await take_snapshot(call.parts)
         accept, coding = (call.request.headers.get(name, "") for name in ("accept", "accept-encoding"))
         text, headers = await trio.to_thread.run_sync(_text_of, snapshot, accept, coding)
     return Response(text, headers=headers)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from ockam.tracing.statistics import TracingStatistics
+from stream_node import __version__
 from stream_node.care.trouble import TROUBLE_KINDS, TroubleKind
 from stream_node.doors.metrics.block_catalogue import BLOCK_METRICS, GRPC_BLOCK_METRICS
 from stream_node.doors.metrics.family import WHOLE, Metric, Part, Values
@@ -51,59 +52,55 @@ _grpc = Part(lambda s: s.statistics.grpc)
 _traces = Part(lambda s: s.statistics.traces)
 
 PEERS = (
-    WHOLE.gauge(
+    WHOLE(
         "certificate_end_timestamp_seconds",
         _endings("certificate"),
         "When the first certificate in a file ends, by the setting that names the file.",
         "setting",
     ),
-    WHOLE.gauge(
+    WHOLE(
         "token_end_timestamp_seconds",
         _endings("token"),
         "When a token ends. Tokens without an end, and those beyond metrics_names_max that end later, are left out.",
         "token",
     ),
-    _tcp.gauge(
+    _tcp(
         "connections",
         lambda e: {source: e.identities.get(source, 0) for source in CONNECTION_SOURCES},
         "Open connections, by how the peer proved its identity.",
         "identity",
     ),
-    _tcp.counter("connections_accepted_total", lambda e: e.accepted, "Accepted connections."),
-    _tcp.counter("connections_closed_total", lambda e: e.closed, "Connections that have ended.", "reason"),
-    _tcp.counter(
+    _tcp("connections_accepted_total", lambda e: e.accepted, "Accepted connections."),
+    _tcp("connections_closed_total", lambda e: e.closed, "Connections that have ended.", "reason"),
+    _tcp(
         "slow_consumers_total",
         lambda e: e.closed.get("slow_consumer", 0),
         "Connections closed because the peer did not take its answers.",
     ),
-    _tcp.gauge("tls_handshakes", lambda e: e.handshakes, "TLS handshakes under way."),
-    WHOLE.counter("received_messages_total", _traffic("received"), "Messages from peers."),
-    WHOLE.counter("received_bytes_total", _traffic("received_bytes"), "Bytes of these messages, without TLS."),
-    WHOLE.counter("sent_messages_total", _traffic("sent"), "Messages to peers."),
-    WHOLE.counter("sent_bytes_total", _traffic("sent_bytes"), "Bytes sent to peers."),
-    _memory.gauge("in_flight_bytes", lambda e: e.size_bytes, "Memory for requests and answers of all peers."),
-    _memory.gauge("in_flight_bytes_max", lambda e: e.bytes_max, "The most that this memory may be."),
-    _memory.gauge("unsent_bytes", lambda e: e.unread_bytes, "Answers that peers have not taken yet."),
-    _memory.gauge("waiting_pulls_bytes", lambda e: e.parked_bytes, "Memory of pulls that wait for a message."),
-    _limits.gauge("identities", lambda e: e.identities, "Identities that use something at present."),
-    _limits.counter("limits_refused_total", lambda e: e.refused, "Requests refused by a limit per identity.", "limit"),
-    _limits.counter("limits_slowed_total", lambda e: e.slowed, "Waits before reading from an identity.", "limit"),
-    _access.gauge("access_rules", lambda e: e.rules, "Rules in force."),
-    _access.counter(
+    _tcp("tls_handshakes", lambda e: e.handshakes, "TLS handshakes under way."),
+    WHOLE("received_messages_total", _traffic("received"), "Messages from peers."),
+    WHOLE("received_bytes_total", _traffic("received_bytes"), "Bytes of these messages, without TLS."),
+    WHOLE("sent_messages_total", _traffic("sent"), "Messages to peers."),
+    WHOLE("sent_bytes_total", _traffic("sent_bytes"), "Bytes sent to peers."),
+    _memory("in_flight_bytes", lambda e: e.size_bytes, "Memory for requests and answers of all peers."),
+    _memory("in_flight_bytes_max", lambda e: e.bytes_max, "The most that this memory may be."),
+    _memory("unsent_bytes", lambda e: e.unread_bytes, "Answers that peers have not taken yet."),
+    _memory("waiting_pulls_bytes", lambda e: e.parked_bytes, "Memory of pulls that wait for a message."),
+    _limits("identities", lambda e: e.identities, "Identities that use something at present."),
+    _limits("limits_refused_total", lambda e: e.refused, "Requests refused by a limit per identity.", "limit"),
+    _limits("limits_slowed_total", lambda e: e.slowed, "Waits before reading from an identity.", "limit"),
+    _access("access_rules", lambda e: e.rules, "Rules in force."),
+    _access(
         "access_refused_total",
         lambda e: e.refused,
         "Requests refused by the rules, by the right that was missing.",
         "right",
     ),
-    _access.counter(
-        "access_refused_by_rule_total", lambda e: e.refused_by_rule, "Requests that a rule forbids.", "rule"
-    ),
-    _access.counter("access_reloads_failed_total", lambda e: e.reloads_failed, "Changed rules that were not valid."),
-    _access.counter(
-        "audit_failures_total", lambda e: e.audit_failed, "Lines that could not be written to the audit log."
-    ),
-    _channels.gauge("channels", lambda e: e.open, "Open secure channels."),
-    _channels.counter(
+    _access("access_refused_by_rule_total", lambda e: e.refused_by_rule, "Requests that a rule forbids.", "rule"),
+    _access("access_reloads_failed_total", lambda e: e.reloads_failed, "Changed rules that were not valid."),
+    _access("audit_failures_total", lambda e: e.audit_failed, "Lines that could not be written to the audit log."),
+    _channels("channels", lambda e: e.open, "Open secure channels."),
+    _channels(
         "channels_refused_total",
         lambda e: e.refused,
         "Refused secure channels, and first messages that begin none.",
@@ -111,13 +108,11 @@ PEERS = (
     ),
 )
 GRPC = (
-    _grpc.gauge("grpc_connections", lambda e: e.open, "Open gRPC connections."),
-    _grpc.gauge("grpc_calls_open", lambda e: e.open_calls, "Open gRPC calls."),
-    _grpc.gauge(
-        "grpc_unfinished_bytes", lambda e: e.unfinished_bytes, "What has come of large unfinished gRPC messages."
-    ),
-    _grpc.counter("grpc_calls_total", lambda e: e.calls, "Ended gRPC calls.", "status"),
-    _grpc.counter(
+    _grpc("grpc_connections", lambda e: e.open, "Open gRPC connections."),
+    _grpc("grpc_calls_open", lambda e: e.open_calls, "Open gRPC calls."),
+    _grpc("grpc_unfinished_bytes", lambda e: e.unfinished_bytes, "What has come of large unfinished gRPC messages."),
+    _grpc("grpc_calls_total", lambda e: e.calls, "Ended gRPC calls.", "status"),
+    _grpc(
         "grpc_connections_closed_total",
         lambda e: e.closed,
         "gRPC connections that have ended or were refused.",
@@ -125,10 +120,10 @@ GRPC = (
     ),
 )
 HTTP = (
-    _http.gauge("http_connections", lambda e: e.open, "Open HTTP connections."),
-    _http.gauge("http_body_bytes", lambda e: e.body_bytes, "Bytes of bodies that HTTP requests under way hold."),
-    _http.counter("http_requests_total", lambda e: e.requests, "Answered HTTP requests.", "status"),
-    _http.counter(
+    _http("http_connections", lambda e: e.open, "Open HTTP connections."),
+    _http("http_body_bytes", lambda e: e.body_bytes, "Bytes of bodies that HTTP requests under way hold."),
+    _http("http_requests_total", lambda e: e.requests, "Answered HTTP requests.", "status"),
+    _http(
         "http_connections_closed_total",
         lambda e: e.closed,
         "HTTP connections that the node has refused or closed.",
@@ -136,30 +131,30 @@ HTTP = (
     ),
 )
 TRACES = (
-    _traces.counter(
+    _traces(
         "trace_spans_total",
         _spans,
         "Spans that the collector of traces has accepted, that it could not be sent, and that were dropped unsent.",
         "result",
     ),
-    _traces.gauge("trace_spans_waiting", lambda e: e.waiting, "Spans that wait for the collector of traces."),
+    _traces("trace_spans_waiting", lambda e: e.waiting, "Spans that wait for the collector of traces."),
 )
 
 
-def _streams(read: Callable[[StreamFigures], float | None]) -> Callable[[Snapshot], Values]:
+def _stream(name: str, read: Callable[[StreamFigures], float | None], text: str) -> Metric:
     def values(snapshot: Snapshot) -> dict[str, float]:
         found = ((each.name, read(each)) for each in snapshot.streams)
         return {name: value for name, value in found if value is not None}
 
-    return values
+    return WHOLE(name, values, text, "stream")
 
 
-def _consumers(read: Callable[[ConsumerFigures, Snapshot], float | None]) -> Callable[[Snapshot], Values]:
+def _consumer(name: str, read: Callable[[ConsumerFigures], float | None], text: str) -> Metric:
     def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
-        found = (((each.client_id, each.stream), read(each, snapshot)) for each in snapshot.consumers)
+        found = (((each.client_id, each.stream), read(each)) for each in snapshot.consumers)
         return {names: value for names, value in found if value is not None}
 
-    return values
+    return WHOLE(name, values, text, "client", "stream")
 
 
 def _seconds(time_us: int | None) -> float | None:
@@ -168,13 +163,13 @@ def _seconds(time_us: int | None) -> float | None:
 
 _node = Part(lambda s: s.statistics.node)
 _mailboxes = Part(lambda s: s.mailboxes)
-_condition = Part(lambda s: s.condition)
-_counters = Part(lambda s: s.counters)
+_condition = Part(lambda s: s.parts.condition)
+_counters = Part(lambda s: s.parts.services.directory.counters)
 _services = Part(lambda s: s.statistics.services)
 _index = Part(lambda s: s.statistics.services.index)
 _leases = Part(lambda s: s.statistics.services.index.leases)
 _storage = Part(lambda s: s.statistics.storage)
-_histograms = Part(lambda s: s.histograms)
+_histograms = Part(lambda s: s.parts.runner.histograms)
 
 
 def _count(snapshot: Snapshot) -> Values:
@@ -199,8 +194,8 @@ def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
 
 
 TROUBLES = (
-    WHOLE.gauge("troubles", _count, "Things that are wrong now, as the dashboard names them.", "kind"),
-    WHOLE.gauge(
+    WHOLE("troubles", _count, "Things that are wrong now, as the dashboard names them.", "kind"),
+    WHOLE(
         "consumer_stuck_seconds",
         _lasting("consumer_stuck"),
         "How long a consumer makes no progress although messages wait. Consumers that are not stuck are left out; the "
@@ -208,7 +203,7 @@ TROUBLES = (
         "client",
         "stream",
     ),
-    WHOLE.gauge(
+    WHOLE(
         "publisher_silent_seconds",
         _lasting("publisher_silent"),
         "How long a stream with a steady publisher gets no messages. Other streams are left out; "
@@ -250,14 +245,14 @@ def _lag_s(states: list[MirrorState]) -> float:
 
 
 MIRROR_METRICS = (
-    WHOLE.gauge("mirrors", _conditions, "Partitions that are mirrors, or fence their former source.", "condition"),
-    WHOLE.gauge(
+    WHOLE("mirrors", _conditions, "Partitions that are mirrors, or fence their former source.", "condition"),
+    WHOLE(
         "mirror_lag_messages",
         _by_stream(_lag),
         "Messages that a mirror lacked when it last heard of its source.",
         "stream",
     ),
-    WHOLE.gauge(
+    WHOLE(
         "mirror_lag_seconds",
         _by_stream(_lag_s),
         "For how long a mirror has lacked messages of its source, or has not reached it.",
@@ -268,22 +263,20 @@ MIRROR_METRICS = (
 _forwarding = Part(lambda s: s.statistics.services.forwarding)
 
 FORWARDING = (
-    _forwarding.gauge(
+    _forwarding(
         "forwarding_addresses",
         lambda e: {"connected": float(e.addresses - e.away), "away": float(e.away)},
         "Addresses that clients have registered at the forwarding service, by whether their client is there.",
         "client",
     ),
-    _forwarding.gauge(
-        "forwarding_messages_waiting", lambda e: e.waiting, "Stored messages that their clients have not got."
-    ),
-    _forwarding.counter(
+    _forwarding("forwarding_messages_waiting", lambda e: e.waiting, "Stored messages that their clients have not got."),
+    _forwarding(
         "forwarding_messages_forwarded_total",
         lambda e: e.forwarded,
         "Messages sent on to clients; one that was not confirmed comes again, and counts again.",
     ),
-    _forwarding.counter("forwarding_messages_stored_total", lambda e: e.stored, "Messages stored for clients."),
-    _forwarding.counter(
+    _forwarding("forwarding_messages_stored_total", lambda e: e.stored, "Messages stored for clients."),
+    _forwarding(
         "forwarding_messages_refused_total",
         lambda e: e.refused,
         "Messages not passed on: nobody was connected, too much waited already, or they did not fit.",
@@ -291,155 +284,137 @@ FORWARDING = (
 )
 
 NODE = (
-    WHOLE.gauge("info", lambda s: {s.version: 1.0}, "1, with the version of the program.", "version"),
-    WHOLE.gauge("writing", lambda s: s.is_writing, "1 while the writing thread writes; 0 after it has given up."),
-    _condition.gauge("draining", lambda e: e.is_draining, "1 while the node stops."),
-    _node.gauge("workers", lambda e: e.workers, "Addresses of workers."),
-    _node.counter("worker_crashes_total", lambda e: e.crashes, "Crashes of workers."),
-    _node.counter("worker_restarts_total", lambda e: e.restarts, "Workers that were started again after their end."),
-    _node.counter("workers_given_up_total", lambda e: e.given_up, "Workers that ended too often to be started again."),
-    _node.counter("messages_routed_total", lambda e: e.routed, "Messages put into mailboxes."),
-    _node.counter("messages_dropped_total", lambda e: e.dropped, "Messages that were not delivered.", "reason"),
-    _mailboxes.gauge("mailbox_messages", lambda e: e.messages, "Messages that wait in the mailboxes of all workers."),
-    _mailboxes.gauge("mailbox_bytes", lambda e: e.size_bytes, "Payloads of these messages."),
-    _mailboxes.gauge("mailboxes_full", lambda e: e.full, "Full mailboxes; connections that feed them are not read."),
+    WHOLE("info", lambda s: {__version__: 1.0}, "1, with the version of the program.", "version"),
+    WHOLE(
+        "writing", lambda s: s.parts.runner.is_writing, "1 while the writing thread writes; 0 after it has given up."
+    ),
+    _condition("draining", lambda e: e.is_draining, "1 while the node stops."),
+    _node("workers", lambda e: e.workers, "Addresses of workers."),
+    _node("worker_crashes_total", lambda e: e.crashes, "Crashes of workers."),
+    _node("worker_restarts_total", lambda e: e.restarts, "Workers that were started again after their end."),
+    _node("workers_given_up_total", lambda e: e.given_up, "Workers that ended too often to be started again."),
+    _node("messages_routed_total", lambda e: e.routed, "Messages put into mailboxes."),
+    _node("messages_dropped_total", lambda e: e.dropped, "Messages that were not delivered.", "reason"),
+    _mailboxes("mailbox_messages", lambda e: e.messages, "Messages that wait in the mailboxes of all workers."),
+    _mailboxes("mailbox_bytes", lambda e: e.size_bytes, "Payloads of these messages."),
+    _mailboxes("mailboxes_full", lambda e: e.full, "Full mailboxes; connections that feed them are not read."),
 )
 STREAMS = (
-    _counters.counter("pushes_total", lambda e: e.pushes, "Pushes that were stored and confirmed."),
-    _counters.counter(
-        "push_bytes_total", lambda e: e.push_bytes, "Data of pushes and copies that were handed to the disk."
-    ),
-    _counters.counter("pushes_failed_total", lambda e: e.pushes_failed, "Pushes that could not be stored."),
-    _counters.histogram(
+    _counters("pushes_total", lambda e: e.pushes, "Pushes that were stored and confirmed."),
+    _counters("push_bytes_total", lambda e: e.push_bytes, "Data of pushes and copies that were handed to the disk."),
+    _counters("pushes_failed_total", lambda e: e.pushes_failed, "Pushes that could not be stored."),
+    _counters(
         "confirm_seconds",
         lambda e: e.confirm_seconds,
         "Time from the arrival of the first push of a batch to the confirms after the sync, once for each push.",
+        kind="histogram",
     ),
-    _counters.counter("pulls_total", lambda e: e.pages, "Answered pulls and bulk reads."),
-    _counters.counter("pulled_messages_total", lambda e: e.pulled, "Messages in the answers to pulls and bulk reads."),
-    _counters.counter("pulled_bytes_total", lambda e: e.pulled_bytes, "Answers to pulls and bulk reads."),
-    _counters.counter(
-        "pulls_failed_total", lambda e: e.pulls_failed, "Pulls and bulk reads whose messages could not be read."
-    ),
-    _counters.counter("creates_failed_total", lambda e: e.creates_failed, "Streams that could not be created."),
-    _counters.counter(
+    _counters("pulls_total", lambda e: e.pages, "Answered pulls and bulk reads."),
+    _counters("pulled_messages_total", lambda e: e.pulled, "Messages in the answers to pulls and bulk reads."),
+    _counters("pulled_bytes_total", lambda e: e.pulled_bytes, "Answers to pulls and bulk reads."),
+    _counters("pulls_failed_total", lambda e: e.pulls_failed, "Pulls and bulk reads whose messages could not be read."),
+    _counters("creates_failed_total", lambda e: e.creates_failed, "Streams that could not be created."),
+    _counters(
         "requests_refused_total",
         lambda e: e.refused,
         "Requests to streams that were not valid, or not possible, such as pushes to a mirror.",
     ),
-    _services.gauge("partitions", lambda e: e.streams, "Partitions of all streams."),
-    _counters.gauge(
+    _services("partitions", lambda e: e.streams, "Partitions of all streams."),
+    _counters(
         "retention_lag_seconds",
         lambda e: e.retention_lag_s(),
         "For how long messages beyond a retention have been waiting to be deleted; 0 if there are none.",
     ),
-    WHOLE.counter(
-        "stream_written_messages_total", _streams(lambda e: e.written), "Messages ever stored in a stream.", "stream"
-    ),
-    WHOLE.gauge("stream_messages", _streams(lambda e: e.messages), "Messages kept in a stream.", "stream"),
-    WHOLE.gauge("stream_bytes", _streams(lambda e: e.size_bytes), "Data kept in a stream.", "stream"),
-    WHOLE.gauge("stream_partitions", _streams(lambda e: e.partitions), "Partitions of a stream.", "stream"),
-    WHOLE.gauge(
+    _stream("stream_written_messages_total", lambda e: e.written, "Messages ever stored in a stream."),
+    _stream("stream_messages", lambda e: e.messages, "Messages kept in a stream."),
+    _stream("stream_bytes", lambda e: e.size_bytes, "Data kept in a stream."),
+    _stream("stream_partitions", lambda e: e.partitions, "Partitions of a stream."),
+    _stream(
         "stream_oldest_message_timestamp_seconds",
-        _streams(lambda e: _seconds(e.oldest_us)),
+        lambda e: _seconds(e.oldest_us),
         "Time of the oldest message that is kept.",
-        "stream",
     ),
 )
 CONSUMERS = (
-    WHOLE.gauge(
-        "consumer_lag_messages",
-        _consumers(lambda e, s: e.lag),
-        "Messages after the saved positions of a consumer.",
-        "client",
-        "stream",
-    ),
-    WHOLE.gauge(
+    _consumer("consumer_lag_messages", lambda e: e.lag, "Messages after the saved positions of a consumer."),
+    _consumer(
         "consumer_last_progress_timestamp_seconds",
-        _consumers(lambda e, s: _seconds(e.saved_us)),
+        lambda e: _seconds(e.saved_us),
         "When a consumer saved a position last.",
-        "client",
-        "stream",
     ),
-    _index.counter("positions_saved_total", lambda e: e.saves, "Saved positions."),
-    _index.counter("positions_read_total", lambda e: e.gets, "Requests for a position."),
-    _index.counter(
-        "positions_refused_total", lambda e: e.refused, "Requests about positions and leases that were not valid."
-    ),
-    _index.counter("positions_fenced_total", lambda e: e.fenced, "Positions refused for an old lease."),
-    _leases.gauge("lease_groups", lambda e: e.groups, "Groups of consumers in memory."),
-    _leases.gauge("lease_members", lambda e: e.members, "Members of these groups."),
-    _leases.gauge("leases", lambda e: e.held, "Leased partitions."),
-    _leases.counter("leases_given_total", lambda e: e.given, "Leases that were given."),
-    _leases.counter("leases_expired_total", lambda e: e.expired, "Leases whose member was silent."),
+    _index("positions_saved_total", lambda e: e.saves, "Saved positions."),
+    _index("positions_read_total", lambda e: e.gets, "Requests for a position."),
+    _index("positions_refused_total", lambda e: e.refused, "Requests about positions and leases that were not valid."),
+    _index("positions_fenced_total", lambda e: e.fenced, "Positions refused for an old lease."),
+    _leases("lease_groups", lambda e: e.groups, "Groups of consumers in memory."),
+    _leases("lease_members", lambda e: e.members, "Members of these groups."),
+    _leases("leases", lambda e: e.held, "Leased partitions."),
+    _leases("leases_given_total", lambda e: e.given, "Leases that were given."),
+    _leases("leases_expired_total", lambda e: e.expired, "Leases whose member was silent."),
 )
 STORAGE = (
-    _storage.counter("commits_total", lambda e: e.commits, "Committed transactions, each with a sync."),
-    _histograms.histogram("commit_seconds", lambda e: e.commit_seconds, "Time of a transaction with its sync."),
-    _histograms.histogram(
-        "sync_seconds", lambda e: e.sync_seconds, "Time of a commit alone, most of which is its sync."
+    _storage("commits_total", lambda e: e.commits, "Committed transactions, each with a sync."),
+    _histograms("commit_seconds", lambda e: e.commit_seconds, "Time of a transaction with its sync.", kind="histogram"),
+    _histograms(
+        "sync_seconds", lambda e: e.sync_seconds, "Time of a commit alone, most of which is its sync.", kind="histogram"
     ),
-    _histograms.histogram("batch_messages", lambda e: e.batch_rows, "Messages in one transaction."),
-    _storage.counter("stored_messages_total", lambda e: e.rows, "Messages in committed transactions."),
-    _storage.counter("reads_total", lambda e: e.reads, "Reads of the database."),
-    _storage.counter("storage_failures_total", lambda e: e.failed, "Reads and writes that failed."),
-    _storage.gauge("writes_waiting", lambda e: e.writes_waiting, "Writes that wait for the writing thread."),
-    _storage.gauge("reads_waiting", lambda e: e.reads_waiting, "Reads that wait for a reading thread."),
-    _storage.counter("checkpoints_total", lambda e: e.checkpoints, "Checkpoints of the write-ahead log."),
-    _storage.counter("checkpoint_failures_total", lambda e: e.checkpoint_failures, "Failed checkpoints."),
-    WHOLE.gauge("file_bytes", lambda s: s.files, "Size of the SQLite database, and of its write-ahead log.", "file"),
-    _condition.gauge("free_disk_bytes", lambda e: e.free_disk_bytes, "Free space of the disk with the data."),
-    _condition.gauge("refusing_pushes", lambda e: e.refusing_pushes, "1 while the disk is too full for pushes."),
+    _histograms("batch_messages", lambda e: e.batch_rows, "Messages in one transaction.", kind="histogram"),
+    _storage("stored_messages_total", lambda e: e.rows, "Messages in committed transactions."),
+    _storage("reads_total", lambda e: e.reads, "Reads of the database."),
+    _storage("storage_failures_total", lambda e: e.failed, "Reads and writes that failed."),
+    _storage("writes_waiting", lambda e: e.writes_waiting, "Writes that wait for the writing thread."),
+    _storage("reads_waiting", lambda e: e.reads_waiting, "Reads that wait for a reading thread."),
+    _storage("checkpoints_total", lambda e: e.checkpoints, "Checkpoints of the write-ahead log."),
+    _storage("checkpoint_failures_total", lambda e: e.checkpoint_failures, "Failed checkpoints."),
+    WHOLE("file_bytes", lambda s: s.files, "Size of the SQLite database, and of its write-ahead log.", "file"),
+    _condition("free_disk_bytes", lambda e: e.free_disk_bytes, "Free space of the disk with the data."),
+    _condition("refusing_pushes", lambda e: e.refusing_pushes, "1 while the disk is too full for pushes."),
 )
 
 
 _member = Part(lambda snapshot: snapshot.statistics.cluster)
 
 CLUSTER = (
-    _member.gauge(
-        "cluster_members", lambda m: m.members, "The members of the cluster that live, as far as this node knows."
-    ),
-    _member.gauge("cluster_shards", lambda m: m.shards, "The shards that this node serves, of 256."),
-    _member.gauge("cluster_links", lambda m: m.router.links, "The members to which this node is connected."),
-    _member.gauge(
+    _member("cluster_members", lambda m: m.members, "The members of the cluster that live, as far as this node knows."),
+    _member("cluster_shards", lambda m: m.shards, "The shards that this node serves, of 256."),
+    _member("cluster_links", lambda m: m.router.links, "The members to which this node is connected."),
+    _member(
         "cluster_messages_waiting",
         lambda m: m.router.waiting,
         "Messages that wait here until a member serves their shard.",
     ),
-    _member.counter("cluster_shards_taken_total", lambda m: m.taken, "Shards that this node has taken."),
-    _member.counter(
-        "cluster_shards_given_total", lambda m: m.given, "Shards that this node has given to other members."
-    ),
-    _member.gauge(
+    _member("cluster_shards_taken_total", lambda m: m.taken, "Shards that this node has taken."),
+    _member("cluster_shards_given_total", lambda m: m.given, "Shards that this node has given to other members."),
+    _member(
         "cluster_owned_shards",
         lambda m: {peer.name: float(peer.shards) for peer in m.peers},
         "The shards that each member owns, as this node knows it.",
         "member",
     ),
-    _member.gauge("cluster_unowned_shards", lambda m: len(m.unowned_s), "The shards that no member owns."),
-    _member.gauge(
+    _member("cluster_unowned_shards", lambda m: len(m.unowned_s), "The shards that no member owns."),
+    _member(
         "cluster_epochs",
         lambda m: sum(each.epoch for each in m.owners),
         "The sum of the epochs of all shards. It rises by one whenever a shard gets a new owner.",
     ),
-    _member.counter(
+    _member(
         "cluster_shards_moved_total",
         lambda m: {str(reason): float(m.moved.get(reason, 0)) for reason in REASONS},
         "Shards that got a new owner, as this node has seen it: nobody owned them (free), the owner before was "
         "silent (fenced), stops or is drained (left), or the new one has joined (joined).",
         "reason",
     ),
-    _member.counter(
+    _member(
         "cluster_fenced_total",
         lambda m: m.fenced,
         "Members that this node has fenced, because they did not write in time.",
     ),
-    _member.counter(
+    _member(
         "cluster_beats_failed_total",
         lambda m: m.beats_failed,
         "Beats of this node that failed, because the database was not reached.",
     ),
-    _member.counter(
+    _member(
         "cluster_messages_sent_total",
         lambda m: {name: float(count) for name, count in m.router.sent.items()},
         "Messages of clients that this node has sent to other members.",

@@ -34,24 +34,17 @@ class Part(Generic[T]):
         self._find = find
         self._prefix = prefix
 
-    def gauge(self, name: str, read: Callable[[T], Values], text: str, *labels: str) -> Metric:
-        return self._metric("gauge", name, read, text, labels)
+    def __call__(
+        self, name: str, read: Callable[[T], Values], text: str, *labels: str, kind: Kind | None = None
+    ) -> Metric:
+        """kind: without it, the metric is a counter if its name ends in `_total`, and a gauge if not."""
 
-    def counter(self, name: str, read: Callable[[T], Values], text: str, *labels: str) -> Metric:
-        return self._metric("counter", name, read, text, labels)
-
-    def histogram(self, name: str, read: Callable[[T], Values], text: str) -> Metric:
-        return self._metric("histogram", name, read, text, ())
-
-    def untyped(self, name: str, read: Callable[[T], Values], text: str, *labels: str) -> Metric:
-        return self._metric("untyped", name, read, text, labels)
-
-    def _metric(self, kind: Kind, name: str, read: Callable[[T], Values], text: str, labels: tuple[str, ...]) -> Metric:
         def values(snapshot: Snapshot) -> Values:
             part = self._find(snapshot)
             return None if part is None else read(part)
 
-        return Metric(self._prefix + name, kind, text, values, labels)
+        found = kind or ("counter" if name.endswith("_total") else "gauge")
+        return Metric(self._prefix + name, found, text, values, labels)
 
 
 WHOLE = Part(lambda snapshot: snapshot)

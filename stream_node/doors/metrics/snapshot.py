@@ -6,7 +6,6 @@ every name in a metric costs memory in Prometheus for good."""
 from __future__ import annotations
 
 import os
-import time
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,14 +19,13 @@ from ockam.actors.mailbox import MailboxStatistics
 from stream_node.care.trouble import CurrentTroubles
 from stream_node.care.unread_rows import ZERO, lag_sum, to_read, to_read_joined
 from stream_node.node.identity.endings import Ending, read_endings
-from stream_node.node.parts import NodeCondition, NodeParts, ServerStatistics
-from stream_service.counters import StreamCounters
+from stream_node.node.parts import NodeParts, ServerStatistics
 from stream_storage.contract import Do, Session
 from stream_storage.errors import StorageError
 from stream_storage.schema import messages, streams
 from stream_storage.sqlite.database import FILE_NAME
 from stream_storage.statement import compiled
-from stream_storage.thread_runner import StorageHistograms, ThreadRunner
+from stream_storage.thread_runner import ThreadRunner
 
 OTHERS = "_others"
 """The name of the sum of all streams, or all consumers, that are not shown one by one."""
@@ -149,17 +147,13 @@ class Mailboxes(msgspec.Struct):
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything that the metrics show.
 
-    histograms, counters, condition: the objects of the running node, which go on counting. streams, consumers: empty if
-    the database could not be read. troubles: None if unknown. names_max: how many of one kind have metrics of their
-    own. endings: the ends of certificates and tokens, the next end first. files: the bytes of the SQLite `database` and
-    its `log`. now_s: since 1970.
+    parts: those of the running node, which go on counting. streams, consumers: empty if the database could not be read.
+    troubles: None if unknown. names_max: how many of one kind have metrics of their own. endings: the ends of
+    certificates and tokens, the next end first. files: the bytes of the SQLite `database` and its `log`.
     """
 
+    parts: NodeParts
     statistics: ServerStatistics
-    histograms: StorageHistograms
-    counters: StreamCounters
-    condition: NodeCondition
-    is_writing: bool
     mailboxes: Mailboxes
     streams: list[StreamFigures]
     consumers: list[ConsumerFigures]
@@ -167,11 +161,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     names_max: int
     endings: list[Ending]
     files: dict[str, float]
-    now_s: float
-    version: str
 
 
-async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
+async def take_snapshot(parts: NodeParts) -> Snapshot:
     # If the database does not answer, the troubles wait for it; the statistics do not wait again.
     troubles = None if parts.find_troubles is None else await parts.find_troubles()
     try:
@@ -180,11 +172,8 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
         logger.error("figures_not_read", reason=str(error))
         figures = Figures([], [])
     return Snapshot(
+        parts=parts,
         statistics=parts.statistics(),
-        histograms=parts.runner.histograms,
-        counters=parts.services.directory.counters,
-        condition=parts.condition,
-        is_writing=parts.runner.is_writing,
         mailboxes=await _walk_mailboxes(parts),
         streams=figures.streams,
         consumers=figures.consumers,
@@ -192,8 +181,6 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
         names_max=parts.config.metrics_names_max,
         endings=await trio.to_thread.run_sync(read_endings, parts.config),
         files={} if parts.folder is None else await trio.to_thread.run_sync(_file_sizes, parts.folder),
-        now_s=time.time(),
-        version=version,
     )
 
 
