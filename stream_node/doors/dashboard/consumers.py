@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from starlette.responses import Response
@@ -10,7 +9,6 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_client import ClientError, StreamClient, StreamInfo, set_position
 from stream_node.care.unread import count_unread
-from stream_node.cli.values import UsageError, parse_start
 from stream_node.doors.dashboard.listing import (
     Asked,
     consumer_rows,
@@ -21,7 +19,7 @@ from stream_node.doors.dashboard.listing import (
     permitted,
     show_rows,
 )
-from stream_node.doors.dashboard.page import DashboardPage, check_typed, number_of
+from stream_node.doors.dashboard.page import DashboardPage, begin_of, check_typed, number_of
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import has_own_databases
 
@@ -141,10 +139,7 @@ async def _places(client: StreamClient, stream: str, fields: dict[str, str]) -> 
     The field `indexes` has the indexes that a preview has shown. Without it, `to` has the new location."""
     fixed = _fixed(fields["indexes"]) if "indexes" in fields else {}
     only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")
-    try:
-        start = 0 if fixed else parse_start(fields.get("to", "").strip().replace(",", ""), datetime.now(UTC))
-    except UsageError as error:
-        raise Problem(400, "invalid-request", str(error)) from error
+    start = 0 if fixed else begin_of(fields.get("to", ""))
     places: list[tuple[StreamInfo, int]] = []
     for each in (await client.get_stream(stream)).partitions:
         if each.partition not in fixed if fixed else only not in (None, each.partition):

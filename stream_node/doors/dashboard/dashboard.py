@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -54,6 +55,8 @@ class Dashboard:
         self._trends = Trends()
         streams = Streams(self._rates.known)
         self._overview = Overview(parts)
+        self.find_troubles = self._overview.troubles
+        self.watch_trends = partial(self._trends.watch, parts.runner)
         pages: tuple[tuple[str, str, PageFunction], ...] = (
             ("GET", "", self._overview.page),
             ("GET", "/rates", self._overview.rates),
@@ -105,9 +108,6 @@ class Dashboard:
             ),
         )
 
-    async def find_troubles(self) -> CurrentTroubles:
-        return await self._overview.troubles()
-
     async def watch_troubles(self) -> None:
         """Learns the habits of consumers, and logs when troubles begin and end. Runs without end."""
         known: dict[tuple[str, ...], Trouble] = {}
@@ -150,10 +150,6 @@ class Dashboard:
             overview.silence.look(streams, closed, trio.current_time())
             self._rates.look(growth, trio.current_time())
             await trio.sleep(INTERVAL_S)
-
-    async def watch_trends(self) -> None:
-        """Takes samples of the lags of consumers and the rates of streams, see `Trends`. Runs without end."""
-        await self._trends.watch(self._parts.runner)
 
     def _answering(self, function: PageFunction) -> Callable[[HttpCall], Awaitable[Response]]:
         async def answer(call: HttpCall) -> Response:

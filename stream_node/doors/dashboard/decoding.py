@@ -128,8 +128,6 @@ def _value(value: Any) -> str:
 
 def _printable(text: str) -> str:
     """Replaces characters that hide or reverse text, such as direction marks, by their escape sequences."""
-    if all(each.isprintable() or each in _KEPT_WHITESPACE for each in text):
-        return text
     return "".join(
         each if each.isprintable() or each in _KEPT_WHITESPACE else each.encode("unicode_escape").decode()
         for each in text

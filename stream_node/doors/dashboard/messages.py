@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -13,12 +12,10 @@ from starlette.responses import Response
 
 from ockam.identity.rules.rights import Right
 from stream_client import NEW, AccessDenied, ClientError, FromIndex, Stream, StreamNotFound
-from stream_client.arguments import StartLike
 from stream_node.cli.match import LOOKED_MAX, Match
 from stream_node.cli.streams.messages import ndjson_line
-from stream_node.cli.values import UsageError, parse_start
 from stream_node.doors.dashboard.decoding import VIEWS, Decoded, decode
-from stream_node.doors.dashboard.page import DashboardPage, number_of
+from stream_node.doors.dashboard.page import DashboardPage, begin_of, number_of
 from stream_node.doors.http.paging import COPIES, answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted
 from stream_node.doors.http.problems import Problem
 from stream_service.cutting import CutMessage
@@ -50,7 +47,7 @@ class MessageRow(msgspec.Struct, frozen=True):
 async def show_messages(page: DashboardPage) -> Response:
     """Shows messages from an index or a time on, or those that match in a bounded part of the partition."""
     name, number, view = _place(page)
-    start = _start(page.query.get("start", "").strip() or "first")
+    start = begin_of(page.query.get("start", "").strip() or "first")
     match = Match.of(*(page.query.get(each, "") for each in ("key", "header", "content")))
     async with page.client() as client:
         whole = await client.get_stream(name)
@@ -274,13 +271,6 @@ def _place(page: DashboardPage) -> tuple[str, int, str]:
     name = page.query.get("stream", "")
     page.need(Right.READ, name)
     return name, page.count("partition", 0), view
-
-
-def _start(text: str) -> StartLike:
-    try:
-        return parse_start(text.replace(",", ""), datetime.now(UTC))
-    except UsageError as error:
-        raise Problem(400, "invalid-request", str(error)) from error
 
 
 async def _resolve(stream: Stream, start: Any, first: int, after: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,6 +15,8 @@ from ockam.identity.gate import DENIED
 from ockam.identity.identity import ANONYMOUS
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right, rights_text
 from stream_client import StreamClient
+from stream_client.arguments import StartLike
+from stream_node.cli.values import UsageError, parse_start
 from stream_node.doors.dashboard.rendering import link, render
 from stream_node.doors.dashboard.sessions import Sessions, Visit
 from stream_node.doors.http.app import HttpCall
@@ -183,6 +186,14 @@ def number_of(fields: Mapping[str, str], name: str) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > 20:
         raise Problem(400, "invalid-request", f"{name} must be a whole number, not {text[:40]!r}")
     return int(text)
+
+
+def begin_of(text: str) -> StartLike:
+    """Returns where reading begins: an index, a word, an age or a time. Raises Problem for any other text."""
+    try:
+        return parse_start(text.strip().replace(",", ""), datetime.now(UTC))
+    except UsageError as error:
+        raise Problem(400, "invalid-request", str(error)) from error
 
 
 def check_typed(fields: Mapping[str, str], name: str) -> None:

@@ -24,8 +24,15 @@ from ockam.quotas.usage_waits import waits_of
 from ockam.transport.connection import Connection
 from stream_client import ClientError, StreamClient
 from stream_node.doors.http.body import BodyMemory, RequestBody
-from stream_node.doors.http.cross_origin import DATA_PREFIX, options_answer, readable_send
-from stream_node.doors.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
+from stream_node.doors.http.guard import (
+    DATA_PREFIX,
+    SAFE_METHODS,
+    check_headers,
+    check_host,
+    check_origin,
+    options_answer,
+    readable_send,
+)
 from stream_node.doors.http.identity import HttpCaller, identify, peer_of, place_of
 from stream_node.doors.http.late_watches import LateWatches
 from stream_node.doors.http.memory import Readings, RequestMemory

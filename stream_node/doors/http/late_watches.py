@@ -37,7 +37,10 @@ class LateWatches:
         finally:
             self._short.pop(watch, None)
             # Two tasks must not read one connection.
-            await watch.end()
+            if watch.ended is not None:
+                watch.own_scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await watch.ended.wait()
 
     async def _look(self) -> None:
         while self._short:
@@ -54,20 +57,14 @@ class LateWatches:
 class _Watch:
     def __init__(self, function: Callable[[trio.CancelScope], Awaitable[None]]) -> None:
         self._function = function
-        self._own_scope = trio.CancelScope()
+        self.own_scope = trio.CancelScope()
         self.scope = trio.CancelScope()
         self.ended: trio.Event | None = None
 
     async def run(self) -> None:
         assert self.ended is not None, "set before the task begins"
         try:
-            with self._own_scope:
+            with self.own_scope:
                 await self._function(self.scope)
         finally:
             self.ended.set()
-
-    async def end(self) -> None:
-        if self.ended is not None:
-            self._own_scope.cancel()
-            with trio.CancelScope(shield=True):
-                await self.ended.wait()

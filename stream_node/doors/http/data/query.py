@@ -79,7 +79,10 @@ def read_query(request: Request, kind: type[Q]) -> Q:
     for name, (field_name, value_type, is_required) in known.items():
         text = values.get(name)
         if text is not None:
-            found[field_name] = _convert(text, value_type, name)
+            try:
+                found[field_name] = msgspec.convert(text, value_type, strict=False)
+            except msgspec.ValidationError as error:
+                raise Problem(400, "invalid-request", f"the parameter {name} is wrong: {error}") from error
         elif is_required:
             raise Problem(400, "invalid-request", f"the parameter {name} is missing")
     return kind(**found)
@@ -94,13 +97,6 @@ def _parameters(kind: type[msgspec.Struct]) -> dict[str, tuple[str, Any, bool]]:
         field.encode_name: (field.name, _without_none(hints[field.name]), field.required)
         for field in msgspec.structs.fields(kind)
     }
-
-
-def _convert(text: str, kind: Any, name: str) -> Any:
-    try:
-        return msgspec.convert(text, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise Problem(400, "invalid-request", f"the parameter {name} is wrong: {error}") from error
 
 
 def _without_none(kind: Any) -> Any:
