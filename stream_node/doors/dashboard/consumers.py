@@ -9,16 +9,7 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_client import ClientError, StreamClient, StreamInfo, set_position
 from stream_node.care.unread import count_unread
-from stream_node.doors.dashboard.listing import (
-    Asked,
-    consumer_rows,
-    find,
-    find_consumers,
-    list_infos,
-    list_saved,
-    permitted,
-    show_rows,
-)
+from stream_node.doors.dashboard import listing
 from stream_node.doors.dashboard.page import DashboardPage, begin_of, check_typed, number_of
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import has_own_databases
@@ -29,18 +20,18 @@ async def show_consumers(page: DashboardPage) -> Response:
     page.need(Right.INDEX)
     async with page.client() as client:
         if has_own_databases(page.call.parts.config):
-            saved, infos = await list_saved(client), await permitted(list_infos(client))
+            saved, infos = await listing.list_saved(client), await listing.permitted(listing.list_infos(client))
             rows = [
                 each
-                for each in consumer_rows(infos, saved)
+                for each in listing.consumer_rows(infos, saved)
                 if search.lower() in f"{each.client_id}\n{each.stream}".lower()
             ]
-            shown = show_rows(page, sorted(rows, key=lambda row: -(row.lag or 0)))
+            shown = listing.show_rows(page, sorted(rows, key=lambda row: -(row.lag or 0)))
         else:
-            asked = Asked(search, "lag", first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
-            shown = await find(page.call.parts.runner, asked, find_consumers)
+            asked = listing.Asked(search, "lag", first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
+            shown = await listing.find(page.call.parts.runner, asked, listing.find_consumers)
             for row in shown.rows:
-                saved = await list_saved(client, stream_name=row.stream, client_id=row.client_id)
+                saved = await listing.list_saved(client, stream_name=row.stream, client_id=row.client_id)
                 row.holders = sorted({each.holder for each in saved if each.holder is not None})
     return page.show("consumers.html", shown=shown, search=search)
 
@@ -48,12 +39,12 @@ async def show_consumers(page: DashboardPage) -> Response:
 async def show_consumer(page: DashboardPage) -> Response:
     client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
     async with page.client() as client:
-        saved = await list_saved(client, stream_name=stream, client_id=client_id)
+        saved = await listing.list_saved(client, stream_name=stream, client_id=client_id)
         if not saved:
             detail = f"no position of {client_id!r} in {stream!r} is saved, or you may not see it"
             raise Problem(404, "no-such-consumer", detail)
-        infos = await permitted(list_infos(client, stream))
-    (row,) = consumer_rows(infos, saved)
+        infos = await listing.permitted(listing.list_infos(client, stream))
+    (row,) = listing.consumer_rows(infos, saved)
     return page.show(
         "consumer.html",
         row=row,
@@ -83,7 +74,9 @@ async def preview_position(page: DashboardPage) -> Response:
     fields = await page.form()
     client_id, stream = fields.get("client", ""), fields.get("stream", "")
     async with page.client() as client:
-        saved = {each.partition: each for each in await list_saved(client, stream_name=stream, client_id=client_id)}
+        saved = {
+            each.partition: each for each in await listing.list_saved(client, stream_name=stream, client_id=client_id)
+        }
         places = await _places(client, stream, fields)
     rows = []
     for info, index in places:
@@ -166,7 +159,7 @@ async def forget_consumer(page: DashboardPage) -> Response:
     client_id, stream = fields.get("client", ""), fields.get("stream", "")
     check_typed(fields, client_id)
     async with page.client() as client:
-        saved = await list_saved(client, stream_name=stream, client_id=client_id)
+        saved = await listing.list_saved(client, stream_name=stream, client_id=client_id)
         for each in saved:
             await set_position(client, client_id, stream, each.partition, None)
     done = f"The positions of {client_id} in {stream} are forgotten. If it runs again, it begins anew."

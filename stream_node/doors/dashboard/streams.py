@@ -12,23 +12,12 @@ from starlette.responses import Response
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from stream_client import Retention, StreamNotFound
 from stream_node.cli.values import UsageError, parse_duration, parse_size
-from stream_node.doors.dashboard.listing import (
-    Asked,
-    StreamRow,
-    consumer_rows,
-    find,
-    find_streams,
-    list_infos,
-    list_saved,
-    permitted,
-    show_rows,
-    stream_rows,
-)
+from stream_node.doors.dashboard import listing
 from stream_node.doors.dashboard.page import DashboardPage, check_typed, number_of
 from stream_node.doors.http.problems import Problem
 from stream_node.fleet.worker_place import has_own_databases
 
-ORDERS: dict[str, Callable[[StreamRow], Any]] = {
+ORDERS: dict[str, Callable[[listing.StreamRow], Any]] = {
     "name": lambda row: row.name,
     "rate": lambda row: -(row.rate or 0),
     "size": lambda row: -row.size_bytes,
@@ -53,12 +42,12 @@ class Streams:
         if has_own_databases(page.call.parts.config):
             # Each worker has some partitions of a stream in a database of its own.
             async with page.client() as client:
-                infos, saved = await list_infos(client), await permitted(list_saved(client))
-            rows = [row for row in stream_rows(infos, saved, rates) if search.lower() in row.name.lower()]
-            shown = show_rows(page, sorted(rows, key=ORDERS[order]))
+                infos, saved = await listing.list_infos(client), await listing.permitted(listing.list_saved(client))
+            rows = [row for row in listing.stream_rows(infos, saved, rates) if search.lower() in row.name.lower()]
+            shown = listing.show_rows(page, sorted(rows, key=ORDERS[order]))
         else:
-            asked = Asked(search, order, first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
-            shown = await find(page.call.parts.runner, asked, find_streams)
+            asked = listing.Asked(search, order, first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX), rates)
+            shown = await listing.find(page.call.parts.runner, asked, listing.find_streams)
         return page.show(
             "streams.html",
             shown=shown,
@@ -74,18 +63,18 @@ class Streams:
         name = page.query.get("name", "")
         page.need(Right.READ | Right.WRITE | Right.ADMIN | Right.DELETE, name)
         async with page.client() as client:
-            infos = await list_infos(client, name)
+            infos = await listing.list_infos(client, name)
             if not infos:
                 # Raises the error with similar names.
                 await client.get_stream(name)
                 raise StreamNotFound(f"there is no stream {name!r}")
-            saved = await permitted(list_saved(client, stream_name=name))
-        (row,) = stream_rows(infos, saved, self._rates())
+            saved = await listing.permitted(listing.list_saved(client, stream_name=name))
+        (row,) = listing.stream_rows(infos, saved, self._rates())
         return page.show(
             "stream.html",
             row=row,
             infos=infos,
-            consumers=consumer_rows(infos, saved),
+            consumers=listing.consumer_rows(infos, saved),
             holders={each.partition: each for each in saved if each.holder is not None},
             default_retention=_default_retention(page),
             may_read=page.may(Right.READ, name),

@@ -23,16 +23,8 @@ from ockam.quotas.usage import party_key
 from ockam.quotas.usage_waits import waits_of
 from ockam.transport.connection import Connection
 from stream_client import ClientError, StreamClient
+from stream_node.doors.http import guard
 from stream_node.doors.http.body import BodyMemory, RequestBody
-from stream_node.doors.http.guard import (
-    DATA_PREFIX,
-    SAFE_METHODS,
-    check_headers,
-    check_host,
-    check_origin,
-    options_answer,
-    readable_send,
-)
 from stream_node.doors.http.identity import HttpCaller, identify, peer_of, place_of
 from stream_node.doors.http.late_watches import LateWatches
 from stream_node.doors.http.memory import Readings, RequestMemory
@@ -80,7 +72,7 @@ class HttpCall(NamedTuple):
         if self.parts.authorizer is None:
             return
         request = f"{self.endpoint.method} {self.endpoint.path}"
-        is_act = self.endpoint.method not in SAFE_METHODS
+        is_act = self.endpoint.method not in guard.SAFE_METHODS
         decision = self.parts.authorizer.decide(self.caller.origin, demand, request, is_act=is_act)
         if not decision.allowed:
             rule = None if decision.rule is None else decision.rule.name
@@ -171,7 +163,7 @@ class HttpApp:
                 await self._serve(scope, body, send)
 
     async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:
-        readable = readable_send(Request(scope), send, self._parts.config)
+        readable = guard.readable_send(Request(scope), send, self._parts.config)
         answer = _Answer(readable, body, self.answered, scope[MEMORY])
         # An answer whose peer has gone ends here, because nobody waits for it.
         async with self._watches.watched(body.watch):
@@ -184,15 +176,15 @@ class HttpApp:
         """Answers a request. Returns the problem that the caller must still send, if there is one."""
         request = Request(scope)
         # The name of a stream can have slashes, written as %2F, so these paths are matched before they are decoded.
-        if scope["raw_path"].startswith(DATA_PREFIX):
+        if scope["raw_path"].startswith(guard.DATA_PREFIX):
             scope["path"] = scope["raw_path"].decode("ascii")
         try:
             await self._wait_turn(request)
-            check_headers(request, self._parts.config)
-            check_host(request, self._parts.config)
-            check_origin(request, scope["method"], self._parts.config)
+            guard.check_headers(request, self._parts.config)
+            guard.check_host(request, self._parts.config)
+            guard.check_origin(request, scope["method"], self._parts.config)
             body.check_announced(request.headers.get("content-length"))
-            if scope["method"] in SAFE_METHODS:
+            if scope["method"] in guard.SAFE_METHODS:
                 await body.read_ahead()
             response = await self._respond(Request(scope, body.receive))
             await response(scope, body.receive, answer.send)
@@ -220,7 +212,7 @@ class HttpApp:
                 self._parts.authorizer.note_http_refused(peer.address, peer.identity, request, error.name)
             return error
         if isinstance(error, ClientError):
-            return problem_of(error, is_read=scope["method"] in SAFE_METHODS)
+            return problem_of(error, is_read=scope["method"] in guard.SAFE_METHODS)
         if isinstance(error, ClientDisconnect):
             return None
         # Every other error is a mistake of this program: the peer gets no details, and the log has them all.
@@ -230,7 +222,7 @@ class HttpApp:
             logger.error, "http_request_failed", peer=address, method=scope["method"], path=path, exc_info=error
         )
         detail = "the node could not answer; its log has the reason"
-        return Problem(500, "internal-error", detail, members={"in_doubt": scope["method"] not in SAFE_METHODS})
+        return Problem(500, "internal-error", detail, members={"in_doubt": scope["method"] not in guard.SAFE_METHODS})
 
     async def _respond(self, request: Request) -> Response:
         found = self._paths.find(request.scope)
@@ -240,7 +232,7 @@ class HttpApp:
         methods, allowed = found
         # A browser proves no identity when it asks before a request, so OPTIONS needs none.
         if request.method == "OPTIONS":
-            return options_answer(request, allowed, self._parts.config)
+            return guard.options_answer(request, allowed, self._parts.config)
         if request.method not in allowed:
             takes = ", ".join(allowed)
             raise Problem(405, "method-not-allowed", f"this path takes {takes}", headers={"Allow": takes})

@@ -46,12 +46,11 @@ logger = structlog.get_logger(__name__)
 class HttpStream:
     """The bytes of one connection, encrypted if it uses TLS.
     send_s: the longest time in which the peer may take no part of an answer. traffic: counts the bytes, without TLS.
-    tls: the TLS after its handshake; None: not encrypted. certificate: the one that the peer has proved."""
+    tls: the TLS after its handshake; None: not encrypted."""
 
     def __init__(self, stream: trio.SocketStream, tls: TlsLayer | None, send_s: float) -> None:
         self._stream = stream
         self._tls = tls
-        self.certificate = None if tls is None else tls.certificate
         self._send_s = send_s
         self._receive_raw = partial(receive_ready, stream.socket)
         self.traffic = Traffic()

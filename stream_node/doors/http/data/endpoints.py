@@ -10,34 +10,12 @@ from starlette.responses import Response
 
 from stream_node import __version__
 from stream_node.doors.http.app import Endpoint, HttpCall, json_response
+from stream_node.doors.http.data import positions, streams
 from stream_node.doors.http.data.follow import EVENTS
-from stream_node.doors.http.data.positions import (
-    ConsumerPositions,
-    ForgetQuery,
-    PositionQuery,
-    Saved,
-    forget_position,
-    save_position,
-    show_positions,
-)
 from stream_node.doors.http.data.pull import MessagePage, MessageQuery, PullQuery, pull, pull_message
 from stream_node.doors.http.data.push import Pushed, PushQuery, push
 from stream_node.doors.http.data.query import NoQuery, read_query
 from stream_node.doors.http.data.records import JSON, LINES, RAW, TEXT
-from stream_node.doors.http.data.streams import (
-    ChangedStream,
-    DataRetention,
-    Deleted,
-    ListQuery,
-    NewStream,
-    StreamDescription,
-    StreamList,
-    change,
-    create,
-    delete,
-    describe,
-    list_streams,
-)
 from stream_node.doors.http.problems import MEDIA_TYPE
 
 PATH_SCHEMAS: dict[str, dict[str, Any]] = {
@@ -87,7 +65,7 @@ def make_document(operations: Sequence[HttpOperation]) -> dict[str, Any]:
     ordered = sorted(types, key=lambda kind: kind.__name__)
     _, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     # A retention without any limit is refused: `null` in its place says that the node's own applies.
-    limits = components[DataRetention.__name__]
+    limits = components[streams.DataRetention.__name__]
     limits["not"] = {"properties": {name: {"type": "null"} for name in limits["properties"]}}
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
@@ -187,16 +165,40 @@ OPERATIONS: tuple[HttpOperation, ...] = (
         None,
         other_answers=(RAW,),
     ),
-    HttpOperation(Endpoint("GET", STREAMS, list_streams), "List streams", ListQuery, StreamList),
-    HttpOperation(Endpoint("GET", STREAM + "/info", describe), "Describe a stream", NoQuery, StreamDescription),
     HttpOperation(
-        Endpoint("PUT", STREAM, create), "Create a stream", NoQuery, StreamDescription, NewStream, statuses=(200, 201)
+        Endpoint("GET", STREAMS, streams.list_streams), "List streams", streams.ListQuery, streams.StreamList
     ),
-    HttpOperation(Endpoint("PATCH", STREAM, change), "Change a stream", NoQuery, StreamDescription, ChangedStream),
-    HttpOperation(Endpoint("DELETE", STREAM, delete), "Delete a stream", NoQuery, Deleted),
-    HttpOperation(Endpoint("GET", CONSUMER, show_positions), "Read positions", NoQuery, ConsumerPositions),
-    HttpOperation(Endpoint("PUT", CONSUMER, save_position), "Save a position", PositionQuery, Saved),
-    HttpOperation(Endpoint("DELETE", CONSUMER, forget_position), "Forget a position", ForgetQuery, Saved),
+    HttpOperation(
+        Endpoint("GET", STREAM + "/info", streams.describe), "Describe a stream", NoQuery, streams.StreamDescription
+    ),
+    HttpOperation(
+        Endpoint("PUT", STREAM, streams.create),
+        "Create a stream",
+        NoQuery,
+        streams.StreamDescription,
+        streams.NewStream,
+        statuses=(200, 201),
+    ),
+    HttpOperation(
+        Endpoint("PATCH", STREAM, streams.change),
+        "Change a stream",
+        NoQuery,
+        streams.StreamDescription,
+        streams.ChangedStream,
+    ),
+    HttpOperation(Endpoint("DELETE", STREAM, streams.delete), "Delete a stream", NoQuery, streams.Deleted),
+    HttpOperation(
+        Endpoint("GET", CONSUMER, positions.show_positions), "Read positions", NoQuery, positions.ConsumerPositions
+    ),
+    HttpOperation(
+        Endpoint("PUT", CONSUMER, positions.save_position), "Save a position", positions.PositionQuery, positions.Saved
+    ),
+    HttpOperation(
+        Endpoint("DELETE", CONSUMER, positions.forget_position),
+        "Forget a position",
+        positions.ForgetQuery,
+        positions.Saved,
+    ),
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (*(each.endpoint for each in OPERATIONS), make_endpoint(OPERATIONS))
