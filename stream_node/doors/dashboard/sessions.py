@@ -54,9 +54,6 @@ class Sessions:
         self._key = secrets.token_bytes(32)
         self._signed_in: dict[str, _SignedIn] = {}
 
-    def __len__(self) -> int:
-        return len(self._signed_in)
-
     async def visit(self, request: HTTPConnection, now_s: float) -> Visit:
         """Returns the session of a request. If a request has the header Authorization, its cookie is ignored.
         now_s: the time of a clock that is never set back. Raises Problem, as `identify` does."""

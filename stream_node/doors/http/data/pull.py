@@ -14,19 +14,10 @@ from ockam.identity.rules.rights import Right
 from ockam.protocol import REFUSAL
 from stream_client import AccessDenied, FromIndex, LimitExceeded, NotSupported, RequestRefused
 from stream_node.doors.http.app import HttpCall
+from stream_node.doors.http.data import reading
 from stream_node.doors.http.data.follow import EVENTS, follow
 from stream_node.doors.http.data.places import get_partition
 from stream_node.doors.http.data.query import Base64, PartitionNumber, bytes_of, path_index, read_query, stream_name
-from stream_node.doors.http.data.reading import (
-    FROM,
-    DataMessage,
-    Form,
-    PageMessages,
-    joined,
-    parse_from,
-    read_found,
-    time_text,
-)
 from stream_node.doors.http.data.records import JSON, LINES, RAW
 from stream_node.doors.http.paging import answer_in_parts, answer_raw, pull_counted
 from stream_node.doors.http.problems import Problem
@@ -46,7 +37,7 @@ class PullQuery(msgspec.Struct, frozen=True):
     data: how the data of messages is shown.
     """
 
-    start: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": FROM})] = msgspec.field(
+    start: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": reading.FROM})] = msgspec.field(
         default="earliest", name="from"
     )
     limit: Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)] = LIMIT
@@ -54,7 +45,7 @@ class PullQuery(msgspec.Struct, frozen=True):
     partition: PartitionNumber | None = None
     key: str | None = None
     key_base64: Base64 | None = None
-    data: Form = "auto"
+    data: reading.Form = "auto"
 
 
 class MessageQuery(msgspec.Struct, frozen=True):
@@ -79,20 +70,20 @@ class MessagePage(msgspec.Struct, frozen=True):
     first_index: int
     next_index: int
     resume_index: int
-    messages: list[DataMessage]
+    messages: list[reading.DataMessage]
 
 
 async def pull(call: HttpCall) -> Response:
     """Returns messages in the form that the header Accept names."""
     name, query = stream_name(call.request), read_query(call.request, PullQuery)
     kind = _accepted(call.request, (JSON, LINES, EVENTS))
-    start = parse_from(query.start)
+    start = reading.parse_from(query.start)
     key = bytes_of(query.key, query.key_base64, "key")
     if kind == EVENTS:
         return await follow(call, name, query.partition, key, start, query.data)
     async with call.client() as client:
         stream, info = await get_partition(call, client, name, query.partition, key, Right.READ)
-        found = await read_found(call.memory, stream, start, query.limit, query.wait)
+        found = await reading.read_found(call.memory, stream, start, query.limit, query.wait)
     headers = _headers(found, name, info.partition)
     if kind == LINES:
         return answer_in_parts(_lines(found, query.data), headers, LINES)
@@ -100,16 +91,16 @@ async def pull(call: HttpCall) -> Response:
     return answer_in_parts(_page(page, found, query.data), headers, JSON)
 
 
-def _lines(found: PageMessages, form: Form) -> Iterator[bytes]:
+def _lines(found: reading.PageMessages, form: reading.Form) -> Iterator[bytes]:
     if found.messages:
-        yield from joined(found.messages, form, b"\n")
+        yield from reading.joined(found.messages, form, b"\n")
         yield b"\n"
 
 
-def _page(page: MessagePage, found: PageMessages, form: Form) -> Iterator[bytes]:
+def _page(page: MessagePage, found: reading.PageMessages, form: reading.Form) -> Iterator[bytes]:
     """Returns a page with its messages. page: the page without messages."""
     yield msgspec.json.encode(page).removesuffix(b"]}")
-    yield from joined(found.messages, form, b",")
+    yield from reading.joined(found.messages, form, b",")
     yield b"]}\n"
 
 
@@ -136,13 +127,13 @@ async def pull_message(call: HttpCall) -> Response:
     headers = {
         "Stream-Partition": str(info.partition),
         "Stream-Index": str(index),
-        "Stream-Time": time_text(message.time_us),
+        "Stream-Time": reading.time_text(message.time_us),
         "Content-Disposition": "attachment",
     }
     return answer_raw(message.data, headers, RAW)
 
 
-def _headers(found: PageMessages, name: str, partition: int) -> dict[str, str]:
+def _headers(found: reading.PageMessages, name: str, partition: int) -> dict[str, str]:
     path = f"/v1/streams/{quote(name, safe='')}?partition={partition}&from={found.resume_index}"
     return {
         "Stream-Partition": str(partition),
