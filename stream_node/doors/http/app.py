@@ -149,17 +149,7 @@ class HttpApp:
         # Everything that the request holds is counted from here on, and given back at the end of the block.
         with RequestMemory(self._parts.node.usages, holdings, party, self._readings, config.pull_bytes_max) as memory:
             scope[MEMORY] = memory
-            body = RequestBody(
-                receive,
-                headers=request.headers,
-                bytes_max=config.http_body_bytes_max,
-                part_s=config.http_body_timeout_s,
-                bodies=self.bodies,
-                party=party,
-                memory=memory,
-                on_complete=place_of(request).note_received,
-            )
-            with body:
+            with RequestBody(request, receive, config, self.bodies, party, memory) as body:
                 await self._serve(scope, body, send)
 
     async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:

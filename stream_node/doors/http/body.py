@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
 
 import trio
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
+from stream_node.doors.http.identity import place_of
 from stream_node.doors.http.memory import RequestMemory
 from stream_node.doors.http.problems import RETRY, Problem
+from stream_node.node.config import Config
 
 DISCARD_BYTES_MAX = 1024 * 1024
 """If an endpoint does not read the body, at most this many of its bytes are read before the answer is sent.
@@ -23,7 +24,7 @@ A peer that is still sending when the connection is closed may lose the answer."
 DISCARD_S_MAX = 1.0
 """The longest time for reading the rest of a body before the answer is sent."""
 WHOLE_PARTS = 10
-"""A whole body must come within this many times the longest time for one part of it (`part_s`)."""
+"""A whole body must come within this many times the longest time for one part of it (`http_body_timeout_s`)."""
 LARGEST_BODIES_PARTY_MAX = 4
 """The node holds at most this many of the largest bodies for one party: an identity, or a host without identity."""
 GZIP = ("gzip", "x-gzip")
@@ -67,31 +68,21 @@ class RequestBody:
     size_bytes: the bytes received so far. is_complete: whether all of the body was received, or the peer has gone."""
 
     def __init__(
-        self,
-        receive: Receive,
-        *,
-        headers: Headers,
-        bytes_max: int,
-        part_s: float,
-        bodies: BodyMemory,
-        party: str,
-        memory: RequestMemory,
-        on_complete: Callable[[], None],
+        self, request: Request, receive: Receive, config: Config, bodies: BodyMemory, party: str, memory: RequestMemory
     ) -> None:
-        """bytes_max: the largest body, also after decoding. part_s: the longest time until the next part. party: the
-        sender, as `ockam.quotas.usage.party_key` names it. on_complete: called when `is_complete` becomes true."""
+        """party: the sender, as `ockam.quotas.usage.party_key` names it."""
         self._receive = receive
-        self._on_complete = on_complete
+        self._on_complete = place_of(request).note_received
         # Whether the sender waits until its body is wanted.
-        self._is_on_demand = headers.get("expect", "").lower() == "100-continue"
-        self._coding = ", ".join(headers.getlist("content-encoding")).strip().lower()
+        self._is_on_demand = request.headers.get("expect", "").lower() == "100-continue"
+        self._coding = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
         self._decoder = _Gunzip() if self._coding in GZIP else None
-        self._bytes_max = bytes_max
-        self._part_s = part_s
+        # The largest body, also after decoding, and the longest time until its next part.
+        self._bytes_max, self._part_s = config.http_body_bytes_max, config.http_body_timeout_s
         self._bodies = bodies
         self._memory = memory
         self._party = party
-        self._until_s = trio.current_time() + WHOLE_PARTS * part_s
+        self._until_s = trio.current_time() + WHOLE_PARTS * self._part_s
         self.size_bytes = 0
         self.is_complete = False
         self._first: Any = None
