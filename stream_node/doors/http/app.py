@@ -153,16 +153,32 @@ class HttpApp:
                 await self._serve(scope, body, send)
 
     async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:
+        memory, has_begun = scope[MEMORY], False
         readable = guard.readable_send(Request(scope), send, self._parts.config)
-        answer = _Answer(readable, body, self.answered, scope[MEMORY])
+
+        async def answer(event: Message) -> None:
+            nonlocal has_begun
+            if event["type"] == "http.response.start":
+                present = {name.lower() for name, _ in event["headers"]}
+                event["headers"] = [*event["headers"], *(each for each in _ADDED if each[0] not in present)]
+                # First, because a peer that is still sending may lose its answer.
+                await body.discard_some()
+                await readable(event)
+                has_begun = True
+                self.answered[event["status"]] += 1
+            else:
+                memory.note(sent_bytes=len(event.get("body", b"")))
+                await readable(event)
+                memory.note(sent_bytes=0)
+
         # An answer whose peer has gone ends here, because nobody waits for it.
         async with self._watches.watched(body.watch):
             problem = await self._answer(scope, body, answer)
-            if problem is not None and not answer.has_begun:
+            if problem is not None and not has_begun:
                 with suppress(ClientDisconnect):
-                    await problem.response()(scope, body.receive, answer.send)
+                    await problem.response()(scope, body.receive, answer)
 
-    async def _answer(self, scope: Scope, body: RequestBody, answer: _Answer) -> Problem | None:
+    async def _answer(self, scope: Scope, body: RequestBody, answer: Send) -> Problem | None:
         """Answers a request. Returns the problem that the caller must still send, if there is one."""
         request = Request(scope)
         # The name of a stream can have slashes, written as %2F, so these paths are matched before they are decoded.
@@ -177,7 +193,7 @@ class HttpApp:
             if scope["method"] in guard.SAFE_METHODS:
                 await body.read_ahead()
             response = await self._respond(Request(scope, body.receive))
-            await response(scope, body.receive, answer.send)
+            await response(scope, body.receive, answer)
         except Exception as error:
             return self._problem(error, scope)
         return None
@@ -271,30 +287,6 @@ class Paths:
                 if takes:
                     break
         return None if first is None else (self._methods[first], self._allowed[first])
-
-
-class _Answer:
-    """Sends one answer: adds the security headers, and first reads some of the rest of the request's body."""
-
-    def __init__(self, send: Send, body: RequestBody, answered: Counter[int], memory: RequestMemory) -> None:
-        self._send = send
-        self._body = body
-        self._answered = answered
-        self._memory = memory
-        self.has_begun = False
-
-    async def send(self, event: Message) -> None:
-        if event["type"] == "http.response.start":
-            present = {name.lower() for name, _ in event["headers"]}
-            event["headers"] = [*event["headers"], *(each for each in _ADDED if each[0] not in present)]
-            await self._body.discard_some()
-            await self._send(event)
-            self.has_begun = True
-            self._answered[event["status"]] += 1
-            return
-        self._memory.note(sent_bytes=len(event.get("body", b"")))
-        await self._send(event)
-        self._memory.note(sent_bytes=0)
 
 
 def json_response(value: Any, status: int = 200, end: bytes = b"") -> Response:

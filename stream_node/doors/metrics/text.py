@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -27,12 +27,11 @@ _UNWANTED = re.compile(
 
 
 class SnapshotCollector(Collector):
-    def __init__(self, snapshot: Snapshot, metrics: Iterable[Metric] = METRICS) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._metrics = tuple(metrics)
 
     def collect(self) -> Iterator[Family]:
-        for metric in self._metrics:
+        for metric in METRICS:
             values = metric.values(self._snapshot)
             if values is not None:
                 yield family_of(metric, values)
