@@ -68,61 +68,56 @@ def check_avro(codec: str, schema: Any) -> None:
     """Raises ValueError if a small Avro file with this schema can contain very large values."""
     if codec != "null":
         raise ValueError(f"it is compressed ({codec[:20]})")
-    _, work = _AvroTypes().weigh(schema, (), 0)
+    _, work = _weigh(schema, {}, (), 0)
     if work > AVRO_WORK_MAX:
         raise ValueError(f"a record has more than {AVRO_WORK_MAX} values")
 
 
-class _AvroTypes:
-    """Computes how large the values of Avro types can be. It remembers the types that have a name."""
-
-    def __init__(self) -> None:
-        self._named: dict[str, tuple[int, int]] = {}
-
-    def weigh(self, schema: Any, around: tuple[str, ...], depth: int) -> tuple[int, int]:
-        """Returns the smallest size of a value of this type in bytes, and the number of values inside such a value.
-        around: the names of the types that contain this type."""
-        if depth > AVRO_DEPTH_MAX:
-            raise ValueError(f"types are nested more than {AVRO_DEPTH_MAX} deep")
-        if isinstance(schema, str):
-            if schema in _PRIMITIVES:
-                return _PRIMITIVES[schema], 1
-            name = _short(schema)
-            if name in around or name not in self._named:
-                raise ValueError("a type contains itself, or is not there")
-            return self._named[name]
-        if isinstance(schema, list):
-            # The number of the branch takes a byte. The branch with most values for each byte counts.
-            weights = [self.weigh(each, around, depth + 1) for each in schema]
-            return max(((least + 1, work + 1) for least, work in weights), key=lambda each: each[1] / each[0])
-        if not isinstance(schema, Mapping):
-            raise ValueError("a type is not valid")
-        kind = schema.get("type")
-        if kind in ("array", "map"):
-            least, work = self.weigh(schema.get("items" if kind == "array" else "values"), around, depth + 1)
-            if kind == "map":
-                least, work = least + 1, work + 1
-            if work > AVRO_BYTE_WORK_MAX * least:
-                raise ValueError("an array has values that take no bytes")
-            return 1, 1
-        if kind not in ("record", "error", "enum", "fixed"):
-            return self.weigh(kind, around, depth + 1)
-        name = _short(str(schema.get("name")))
-        weight = (0, 1)
-        if kind == "enum":
-            weight = (1, 1)
-        elif kind == "fixed":
-            weight = (int(schema.get("size", 0)), 1)
-        else:
-            for field in schema.get("fields", ()):
-                least, work = self.weigh(field["type"], (*around, name), depth + 1)
-                weight = (weight[0] + least, weight[1] + work)
-                if weight[1] > AVRO_WORK_MAX:
-                    raise ValueError(f"a record has more than {AVRO_WORK_MAX} values")
-        # Types of several namespaces can have one short name. The worse weight counts for all of them.
-        least, work = self._named.get(name, weight)
-        self._named[name] = min(least, weight[0]), max(work, weight[1])
-        return weight
+def _weigh(schema: Any, named: dict[str, tuple[int, int]], around: tuple[str, ...], depth: int) -> tuple[int, int]:
+    """Returns the smallest size of a value of this type in bytes, and the number of values inside such a value.
+    named: the weights of the types that have a name, as far as they are known. around: the names of the types that
+    contain this type."""
+    if depth > AVRO_DEPTH_MAX:
+        raise ValueError(f"types are nested more than {AVRO_DEPTH_MAX} deep")
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return _PRIMITIVES[schema], 1
+        name = _short(schema)
+        if name in around or name not in named:
+            raise ValueError("a type contains itself, or is not there")
+        return named[name]
+    if isinstance(schema, list):
+        # The number of the branch takes a byte. The branch with most values for each byte counts.
+        weights = [_weigh(each, named, around, depth + 1) for each in schema]
+        return max(((least + 1, work + 1) for least, work in weights), key=lambda each: each[1] / each[0])
+    if not isinstance(schema, Mapping):
+        raise ValueError("a type is not valid")
+    kind = schema.get("type")
+    if kind in ("array", "map"):
+        least, work = _weigh(schema.get("items" if kind == "array" else "values"), named, around, depth + 1)
+        if kind == "map":
+            least, work = least + 1, work + 1
+        if work > AVRO_BYTE_WORK_MAX * least:
+            raise ValueError("an array has values that take no bytes")
+        return 1, 1
+    if kind not in ("record", "error", "enum", "fixed"):
+        return _weigh(kind, named, around, depth + 1)
+    name = _short(str(schema.get("name")))
+    weight = (0, 1)
+    if kind == "enum":
+        weight = (1, 1)
+    elif kind == "fixed":
+        weight = (int(schema.get("size", 0)), 1)
+    else:
+        for field in schema.get("fields", ()):
+            least, work = _weigh(field["type"], named, (*around, name), depth + 1)
+            weight = (weight[0] + least, weight[1] + work)
+            if weight[1] > AVRO_WORK_MAX:
+                raise ValueError(f"a record has more than {AVRO_WORK_MAX} values")
+    # Types of several namespaces can have one short name. The worse weight counts for all of them.
+    least, work = named.get(name, weight)
+    named[name] = min(least, weight[0]), max(work, weight[1])
+    return weight
 
 
 def _short(name: str) -> str:

@@ -9,8 +9,7 @@ value looks like another one:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,69 +19,48 @@ DECIMAL_BITS_MAX = 10_000
 _INDENT = "  "
 
 
-class _Enough(Exception):
-    """Error: the text has reached its largest length."""
-
-
 def show_value(value: Any, characters_max: int) -> str:
     """Returns the text of a value. If it has more than `characters_max` characters, it ends soon after these.
     value: a value from a decoder: mappings, sequences, sets, text, bytes, numbers, None, times; and tags, simple values
     and `undefined` of the package cbor2. Other values are shown as the text that Python gives them."""
-    writer = _TextWriter(characters_max)
-    with suppress(_Enough):
-        writer.write(value, "\n")
-    return "".join(writer.parts)
+    parts, left = list[str](), characters_max
+    for text in _texts(value, "\n"):
+        parts.append(text)
+        left -= len(text)
+        if left < 0:
+            break
+    return "".join(parts)
 
 
-class _TextWriter:
-    def __init__(self, characters_max: int) -> None:
-        self.parts: list[str] = []
-        self._left = characters_max
-
-    def write(self, value: Any, line: str) -> None:
-        """Writes a value. line: the beginning of a new line at the depth of this value."""
-        if isinstance(value, str):
-            self._put(_quoted(value))
-        elif isinstance(value, Mapping):
-            self._write_pairs(value, line)
-        elif isinstance(value, bytes | bytearray):
-            self._put(f"h'{bytes(value).hex()}'")
-        elif isinstance(value, Sequence):
-            self._write_list(value, "[]", line)
-        elif isinstance(value, set | frozenset):
-            self._write_list(value, "{}", line)
-        elif hasattr(value, "tag") and hasattr(value, "value"):
-            # A tag of CBOR that its library does not interpret.
-            self._put(f"{value.tag}(")
-            self.write(value.value, line)
-            self._put(")")
-        else:
-            self._put(_single(value))
-
-    def _write_pairs(self, value: Mapping[Any, Any], line: str) -> None:
-        self._put("{")
-        inner = line + _INDENT
+def _texts(value: Any, line: str) -> Iterator[str]:
+    """Yields the text of a value, in pieces. line: the beginning of a new line at the depth of this value."""
+    inner = line + _INDENT
+    if isinstance(value, str):
+        yield _quoted(value)
+    elif isinstance(value, Mapping):
+        yield "{"
         for place, (key, each) in enumerate(value.items()):
-            self._put("," + inner if place else inner)
-            self.write(key, inner)
-            self._put(": ")
-            self.write(each, inner)
-        self._put(line + "}" if value else "}")
-
-    def _write_list(self, values: Iterable[Any], brackets: str, line: str) -> None:
-        self._put(brackets[0])
-        inner, is_empty = line + _INDENT, True
-        for each in values:
-            self._put(inner if is_empty else "," + inner)
-            self.write(each, inner)
-            is_empty = False
-        self._put(brackets[1] if is_empty else line + brackets[1])
-
-    def _put(self, text: str) -> None:
-        self.parts.append(text)
-        self._left -= len(text)
-        if self._left < 0:
-            raise _Enough
+            yield "," + inner if place else inner
+            yield from _texts(key, inner)
+            yield ": "
+            yield from _texts(each, inner)
+        yield line + "}" if value else "}"
+    elif isinstance(value, bytes | bytearray):
+        yield f"h'{bytes(value).hex()}'"
+    elif isinstance(value, Sequence | set | frozenset):
+        begin, end = "[]" if isinstance(value, Sequence) else "{}"
+        yield begin
+        for place, each in enumerate(value):
+            yield "," + inner if place else inner
+            yield from _texts(each, inner)
+        yield line + end if value else end
+    elif hasattr(value, "tag") and hasattr(value, "value"):
+        # A tag of CBOR that its library does not interpret.
+        yield f"{value.tag}("
+        yield from _texts(value.value, line)
+        yield ")"
+    else:
+        yield _single(value)
 
 
 def _single(value: Any) -> str:
