@@ -22,9 +22,9 @@ from index_service.limits import INDEX_MAX
 from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, PartitionIndex, SavePartitionIndex
 from ockam.protocol import ProtocolError
 from stream_client.arguments import encoded
-from stream_client.core.marks import Marks
+from stream_client.core.marks import KnownPosition, Marks, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.errors import ClientError, InvalidArgument, RequestRefused
+from stream_client.errors import ClientError, InvalidArgument, RequestRefused, UnexpectedAnswer
 from stream_client.requests import Requests
 
 P = TypeVar("P")
@@ -80,6 +80,23 @@ class PositionSaves:
 
     def answered(self, request: MarkedSave, answer: MarkedResponse) -> None:
         self._marks.answered(request, answer)
+
+    def _load_requests(self, stream_name: str, partitions: Sequence[int]) -> list[LoadRequest]:
+        return [
+            LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in split_partitions(partitions)
+        ]
+
+    def _loaded(
+        self, stream_name: str, partitions: Sequence[int], answers: Sequence[LoadResponse], on_reset: OnReset
+    ) -> list[KnownPosition]:
+        """Returns the positions in the answers to `_load_requests`. Raises UnexpectedAnswer if some are missing."""
+        found = [position for answer in answers for position in answer.positions if position is not None]
+        if len(found) != len(partitions):
+            raise UnexpectedAnswer(f"{len(found)} positions came for {len(partitions)} partitions")
+        return [
+            self._marks.loaded(stream_name, partition, position, on_reset)
+            for partition, position in zip(partitions, found, strict=True)
+        ]
 
     def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
         if not isinstance(answer, ClientError):

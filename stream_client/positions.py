@@ -8,22 +8,19 @@ from typing import Protocol
 from index_service.extensions import (
     LOAD_POSITIONS,
     MARKED_SAVE,
-    LoadedPosition,
-    LoadRequest,
     SaveResponse,
     SaveStatus,
 )
 from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex
 from stream_client.core.marks import KnownPosition, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.errors import AccessDenied, NodeFailed, RequestRefused, UnexpectedAnswer
+from stream_client.errors import AccessDenied, NodeFailed, RequestRefused
 from stream_client.position_saves import (
     PositionSaves,
     check_answer,
     check_keeps_positions,
     check_name,
     knows_no_marks,
-    split_partitions,
 )
 from stream_client.session import ClientSession, Connected
 
@@ -82,15 +79,13 @@ class SavedIndexes(PositionSaves):
         on_reset: called with a partition whose position somebody else changes later.
         """
         try:
-            found = await self._load(stream_name, partitions)
+            requests = self._load_requests(stream_name, partitions)
+            answers = await self._session.ask_all(INDEX_SERVICE, LOAD_POSITIONS, requests)
         except AccessDenied:
             raise
         except RequestRefused:
             return [KnownPosition(index) for index in await self.load(stream_name, partitions)]
-        return [
-            self._marks.loaded(stream_name, partition, position, on_reset)
-            for partition, position in zip(partitions, found, strict=True)
-        ]
+        return self._loaded(stream_name, partitions, answers, on_reset)
 
     async def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None = None) -> SaveResponse:
         """Saves index 0 as the position in another incarnation of the stream, created at `created_us` (microseconds
@@ -125,16 +120,6 @@ class SavedIndexes(PositionSaves):
             missing = {partition: index for partition, index in missing.items() if kept[partition] < index}
         if missing:
             raise NodeFailed(f"{self._session.address} does not store the position of {self.client_id!r}; read its log")
-
-    async def _load(self, stream_name: str, partitions: Sequence[int]) -> list[LoadedPosition]:
-        requests = [
-            LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in split_partitions(partitions)
-        ]
-        answers = await self._session.ask_all(INDEX_SERVICE, LOAD_POSITIONS, requests)
-        found = [position for answer in answers for position in answer.positions if position is not None]
-        if len(found) != len(partitions):
-            raise UnexpectedAnswer(f"{len(found)} positions came for {len(partitions)} partitions")
-        return found
 
 
 async def resume(
