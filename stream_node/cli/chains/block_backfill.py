@@ -3,24 +3,23 @@ for them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.client import check_contact, run_to_signal
+from stream_node.cli.client import with_client
 from stream_node.cli.options import ANY_NODE, NodeOptions
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
-from stream_node.cli.request_options import GIVEN, reaching
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
     from block_node.backfill.protocol import BackfillReport, BackfillSource
+    from stream_client import StreamClient
 
 STATES = ("idle", "running", "error", "off")
-ANSWER_S_MAX = 30.0
 POLL_S = 0.25
 GAPS_SHOWN = 10
 
@@ -35,14 +34,14 @@ def status(
     """
     from block_node.backfill.metrics import to_prometheus
 
-    async def main(ask: Ask) -> None:
-        answer = await ask(False)
+    async def main(client: StreamClient) -> None:
+        answer = await _ask(client)
         if metrics:
             typer.echo(to_prometheus(answer), nl=False)
         else:
             say(_report(answer), _lines(answer))
 
-    _with_backfill(main, node)
+    with_client(main, node)
 
 
 def run(
@@ -58,15 +57,15 @@ def run(
     """
     import trio
 
-    async def main(ask: Ask) -> None:
-        answer = before = await ask(True)
+    async def main(client: StreamClient) -> None:
+        answer = before = await _ask(client, begin=True)
         if STATES[before.state] == "off":
             raise CommandFailed("this node has no sources; set backfill_block_node_sources")
         with progress_shown() as progress, trio.move_on_after(inf if give_up is None else give_up):
             # The node fetches by itself; the command only asks how far it has come.
             while STATES[answer.state] == "running":
                 await trio.sleep(POLL_S)
-                answer = await ask(False)
+                answer = await _ask(client)
                 stored = answer.blocks_stored - before.blocks_stored
                 progress("Backfill", stored, stored + answer.queue)
         stored = answer.blocks_stored - before.blocks_stored
@@ -78,52 +77,28 @@ def run(
             raise CommandFailed(f"{_missing(answer)}: {_problem(answer)}")
         _check_agreement(answer)
 
-    _with_backfill(main, node)
+    with_client(main, node)
 
 
-def sources(node: NodeOptions = ANY_NODE) -> None:
+async def sources(client: StreamClient) -> None:
     """List the nodes from which missing blocks are fetched, with their blocks, latency and failures. The exit code is 1
     if one of them has another chain.
 
     Example: stream-node block backfill sources
     """
-
-    async def main(ask: Ask) -> None:
-        answer = await ask(False)
-        found = answer.sources
-        titles = ("source", "priority", "has", "fetched", "latency", "failures", "left alone", "last error")
-        rows = [titles, *(_row(source) for source in found)]
-        report = {"sources": [_source(source) for source in found], "disagreements": answer.disagreements}
-        say(report, columns(rows))
-        _check_agreement(answer)
-
-    _with_backfill(main, node)
+    answer = await _ask(client)
+    found = answer.sources
+    titles = ("source", "priority", "has", "fetched", "latency", "failures", "left alone", "last error")
+    rows = [titles, *(_row(source) for source in found)]
+    report = {"sources": [_source(source) for source in found], "disagreements": answer.disagreements}
+    say(report, columns(rows))
+    _check_agreement(answer)
 
 
-Ask = Callable[[bool], Awaitable["BackfillReport"]]
-
-
-def _with_backfill(main: Callable[[Ask], Awaitable[None]], node: NodeOptions) -> None:
-    """Connects to the node, and calls `main` with a function that sends it `node/block_backfill/2`. Raises
-    ClientError."""
+async def _ask(client: StreamClient, *, begin: bool = False) -> BackfillReport:
     from block_node.backfill.protocol import BACKFILL, BackfillAsk
-    from ockam.actors.address import tcp
-    from stream_client import connect
 
-    target = node.target()
-
-    async def connected() -> None:
-        await check_contact(target)
-        answer_s_max = GIVEN.get().timeout or ANSWER_S_MAX
-        via = tuple(tcp(hop) for hop in target.via)
-        async with connect(target.address, via=via, answer_timeout_s=answer_s_max, **reaching(target)) as client:
-
-            async def ask(begin: bool) -> BackfillReport:
-                return await client.session.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))
-
-            await main(ask)
-
-    run_to_signal(connected)
+    return await client.session.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))
 
 
 def _missing(answer: BackfillReport) -> str:

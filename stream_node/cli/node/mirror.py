@@ -11,11 +11,11 @@ from stream_node.cli.client import with_client
 from stream_node.cli.options import ANY_NODE, NodeOptions, StreamArgument
 from stream_node.cli.output import AS_JSON, columns, counted, say, say_each, tell
 from stream_node.cli.progress import ProgressLine
-from stream_node.cli.values import time_text
+from stream_node.cli.values import UsageError, time_text
 
 if TYPE_CHECKING:
     from stream_client import StreamClient
-    from stream_node.fleet.mirror.protocol import MirrorRequest, MirrorResponse, MirrorState
+    from stream_node.fleet.mirror.protocol import MirrorResponse, MirrorState
 
 HEAD = ("stream", "partition", "condition", "source", "next", "lag", "lag s", "heard", "aside")
 NUMBERS = frozenset({1, 4, 5, 6})
@@ -42,13 +42,11 @@ def add(
     Example: stream-node mirror add orders --from 10.0.0.5:4000
     """
     from ockam.actors.address import complete_address
-    from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
 
     address = complete_address(source)
 
     async def run(client: StreamClient) -> None:
-        request = MirrorRequest(0, MirrorAction.ADD, stream, address, source_name or "", force)
-        answer = await _ask(client, request)
+        answer = await _ask(client, "ADD", stream, source=address, source_name=source_name or "", force=force)
         report = {"stream": stream, "source": address, "partitions": len(answer.mirrors)}
         of = f"{source_name or stream} at {address}"
         say(report, f"{stream} follows {of}, with {counted(len(answer.mirrors), 'partition')}")
@@ -61,9 +59,7 @@ async def status(client: StreamClient, stream: Annotated[str, typer.Argument(hel
 
     Example: stream-node mirror status --json
     """
-    from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
-
-    found = (await _ask(client, MirrorRequest(0, MirrorAction.STATUS, stream))).mirrors
+    found = (await _ask(client, "STATUS", stream)).mirrors
     say_each(map(_row, found), columns([HEAD, *map(_cells, found)], NUMBERS) if found else "no mirrors")
     for each in found:
         if each.reason and not AS_JSON.get():
@@ -91,20 +87,15 @@ def promote(
 
     import trio
 
-    from stream_node.cli.values import UsageError
-    from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
-
     if source_goes_on and not force:
         raise UsageError("--source-goes-on needs --force")
 
     async def run(client: StreamClient) -> None:
         promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
-        request = MirrorRequest(
-            0, MirrorAction.PROMOTE, stream, force=force, promotion_id=promotion_id, source_goes_on=source_goes_on
-        )
+        fields = {"force": force, "promotion_id": promotion_id, "source_goes_on": source_goes_on}
         with ProgressLine() as progress:
             while True:
-                answer = await _ask(client, request)
+                answer = await _ask(client, "PROMOTE", stream, **fields)
                 if answer.done:
                     break
                 there = sum(each.next_index for each in answer.mirrors)
@@ -126,17 +117,16 @@ async def remove(client: StreamClient, stream: StreamArgument) -> None:
 
     Example: stream-node mirror remove orders
     """
-    from stream_node.fleet.mirror.protocol import MirrorAction, MirrorRequest
-
-    answer = await _ask(client, MirrorRequest(0, MirrorAction.REMOVE, stream))
+    answer = await _ask(client, "REMOVE", stream)
     report = {"stream": stream, "partitions": len(answer.mirrors)}
     say(report, f"{stream} follows nobody now, and takes pushes")
 
 
-async def _ask(client: StreamClient, request: MirrorRequest) -> MirrorResponse:
-    from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS
+async def _ask(client: StreamClient, action: str, stream: str, **fields: Any) -> MirrorResponse:
+    """Asks for an action of `MirrorAction`. fields: of `MirrorRequest`."""
+    from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest
 
-    return await client.session.ask(ADDRESS, MIRRORS, request)
+    return await client.session.ask(ADDRESS, MIRRORS, MirrorRequest(0, MirrorAction[action], stream, **fields))
 
 
 def _lost(behind: int, heard_us: int) -> str:
