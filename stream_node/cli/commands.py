@@ -58,7 +58,7 @@ GROUPS = (
             "info": "stream_admin.info",
             "delete": "stream_admin.delete",
             "truncate": "stream_admin.truncate",
-            "retention": "stream_retention.retention",
+            "retention": "stream_admin.retention",
         },
     ),
     CommandGroup(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import array
+import os
+import select
+import stat
+import sys
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +23,6 @@ from stream_node.cli.options import (
     StreamArgument,
     not_empty,
 )
-from stream_node.cli.outlet import output_taken, take_singly
 from stream_node.cli.output import tell
 from stream_node.cli.streams.messages import FailOnHoleOption, Holes, PrintFormat, flush, write_message
 from stream_node.cli.streams.pull import BARE_DATA, FromOption, LastOption, PrintOptions, StopOption, begin_at
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from stream_client.share.shared_consumer import SharedMessages
 
 TAIL_MESSAGES = 10
+PIPE_BYTES = 4096
+"""The size of the smallest pipe: one page of memory. With larger pages, the smallest pipe is larger, too."""
 
 
 def consume(
@@ -76,7 +82,7 @@ def consume(
     async def run(client: StreamClient) -> None:
         left = limit
         holes = Holes(stream, fail_on_hole)
-        take_singly()
+        _take_singly()
 
         async def show_all(messages: SharedMessages | Messages[tuple[int, RichMessage]]) -> None:
             nonlocal left
@@ -84,7 +90,7 @@ def consume(
                 async for at, message in messages:
                     _show(message, at, print_format, holes)
                     # The position is saved only behind messages that the reader of a pipe has taken.
-                    await output_taken()
+                    await _output_taken()
                     left = None if left is None else left - 1
                     if left == 0:
                         break
@@ -159,3 +165,41 @@ def _show(message: RichMessage, partition: int, print_format: PrintFormat, holes
     """Prints and flushes a message. Its position may be saved next, and an unflushed message could then be lost."""
     write_message(message, partition, print_format, holes.pass_over(message, partition))
     flush()
+
+
+def _take_singly() -> None:
+    """If standard output is a pipe, makes the pipe so small that it is writable only while it is empty."""
+    # The system refuses to shrink a pipe that already has more than a page in it; `_output_taken` then proves less.
+    with suppress(OSError):
+        if _is_pipe():
+            import fcntl
+
+            fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+async def _output_taken() -> None:
+    """Waits until the reader of standard output's pipe has taken everything. Raises BrokenPipeError if it went away.
+    A consumer must not save a position behind messages that nobody read: `consume … | head -3` has processed three. On
+    Linux, a pipe of one page of memory is writable exactly while it is empty. Where the system cannot make such a pipe,
+    and where standard output is no pipe, all output counts as taken."""
+    if not _is_pipe():
+        return
+    import fcntl
+    import termios
+
+    import trio
+
+    outlet = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(outlet, select.POLLOUT)
+    # Most readers are quick, and waiting in the event loop takes longer than they do.
+    if not poll.poll(0):
+        await trio.lowlevel.wait_writable(outlet)
+    unread = array.array("i", [0])
+    fcntl.ioctl(outlet, termios.FIONREAD, unread)
+    if unread[0] and any(state & select.POLLERR for _, state in poll.poll(0)):
+        raise BrokenPipeError("the reader of standard output is gone")
+
+
+def _is_pipe() -> bool:
+    return sys.platform == "linux" and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)

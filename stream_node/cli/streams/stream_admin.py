@@ -1,4 +1,4 @@
-"""The commands `stream-node stream create|list|info|delete|truncate`."""
+"""The commands `stream-node stream create|list|info|delete|truncate|retention`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.client import get_partitions
-from stream_node.cli.options import DryRunOption, PartitionOption, StreamArgument, YesOption
+from stream_node.cli.client import get_partitions, with_client
+from stream_node.cli.options import ANY_NODE, DryRunOption, NodeOptions, PartitionOption, StreamArgument, YesOption
 from stream_node.cli.output import (
     AS_JSON,
     age_text,
@@ -22,15 +22,39 @@ from stream_node.cli.output import (
     say_text,
     size_text,
 )
-from stream_node.cli.streams.stream_retention import NO_LIMITS, RetentionOptions, confirm_retention, kept_row, kept_text
-from stream_node.cli.values import UsageError, parse_index_or_time, utc_now
+from stream_node.cli.values import UsageError, parse_duration, parse_index_or_time, parse_size, utc_now
 
 if TYPE_CHECKING:
-    from stream_client import Stream, StreamClient, StreamInfo
+    from stream_client import Retention, Stream, StreamClient, StreamInfo
 
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""
+
+
+class RetentionOptions(NamedTuple):
+    max_age: Annotated[
+        int | None, typer.Option(parser=parse_duration, metavar="AGE", help="Keep messages for this long: 12h, 7d.")
+    ] = None
+    max_messages: Annotated[int | None, typer.Option(min=0, help="Keep the newest N messages of each partition.")] = (
+        None
+    )
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_size,
+            metavar="SIZE",
+            help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB.",
+        ),
+    ] = None
+
+    def make(self) -> Retention | None:
+        from stream_client import Retention
+
+        return None if self == NO_LIMITS else Retention(*self)
+
+
+NO_LIMITS = RetentionOptions()
 
 
 async def create(
@@ -59,11 +83,11 @@ async def create(
     ensured = await ensure_partitions(client, stream, partitions)
     if kept is not None:
         if not yes:
-            await confirm_retention(ensured.now, kept)
+            await _confirm_retention(ensured.now, kept)
         for each in ensured.now:
             await each.set_retention(kept)
     name = ensured.now[0].name
-    report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": kept_row(kept)}
+    report = {"stream": name, "partitions": len(ensured.now), "made": ensured.made, "retention": _kept_row(kept)}
     say(report, created_text(name, ensured))
 
 
@@ -164,6 +188,44 @@ async def truncate(
         say(report, text)
 
 
+def retention(
+    stream: StreamArgument,
+    limits: RetentionOptions = NO_LIMITS,
+    default: Annotated[bool, "Remove the stream's own retention; the defaults of the node then apply."] = False,
+    partition: PartitionOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    node: NodeOptions = ANY_NODE,
+) -> None:
+    """Replace the retention of a stream: how long, how many or how large messages are kept. Messages beyond its limits
+    are deleted within seconds.
+
+    If there are such messages, the command first asks at a terminal. In a script it then needs --yes.
+
+    Example: stream-node stream retention orders --max-age 7d --max-bytes 10GiB --dry-run
+
+    The node's default: stream-node stream retention orders --default
+    """
+    kept = limits.make()
+    if (kept is not None) == default:
+        raise UsageError("say what to keep by --max-age, --max-messages and --max-bytes, or --default, not both")
+
+    async def run(client: StreamClient) -> None:
+        found = await get_partitions(client, stream, partition)
+        if not (dry_run or yes):
+            await _confirm_retention(found, kept)
+        for each in found:
+            before = (await each.info()).retention
+            if not dry_run:
+                await each.set_retention(kept)
+            place = {"stream": stream, "partition": each.partition}
+            report = {**place, "before": _kept_row(before), "retention": _kept_row(kept), "dry_run": dry_run}
+            done = "would keep" if dry_run else "keeps"
+            say(report, f"{stream}/{each.partition} {done} {_kept_text(kept)}, before {_kept_text(before)}")
+
+    with_client(run, node)
+
+
 class EnsuredPartitions(NamedTuple):
     """The result of `stream create`: the partitions after it, and their number before it.
     count_before: the number of partitions over which keys were distributed before, including deleted ones. If a peer
@@ -221,6 +283,43 @@ async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
     return first_index - now.first_index, first_index
 
 
+async def _confirm_retention(streams: Sequence[Stream], kept: Retention | None) -> None:
+    """Asks before a retention deletes stored messages. Raises CommandFailed.
+    kept: None means the node's default, which the command does not know: it can delete every message."""
+    found, now_us = [await each.info() for each in streams], int(utc_now().timestamp() * 1e6)
+    held = sum(each.count for each in found if each.retention != kept and _is_beyond(each, kept, now_us))
+    if held:
+        confirm(f"Keep only {_kept_text(kept)} in place of {counted(held, 'message')} of {streams[0].name}?")
+
+
+def _is_beyond(found: StreamInfo, kept: Retention | None, now_us: int) -> bool:
+    """Whether a retention may delete messages of a partition. If `kept` is None, any stored message counts."""
+    if kept is None:
+        return found.count > 0
+    return (
+        (kept.messages is not None and found.count > kept.messages)
+        or (kept.size_bytes is not None and found.size_bytes > kept.size_bytes)
+        or (kept.age_s is not None and (found.first_time_us or now_us) < now_us - kept.age_s * 1e6)
+    )
+
+
+def _kept_row(kept: Retention | None) -> dict[str, int | None] | None:
+    if kept is None:
+        return None
+    return {"age_s": kept.age_s, "messages": kept.messages, "bytes": kept.size_bytes}
+
+
+def _kept_text(kept: Retention | None) -> str:
+    if kept is None:
+        return "the node's default"
+    limits = [
+        counted(limit, noun)
+        for limit, noun in ((kept.age_s, "second"), (kept.messages, "message"), (kept.size_bytes, "byte"))
+        if limit is not None
+    ]
+    return " and ".join(limits) or "everything"
+
+
 def _row(found: StreamInfo) -> dict[str, Any]:
     return {
         "stream": found.stream_name,
@@ -232,12 +331,12 @@ def _row(found: StreamInfo) -> dict[str, Any]:
         "created_us": found.created_us,
         "first_time_us": found.first_time_us,
         "last_time_us": found.last_time_us,
-        "retention": kept_row(found.retention),
+        "retention": _kept_row(found.retention),
     }
 
 
 def _cells(found: StreamInfo) -> tuple[str, ...]:
     numbers = (found.partition, found.first_index, found.next_index, found.count)
     newest = age_text(found.last_time_us, int(utc_now().timestamp() * 1e6))
-    kept = "default" if found.retention is None else kept_text(found.retention)
+    kept = "default" if found.retention is None else _kept_text(found.retention)
     return (found.stream_name, *(f"{number:,}" for number in numbers), size_text(found.size_bytes), newest, kept)
