@@ -2,48 +2,38 @@
 
     python -m stream_node.demo.consumer NODE VIA STREAM PARTITIONS CLIENT_ID FILE
 
-The file has one record for each message: the partition, the index and the size of the data, as unsigned 64-bit
-big-endian numbers, and then the data.
+The file has one line for each message: its partition, its index and its data as a JSON list, with the data in base64.
 """
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
 import trio
 
 from ockam.actors.address import tcp
 from stream_client import Consumer, SavedIndexes, Stream, connect
 
-RECORD = struct.Struct(">QQQ")
+RECORDS = msgspec.json.Decoder(tuple[int, int, bytes])
 
 
 def read_records(file: Path) -> list[tuple[int, int, bytes]]:
     """Returns the partition, index and data of each complete record. A last record that a kill has cut short is left
     out."""
     content = file.read_bytes() if file.exists() else b""
-    records, at = [], 0
-    while len(content) - at >= RECORD.size:
-        partition, index, size = RECORD.unpack_from(content, at)
-        at += RECORD.size
-        if len(content) - at < size:
-            break
-        records.append((partition, index, content[at : at + size]))
-        at += size
-    return records
+    return RECORDS.decode_lines(content[: content.rfind(b"\n") + 1])
 
 
 def cut_to_whole_records(file: Path) -> None:
     """Removes an incomplete record from the end of the file, so that a restarted consumer can append records."""
-    whole = sum(RECORD.size + len(data) for _, _, data in read_records(file))
     if file.exists():
         with file.open("r+b") as content:
-            content.truncate(whole)
+            content.truncate(content.read().rfind(b"\n") + 1)
 
 
 async def consume(node: str, via: str, name: str, partitions: list[int], client_id: str, file: Path) -> None:
@@ -60,7 +50,7 @@ async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -
     """Writes and flushes each message before its position is saved, so that a kill loses no message."""
     consumer = Consumer(stream, positions)
     async for message in consumer.messages():
-        out.write(RECORD.pack(stream.partition, message.index, len(message.data)) + message.data)
+        out.write(msgspec.json.encode((stream.partition, message.index, message.data)) + b"\n")
         out.flush()
 
 
@@ -89,19 +79,9 @@ class ConsumerProcesses:
     def start(self, name: str) -> None:
         partitions = ",".join(map(str, self._partitions[name]))
         with (self._directory / f"{name}.log").open("ab") as log:
+            program = (sys.executable, "-m", "stream_node.demo.consumer", *self._arguments)
             self._processes[name] = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "stream_node.demo.consumer",
-                    *self._arguments,
-                    partitions,
-                    name,
-                    self._file(name),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                [*program, partitions, name, self._file(name)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def kill(self, name: str) -> None:

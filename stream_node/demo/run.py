@@ -78,27 +78,26 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
         demo = Demo(Path(directory), lines, console, with_export=with_export)
         demo.run()
     if as_json:
-        report = {
-            "steps": msgspec.to_builtins(demo.steps),
-            "pause": msgspec.to_builtins(demo.pause),
-            "proof": msgspec.to_builtins(demo.proof),
-            "export": msgspec.to_builtins(demo.exported),
-            "blocks": msgspec.to_builtins(demo.blocks),
-            "guarded": msgspec.to_builtins(demo.guarded),
-        }
-        sys.stdout.write(json.dumps(report) + "\n")
+        report = {"steps": demo.steps, "pause": demo.pause, "proof": demo.proof, "export": demo.exported}
+        report |= {"blocks": demo.blocks, "guarded": demo.guarded}
+        sys.stdout.write(json.dumps(msgspec.to_builtins(report)) + "\n")
     else:
         _print_report(console, demo)
     # A broken promise fails the command after the report, so that both can be read.
-    if demo.proof.broken:
-        raise DemoFailed("; ".join(demo.proof.broken))
-    for part in (demo.blocks, demo.guarded):
-        if part is not None and part.broken:
-            raise DemoFailed("; ".join(part.broken))
+    for broken in (demo.proof.broken, demo.blocks.broken, demo.guarded.broken):
+        if broken:
+            raise DemoFailed("; ".join(broken))
 
 
 class Demo:
-    """One run of the demo. exported: the result of the export, or a text with the reason why there is none."""
+    """One run of the demo, and its results, each of which is there after its part. exported: the result of the export,
+    or a text with the reason why there is none."""
+
+    pause: Pause
+    proof: DemoProof
+    blocks: DemoBlocks
+    guarded: GuardedProof
+    exported: DemoExport | str = "it was not asked for"
 
     def __init__(self, directory: Path, lines: Sequence[Line], console: Console, *, with_export: bool = True) -> None:
         self._directory = directory
@@ -121,11 +120,6 @@ class Demo:
         )
         self._task = self._progress.add_task("pushing", total=len(lines))
         self.steps: list[DemoStep] = []
-        self.exported: DemoExport | str = "it was not asked for"
-        self.blocks: DemoBlocks | None = None
-        self.guarded: GuardedProof | None = None
-        self.pause: Pause | None = None
-        self.proof = DemoProof(0, 0, 0, 0, 0, ("the demo did not come to its proof",))
 
     def run(self) -> None:
         say = self._console.print
@@ -287,23 +281,21 @@ def _print_report(console: Console, demo: Demo) -> None:
             step.what, f"{step.messages:,}", f"{step.size_bytes / 1e6:.1f}", f"{step.seconds:.2f}", f"{rate:,.0f}"
         )
     console.print(table)
-    if demo.pause is not None:
-        console.print(
-            f"the reading has a pause in it: {demo.pause.restart_s:.1f} s for the store's restart, "
-            f"and {demo.pause.read_again_s:.2f} s until both readers had messages again"
-        )
-    proof = demo.proof
+    console.print(
+        f"the reading has a pause in it: {demo.pause.restart_s:.1f} s for the store's restart, "
+        f"and {demo.pause.read_again_s:.2f} s until both readers had messages again"
+    )
+    proof, blocks = demo.proof, demo.blocks
     console.print(
         f"{proof.confirmed:,} confirmed, {proof.stored:,} stored ({proof.stored_again:,} of them again, since the kill "
         f"lost their confirm), {proof.consumed:,} consumed ({proof.consumed_again:,} twice, around the kill)"
     )
     if not proof.broken:
         console.print("[green]every confirmed message is stored once per push, in order, byte for byte[/green]")
-    blocks = demo.blocks
-    if blocks is not None and not blocks.broken:
+    if not blocks.broken:
         real = f", and {blocks.real} real ones from files" if blocks.real else ""
         console.print(f"[green]each of {blocks.published} blocks{real} came to the subscriber once, and whole[/green]")
-    if demo.guarded is not None and not demo.guarded.broken:
+    if not demo.guarded.broken:
         console.print(
             f"[green]over mutual TLS, the reader got each of {demo.guarded.read:,} messages; {demo.guarded.audited} "
             "intruders were refused, and are in the audit log[/green]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -29,14 +30,6 @@ RANKS = (0, 1, 3, 2)
 TROUBLES = "troubles"
 
 
-class Check(NamedTuple):
-    """A check that the user has asked for. warning, critical: the limits; equal if only one was given."""
-
-    name: str
-    warning: float
-    critical: float
-
-
 class CheckResult(NamedTuple):
     """The result of one check. level: an index of LEVELS. figure: the performance data; empty without a measurement."""
 
@@ -44,6 +37,26 @@ class CheckResult(NamedTuple):
     level: int
     text: str
     figure: str = ""
+
+
+class Check(NamedTuple):
+    """A check that the user has asked for. warning, critical: the limits; equal if only one was given."""
+
+    name: str
+    warning: float
+    critical: float
+
+    def result(self, text: str, value: float | None, level: int | None = None) -> CheckResult:
+        """Returns the result with its performance data: NAME=VALUE[UNIT];WARNING;CRITICAL;MINIMUM (Monitoring Plugins).
+        The value U is unknown, and a limit with a colon is the lowest good value. level: None for that of the value."""
+        if value is None:
+            return CheckResult(self.name, 3, text, f"{self.name}=U")
+        is_beyond = operator.lt if self.name == "free-disk" else operator.gt
+        if level is None:
+            level = is_beyond(value, self.warning) + is_beyond(value, self.critical)
+        unit, colon = {"silent": ("s", ""), "free-disk": ("B", ":")}.get(self.name, ("", ""))
+        limits = f"{self.warning}{colon};{self.critical}{colon}"
+        return CheckResult(self.name, level, text, f"{self.name}={round(value, 3)}{unit};{limits};0")
 
 
 class MonitoringCommand(TyperCommand):
@@ -174,33 +187,29 @@ def _check_lag(check: Check, view: TopView, silent: SilentConsumer | None) -> Ch
     beyond = next((each for each in view.consumers if each.is_beyond_end), None)
     if beyond is not None:
         text = f"{beyond.client} cannot read {beyond.stream}: its position is beyond the end"
-        return CheckResult("lag", 2, text, _figure(check, worst.lag))
-    text = f"{worst.client} is {worst.lag:,} messages behind on {worst.stream}"
-    return CheckResult("lag", _level(worst.lag, check), text, _figure(check, worst.lag))
+        return check.result(text, worst.lag, level=2)
+    return check.result(f"{worst.client} is {worst.lag:,} messages behind on {worst.stream}", worst.lag)
 
 
 def _check_silent(check: Check, view: TopView, silent: SilentConsumer | None) -> CheckResult:
     if silent is None:
         return _no_consumer(check, view, "no consumer is behind")
-    worst_s = silent.silent_s
-    text = f"{silent.client} has made no progress on {silent.stream} for {worst_s:.0f} s, although messages wait"
-    return CheckResult("silent", _level(worst_s, check), text, _figure(check, worst_s))
+    client, stream, silent_s = silent
+    return check.result(
+        f"{client} has made no progress on {stream} for {silent_s:.0f} s, although messages wait", silent_s
+    )
 
 
 def _no_consumer(check: Check, view: TopView, text: str) -> CheckResult:
     """Returns the result if no consumer is seen. Consumers that this user may not see are unknown."""
     notes = [note for note in view.notes if note.startswith(("streams: ", "consumers: "))]
-    if notes:
-        return CheckResult(check.name, 3, "; ".join(notes), _figure(check, None))
-    return CheckResult(check.name, 0, text, _figure(check, 0))
+    return check.result("; ".join(notes), None) if notes else check.result(text, 0)
 
 
 def _check_disk(check: Check, view: TopView, silent: SilentConsumer | None) -> CheckResult:
     free = view.free_disk_bytes
-    if free is None:
-        return CheckResult("free-disk", 3, "the node does not tell its free disk space", _figure(check, None))
-    level = (free < check.warning) + (free < check.critical)
-    return CheckResult("free-disk", level, f"{free:,} bytes are free", _figure(check, free))
+    text = "the node does not tell its free disk space" if free is None else f"{free:,} bytes are free"
+    return check.result(text, free)
 
 
 CHECKS: dict[str, Callable[[Check, Any, Any], CheckResult]] = {
@@ -247,19 +256,6 @@ def _worker_lines(workers: list[OwnWorker]) -> list[str]:
         place = "  " * each.depth + each.address, each.kind, each.state, each.process
         rows.append((*place, f"{each.waiting:,}", f"{each.restarts:,}", each.reason))
     return [*columns(rows, right=frozenset({4, 5}))] if workers else []
-
-
-def _level(value: float, check: Check) -> int:
-    return (value > check.warning) + (value > check.critical)
-
-
-def _figure(check: Check, value: float | None) -> str:
-    """Returns the performance data of a check: NAME=VALUE[UNIT];WARNING;CRITICAL;MINIMUM (Monitoring Plugins).
-    The value U is unknown, and a limit with a colon is the lowest good value."""
-    if value is None:
-        return f"{check.name}=U"
-    unit, colon = {"silent": ("s", ""), "free-disk": ("B", ":")}.get(check.name, ("", ""))
-    return f"{check.name}={round(value, 3)}{unit};{check.warning}{colon};{check.critical}{colon};0"
 
 
 def _without_bars(line: str) -> str:
