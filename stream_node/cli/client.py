@@ -14,7 +14,7 @@ import typer
 
 from stream_node.cli.options import NodeOptions
 from stream_node.cli.output import tell
-from stream_node.cli.request_options import GIVEN, RequestOptions, reaching
+from stream_node.cli.request_options import GIVEN, RequestOptions, reaching, services_of
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -71,25 +71,19 @@ async def open_client(
     on_link: as in `stream_client.connect`. is_given: whether the `RequestOptions` were given for this node; a second
     node, such as the target of a copy, gets only --timeout. believes_note: whether a note of an earlier command counts.
     """
-    from ockam.actors.address import tcp
     from stream_client import connect
     from stream_client.shell.defaults import ANSWER_TIMEOUT_S
 
     given = GIVEN.get() if is_given else RequestOptions(timeout=GIVEN.get().timeout)
-    services = given.services
-    service = services.service or target.service
-    note = note_of(target, service)
+    services = services_of(target, given)
+    note = note_of(target, services["service"])
     async with connect(
         target.address,
-        via=tuple(tcp(hop) for hop in target.via),
-        service=service,
-        # The index service of the context belongs to its stream service, so --service replaces both.
-        index_service=services.index_service or (None if services.service else target.index_service),
-        framing=services.framing or target.framing,
         answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
         contact_timeout_s=given.contact_timeout_s,
         on_link=on_link,
         plain=believes_note and note.exists(),
+        **services,
         **reaching(target, given),
     ) as client:
         try:
@@ -129,14 +123,12 @@ async def check_contact(target: Target) -> None:
     """Checks that a stream node at the target's address forwards to the further nodes of the route. Raises ClientError.
     Commands about blocks call this first, because a block client tries again and again without an error. If no program
     listens at the address, the check also succeeds."""
-    from ockam.actors.address import tcp
     from stream_client import NodeUnreachable, TlsFailed, connect
 
-    route = tuple(tcp(hop) for hop in target.via)
     patience_s = GIVEN.get().contact_timeout_s
     is_there = False
     try:
-        async with connect(target.address, via=route, contact_timeout_s=patience_s, **reaching(target)) as client:
+        async with connect(target.address, contact_timeout_s=patience_s, **reaching(target)) as client:
             is_there = True
             await client.reached()
     except NodeUnreachable as error:
@@ -147,8 +139,7 @@ async def check_contact(target: Target) -> None:
 
 
 def _report_link(node: str, error: ClientError | None) -> None:
-    text = f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back"
-    tell(text)
+    tell(f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back")
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:

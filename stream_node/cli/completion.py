@@ -40,27 +40,22 @@ def complete_context(incomplete: str) -> list[str]:
 
 
 def _asked(ctx: typer.Context, ask: Callable[[StreamClient], Iterable[str]]) -> list[str]:
-    from ockam.actors.address import tcp
     from ockam.errors import InvalidAddress
     from stream_client import ClientError, blocking
     from stream_node.cli.contexts import ContextError, resolve_target
     from stream_node.cli.groups import take
-    from stream_node.cli.request_options import RequestOptions, reaching
+    from stream_node.cli.request_options import RequestOptions, reaching, services_of
     from stream_node.cli.values import UsageError
 
     given = take(RequestOptions, dict(ctx.params))
-    services = given.services
     node = ctx.params.get("node") or os.environ.get("STREAM_NODE_ADDRESS")
     try:
         target = resolve_target(node, ctx.params.get("context"), ctx.params.get("via") or ())
         with blocking.connect(
             target.address,
-            via=tuple(map(tcp, target.via)),
-            service=services.service or target.service,
-            index_service=services.index_service or (None if services.service else target.index_service),
-            framing=services.framing or target.framing,
             answer_timeout_s=PATIENCE_S,
             contact_timeout_s=PATIENCE_S,
+            **services_of(target, given),
             **reaching(target, given),
         ) as client:
             return sorted(set(islice(ask(client), LISTED_MAX)))

@@ -8,7 +8,7 @@ import hashlib
 import os
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -256,19 +256,26 @@ GIVEN: ContextVar[RequestOptions] = ContextVar("request_options", default=Reques
 """The shared options of the command that runs."""
 
 
-class Reaching(TypedDict):
-    """Arguments of the `connect` functions of our clients: how a command reaches its node."""
-
-    tls: Tls | None
-    token: Token | None
-    channel: SecureChannel | None
-
-
-def reaching(target: Target, given: RequestOptions | None = None) -> Reaching:
-    """Returns the TLS, the token and the secure channel for this node: of the options, otherwise of its context.
+def reaching(target: Target, given: RequestOptions | None = None) -> dict[str, Any]:
+    """Returns the route, the TLS, the token and the secure channel to this node, as the `connect` functions of our
+    clients take them: of the options, otherwise of its context.
     given: the options; None: those of the running command. Raises UsageError."""
+    from ockam.actors.address import tcp
+
     given = given or GIVEN.get()
-    return {"tls": given.tls or target.tls, "token": given.token or target.token, "channel": given.channel.make(target)}
+    proof = {"tls": given.tls or target.tls, "token": given.token or target.token}
+    return {"via": tuple(map(tcp, target.via)), **proof, "channel": given.channel.make(target)}
+
+
+def services_of(target: Target, given: RequestOptions) -> dict[str, Any]:
+    """Returns the names of the services on this node and its framing, as `stream_client.connect` takes them."""
+    services = given.services
+    return {
+        "service": services.service or target.service,
+        # The index service of the context belongs to its stream service, so --service replaces both.
+        "index_service": services.index_service or (None if services.service else target.index_service),
+        "framing": services.framing or target.framing,
+    }
 
 
 def proof_for(target: Target) -> tuple[Tls | None, Token | None]:

@@ -263,7 +263,7 @@ def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNode
 
     from block_node.client import connect
     from block_node.client.publish_sessions import ANSWER_S_MAX
-    from ockam.actors.address import split_host_port, tcp
+    from ockam.actors.address import split_host_port
 
     target = NodeOptions(nodes.node, nodes.context, nodes.via).target()
     addresses = [target.address, *(nodes.also or ())]
@@ -275,8 +275,7 @@ def _with_blocks(run: Callable[[BlockClient], Awaitable[None]], nodes: BlockNode
         # With several nodes, the client itself finds out which of them answer.
         if len(addresses) == 1:
             await check_contact(target)
-        via = tuple(tcp(hop) for hop in target.via)
-        async with connect(addresses, via=via, answer_s_max=answer_s_max, **reaching(target)) as client:
+        async with connect(addresses, answer_s_max=answer_s_max, **reaching(target)) as client:
             await run(client)
 
     run_to_signal(main)
