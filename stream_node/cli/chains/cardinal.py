@@ -21,8 +21,7 @@ from stream_node.cli.chains.cardinal_options import (
     with_transport,
 )
 from stream_node.cli.options import FollowOption
-from stream_node.cli.output import AS_JSON, counted, say, say_json, tell
-from stream_node.cli.printable import printable
+from stream_node.cli.output import AS_JSON, counted, say, say_json, say_text, tell
 from stream_node.cli.streams.messages import FailOnHoleOption, flush, report_hole
 from stream_node.cli.values import CommandFailed, UsageError
 
@@ -195,8 +194,7 @@ class _UpdatePrinter:
             say_json({"reverted_to": to, **rows} | ({"missing": self.missing} if self.missing else {}))
             self.missing = 0
         else:
-            for line in self._lines(reverted_to, removed, added):
-                typer.echo(printable(line))
+            say_text(self._lines(reverted_to, removed, added))
         flush()
 
     def _row(self, batch: CompleteBatch) -> dict[str, Any]:

@@ -240,21 +240,15 @@ def report_listening(
     from stream_node.node.identity.access import lacking
     from stream_node.node.identity.tls_state import find_certificate_sha384, tls_mode, tls_text
 
-    line: dict[str, object] = {"event": "listening", "addresses": addresses, "pid": os.getpid()}
-    if http:
-        line["http"] = http
     sha384 = find_certificate_sha384(settings) if grpc else None
-    if grpc:
-        line["grpc"] = list(grpc)
-    if sha384 is not None:
-        line["certificate_sha384"] = sha384
     sources: dict[str, str] = {}
     if settings.backfill_block_node_sources:
         from block_node.backfill.settings import describe_sources
 
         sources = describe_sources(settings.backfill_block_node_sources)
-    if sources:
-        line["backfill_sources"] = sources
+    line: dict[str, object] = {"event": "listening", "addresses": addresses, "pid": os.getpid()}
+    others = {"http": http, "grpc": list(grpc), "certificate_sha384": sha384, "backfill_sources": sources}
+    line |= {name: value for name, value in others.items() if value}
     line |= {"data_dir": settings.data_dir, "tls": tls_mode(settings)}
     lines = [f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"]
     if http:

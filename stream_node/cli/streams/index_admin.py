@@ -169,7 +169,7 @@ async def _places(
         return [(at, None) for at in chosen]
     places: list[tuple[int, int | None]] = []
     for each in await get_partitions(client, stream, partition):
-        index = start if start is None or isinstance(start, int) else await each.find_index(start)
+        index = start if isinstance(start, int) else await each.find_index(start)
         if isinstance(start, int) and start > (end := (await each.info()).next_index):
             raise UsageError(f"{stream}/{each.partition} ends at {end}; choose an index up to there, or last")
         places.append((each.partition, index))

@@ -16,8 +16,7 @@ import typer
 from stream_node.cli.client import open_partition, open_target, ranges_of, with_client
 from stream_node.cli.completion import complete_stream
 from stream_node.cli.options import ANY_NODE, NodeOptions, PartitionOptions, not_empty
-from stream_node.cli.output import AS_JSON, counted, say
-from stream_node.cli.printable import printable
+from stream_node.cli.output import AS_JSON, counted, say, say_text
 from stream_node.cli.progress import ProgressLine
 from stream_node.cli.streams.messages import LENGTH, MessageInput, parse_ndjson, read_inputs, split_key
 from stream_node.cli.values import CommandFailed, UsageError, parse_headers
@@ -353,4 +352,4 @@ def print_unconfirmed(counts: PushCounts, stream: str) -> None:
                 ranges = ranges_of(numbers)
                 named = ", ".join(f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in ranges)
                 count = counted(len(numbers), "message")
-                typer.echo(printable(f"{count} for {stream}/{partition} {state}: number {named}"))
+                say_text(f"{count} for {stream}/{partition} {state}: number {named}")
