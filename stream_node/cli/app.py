@@ -76,7 +76,7 @@ def build(first: str | None = None) -> typer.Typer:
             continue
         made[group.name] = typer.Typer(help=group.text, no_args_is_help=True)
         for name, path in group.commands.items():
-            command = load_command(f"{group.folder}.{path}")
+            command = load_command(path)
             made[group.name].command(name)((prepare if first == "--help" else group.prepare)(command))
         made[group.below].add_typer(made[group.name], name=group.name)
     return app
