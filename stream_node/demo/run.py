@@ -136,9 +136,8 @@ class Demo:
                 say(f"asked both to stop (SIGTERM): exit codes {door.stop()} and {store.stop()}")
         self.blocks = blocks = run_blocks(self._directory)
         count = blocks.published + blocks.real
-        self.steps.append(
-            DemoStep("blocks of two publishers, one of which died", count, blocks.size_bytes, blocks.seconds)
-        )
+        what = "blocks of two publishers, one of which died"
+        self.steps.append(DemoStep(what, count, blocks.size_bytes, blocks.seconds))
         self.guarded = guarded = run_guarded(self._directory, [line.data for line in self._lines])
         what = "pushed and read over mutual TLS, with rules"
         self.steps.append(DemoStep(what, guarded.messages, guarded.size_bytes, guarded.seconds))

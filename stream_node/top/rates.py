@@ -99,8 +99,9 @@ def make_view(before: Reading | None, now: Reading, sort: SortKey) -> TopView:
     for each in consumers:
         lags[each.stream] = max(each.lag, lags.get(each.stream, 0))
     streams = _streams(before, now, seconds, lags)
-    streams.sort(key=STREAM_ORDER[sort])
-    consumers.sort(key=CONSUMER_ORDER[sort])
+    size, lag = STREAM_ORDER[sort], CONSUMER_ORDER.get(sort, lambda row: row.lag)
+    streams.sort(key=lambda row: (-size(row), row.stream))
+    consumers.sort(key=lambda row: (-lag(row), row.client, row.stream))
     status = now.status
     return TopView(
         uptime_s=None if status is None else max(0, status.now_us - status.started_us) / 1e6,
@@ -113,21 +114,19 @@ def make_view(before: Reading | None, now: Reading, sort: SortKey) -> TopView:
     )
 
 
-STREAM_ORDER: Final[dict[SortKey, Callable[[StreamRate], tuple[float, str]]]] = {
-    "rate": lambda row: (-(row.messages_per_s or 0), row.stream),
-    "lag": lambda row: (-(row.lag or 0), row.stream),
-    "size": lambda row: (-row.bytes, row.stream),
-    "messages": lambda row: (-row.messages, row.stream),
-    "name": lambda row: (0, row.stream),
+STREAM_ORDER: Final[dict[SortKey, Callable[[StreamRate], float]]] = {
+    "rate": lambda row: row.messages_per_s or 0,
+    "lag": lambda row: row.lag or 0,
+    "size": lambda row: row.bytes,
+    "messages": lambda row: row.messages,
+    "name": lambda row: 0,
 }
-CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRate], tuple[float, str, str]]]] = {
-    "rate": lambda row: (-(row.messages_per_s or 0), row.client, row.stream),
-    "lag": lambda row: (-row.lag, row.client, row.stream),
-    "size": lambda row: (-row.lag, row.client, row.stream),
-    "messages": lambda row: (-row.lag, row.client, row.stream),
-    "name": lambda row: (0, row.client, row.stream),
+CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRate], float]]] = {
+    "rate": lambda row: row.messages_per_s or 0,
+    "name": lambda row: 0,
 }
-"""The order of consumers for each sort key. Consumers have no size, so the largest lag is first then."""
+"""The values by which rows are sorted, the largest first, for each sort key. Equal rows are sorted by name. Consumers
+have no size, so the largest lag is first for the other keys."""
 
 
 def _restarted(before: Reading, now: Reading) -> bool:

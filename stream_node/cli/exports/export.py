@@ -33,7 +33,6 @@ from stream_node.cli.values import UsageError, parse_duration, time_text
 T = TypeVar("T")
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
-"""The columns that contain numbers, by their positions in HEAD, counted from 0."""
 
 
 def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOption = "warning") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from stream_node.cli.values import CommandFailed, UsageError
 
 if TYPE_CHECKING:
     from stream_client import StreamClient
+    from stream_node.node.node_connections import OpenConnection, PartyTraffic
 
 HEADS = ("identity", "peer", "in/s", "out/s", "bytes in", "bytes out", "unsent")
 FIGURES = frozenset(range(2, len(HEADS)))
@@ -42,15 +44,7 @@ def connections(
     async def run(client: StreamClient) -> None:
         import msgspec
 
-        from stream_node.node.node_connections import (
-            ADDRESS,
-            CLOSE,
-            CONNECTIONS,
-            CloseRequest,
-            ConnectionsRequest,
-            OpenConnection,
-            PartyTraffic,
-        )
+        from stream_node.node.node_connections import ADDRESS, CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 
         if close is not None:
             closed = (await ask_newer(client, ADDRESS, CLOSE, CloseRequest(0, close), "close connections")).closed
@@ -60,17 +54,16 @@ def connections(
             return
         found = await ask_newer(client, ADDRESS, CONNECTIONS, ConnectionsRequest(0, limit), "tell its connections")
         rows: list[tuple[str, ...]] = [HEADS]
-        shown: list[PartyTraffic | OpenConnection] = [*found.parties, *found.connections]
-        for each in shown:
-            if isinstance(each, PartyTraffic):
-                who = each.party, f"({each.connections} open)", ""
-            else:
-                who = each.identity, each.peer, f"{each.backlog_bytes:,}"
-            figures = each.received_bytes_s, each.sent_bytes_s, each.received_bytes, each.sent_bytes
-            rows.append((*who[:2], *(f"{figure:,}" for figure in figures), who[2]))
+        rows += [(each.party, f"({each.connections} open)", *_figures(each), "") for each in found.parties]
+        rows += [(each.identity, each.peer, *_figures(each), f"{each.backlog_bytes:,}") for each in found.connections]
         report = {part: msgspec.to_builtins(getattr(found, part)) for part in ("total", "parties", "connections")}
         left_out = found.total - len(found.connections)
         more = [f"and {counted(left_out, 'more connection')}; --limit prints more"] if left_out else []
         say(report, [*columns(rows, FIGURES), *more])
 
     with_client(run, node)
+
+
+def _figures(each: PartyTraffic | OpenConnection) -> Iterator[str]:
+    figures = each.received_bytes_s, each.sent_bytes_s, each.received_bytes, each.sent_bytes
+    return (f"{figure:,}" for figure in figures)

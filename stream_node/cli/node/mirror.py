@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 HEAD = ("stream", "partition", "condition", "source", "next", "lag", "lag s", "heard", "aside")
 NUMBERS = frozenset({1, 4, 5, 6})
-"""The columns that contain numbers, by their positions in HEAD, counted from 0."""
 POLL_S = 0.2
 
 

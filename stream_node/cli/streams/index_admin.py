@@ -37,7 +37,6 @@ FORGET = "none"
 HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
 FIELDS = ("client", "stream", "partition", "index", "lag", "saved_us", "holder")
 NUMBERS = frozenset({2, 3, 4})
-"""The columns that contain numbers, by their positions in HEAD, counted from 0."""
 
 
 async def get(

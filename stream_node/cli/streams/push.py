@@ -82,6 +82,11 @@ class PushOptions(NamedTuple):
         """Whether a message may name its partition itself."""
         return self.ndjson and not self.all_partitions and self.partition is None
 
+    @property
+    def around_bytes(self) -> int:
+        """The size of the line end or of the length prefix of each message."""
+        return LENGTH.size if self.length_framed else 0 if self.file_per_message else 1
+
 
 DEFAULT_PUSH = PushOptions()
 
@@ -120,13 +125,14 @@ def push(
         None if each is None else each.encode(errors="surrogateescape") for each in (options.data, options.key)
     )
     headers = parse_headers(options.header or [])
-    whole, framed = options.file_per_message, options.length_framed
 
     def batches() -> Iterator[list[bytes]]:
         if text is not None:
             yield [text]
         else:
-            yield from read_inputs(files, whole=whole, framed=framed, crlf=options.crlf)
+            yield from read_inputs(
+                files, whole=options.file_per_message, framed=options.length_framed, crlf=options.crlf
+            )
 
     def message_of(line: bytes) -> MessageInput:
         if options.ndjson:
@@ -134,9 +140,8 @@ def push(
         own_key, message = split_key(line) if options.keys else (key, line)
         return MessageInput(message, own_key, headers)
 
-    extent = _extent(text, files, options.repeat, whole=whole, framed=framed)
     from_input = text is None and not files
-    job = _Job(stream, options, extent, input_is_typed=from_input and sys.stdin.isatty())
+    job = _Job(stream, options, _total_bytes(text, files, options), from_input and sys.stdin.isatty())
 
     async def run(client: StreamClient) -> None:
         lines = _read_messages(batches, options.repeat, from_input=from_input)
@@ -148,7 +153,7 @@ def push(
 class _Job(NamedTuple):
     stream: str
     options: PushOptions
-    extent: _Extent
+    total_bytes: int | None
     input_is_typed: bool
 
 
@@ -189,25 +194,27 @@ async def _opened(
 ) -> Callable[[MessageInput], Awaitable[Push]]:
     """Returns a function that pushes one message to its partition. Raises StreamNotFound.
     The stack `publishers` gets the opened publishers, and closes them at its end."""
-    options: dict[str, Any] = {"window": job.options.window, "idempotent": job.options.idempotent}
+    options, as_said = job.options, job.options.as_said
     by_partition: dict[int | None, Publisher | PartitionedPublisher] = {}
 
     async def open_publisher(partition: int | None) -> Publisher | PartitionedPublisher:
         stream = await (
             open_target(client, job.stream) if partition is None else open_partition(client, job.stream, partition)
         )
-        publisher = by_partition[partition] = await publishers.enter_async_context(stream.publisher(**options))
+        publisher = by_partition[partition] = await publishers.enter_async_context(
+            stream.publisher(window=options.window, idempotent=options.idempotent)
+        )
         return publisher
 
     async def push(message: MessageInput) -> Push:
-        partition = message.partition if job.options.as_said else job.options.partition
+        partition = message.partition if as_said else options.partition
         publisher = by_partition.get(partition) or await open_publisher(partition)
         return await publisher.push(message.data, key=message.key, headers=message.headers)
 
-    if not job.options.as_said:
+    if not as_said:
         # The first message may take long to arrive. The publisher is opened before it, so that a wrong name fails at
         # once.
-        await open_publisher(job.options.partition)
+        await open_publisher(options.partition)
     return push
 
 
@@ -220,18 +227,18 @@ async def _push_lines(
 ) -> None:
     import trio
 
-    taken_bytes = 0
+    taken_bytes, rate, around_bytes = 0, job.options.rate, job.options.around_bytes
     with ProgressLine(input_is_typed=job.input_is_typed) as progress, trio.CancelScope() as going_on:
         counts.on_failure = going_on.cancel
         async for line in lines:
-            if job.options.rate is not None:
-                await _pace(counts, job.options.rate)
+            if rate is not None:
+                await _pace(counts, rate)
             counts.watch(await push(message_of(line)))
             if progress.enabled:
-                taken_bytes += len(line) + job.extent.around_bytes
+                taken_bytes += len(line) + around_bytes
                 rate_now = counts.stored / max(time.monotonic() - counts.started_s, 1e-6)
                 facts = (f"{counts.stored:,} messages", f"{rate_now:,.0f} a second")
-                progress.draw("pushing", taken_bytes, job.extent.total_bytes, facts)
+                progress.draw("pushing", taken_bytes, job.total_bytes, facts)
 
 
 def _report(counts: PushCounts, job: _Job) -> None:
@@ -276,24 +283,17 @@ async def _pace(counts: PushCounts, rate: float) -> None:
     await trio.sleep(max(0.0, counts.started_s + counts.sent / rate - time.monotonic()))
 
 
-class _Extent(NamedTuple):
-    """The size of the input, if known. around_bytes: the line end or the length prefix of each message."""
-
-    total_bytes: int | None
-    around_bytes: int
-
-
-def _extent(data: bytes | None, files: list[Path], repeat: int, *, whole: bool, framed: bool) -> _Extent:
-    around_bytes = LENGTH.size if framed else 0 if whole else 1
-    if data is not None:
-        return _Extent(repeat * (len(data) + around_bytes), around_bytes)
+def _total_bytes(text: bytes | None, files: list[Path], options: PushOptions) -> int | None:
+    """Returns the size of the whole input; None if it is unknown."""
+    if text is not None:
+        return options.repeat * (len(text) + options.around_bytes)
     try:
         found = [file.stat() for file in files] if files else [os.fstat(sys.stdin.fileno())]
     except OSError:
-        return _Extent(None, around_bytes)
+        return None
     if not all(stat.S_ISREG(each.st_mode) for each in found):
-        return _Extent(None, around_bytes)
-    return _Extent(repeat * sum(each.st_size for each in found), around_bytes)
+        return None
+    return options.repeat * sum(each.st_size for each in found)
 
 
 class PushCounts:

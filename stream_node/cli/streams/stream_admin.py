@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
-"""The columns that contain numbers, by their positions in HEAD, counted from 0."""
 
 
 class RetentionOptions(NamedTuple):

@@ -165,10 +165,8 @@ async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there
 
 async def _has(target: Stream, message: RichMessage) -> bool:
     """Whether the target has this message at the same index. Times are not compared: the clocks may differ."""
-    found = (await target.pull_page(message.index, 1)).messages
-    return bool(found) and (found[0].index, found[0].key, list(found[0].headers), found[0].data) == (
-        message.index,
-        message.key,
-        list(message.headers),
-        message.data,
+    found, wanted = (
+        [(each.index, each.key, list(each.headers), each.data) for each in messages]
+        for messages in ((await target.pull_page(message.index, 1)).messages, [message])
     )
+    return found == wanted
