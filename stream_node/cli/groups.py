@@ -42,7 +42,7 @@ def with_options(command: Command, *, left_out: Collection[str] = ()) -> Callabl
     groups = {name: each.annotation for name, each in own.items() if is_group(each.annotation)}
     parameters: list[inspect.Parameter] = []
     for name, each in own.items():
-        parameters += options_of(groups[name]) if name in groups else [each]
+        parameters += options_of(groups[name]) if name in groups else [_parameter(name, each.annotation, each.default)]
     has_json = "as_json" in own
     if not has_json:
         parameters.append(_parameter("as_json", JsonOption, False))
@@ -66,7 +66,6 @@ def with_options(command: Command, *, left_out: Collection[str] = ()) -> Callabl
             command(**given)
 
     made = functools.wraps(command)(lambda **given: copy_context().run(run, given))
-    parameters = [each.replace(annotation=_for_typer(each.name, each.annotation)) for each in parameters]
     made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     made.__annotations__ = {each.name: each.annotation for each in parameters}
     return made
@@ -109,19 +108,18 @@ def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
     return group(**values)
 
 
-def _for_typer(name: str, annotation: Any) -> Any:
-    """Returns the type of a parameter as typer reads it. A text alone is the help of an option. typer gives an unnamed
-    switch two names, such as --share and --no-share. Here a switch gets the first name only, unless its option names
-    both."""
-    if get_origin(annotation) is not Annotated:
-        return annotation
-    kind, option, *_ = get_args(annotation)
-    option = typer.Option(help=option) if isinstance(option, str) else copy(option)
-    # In an annotated option, typer stores the first name in the field `default`.
-    if kind in (bool, bool | None) and isinstance(option, OptionInfo) and option.default is ...:
-        option.default = f"--{name.replace('_', '-')}"
-    return Annotated[kind, option]
-
-
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """Returns a parameter as typer reads it. The texts in the type of an option that has no other settings are its
+    metavar, if there are two, and its help. typer gives an unnamed switch two names, such as --share and --no-share.
+    Here a switch gets the first name only, unless its option names both."""
+    if get_origin(annotation) is Annotated:
+        kind, *others = get_args(annotation)
+        *metavar, text = others
+        option = (
+            typer.Option(metavar=metavar[0] if metavar else None, help=text) if isinstance(text, str) else copy(text)
+        )
+        # In an annotated option, typer stores the first name in the field `default`.
+        if kind in (bool, bool | None) and isinstance(option, OptionInfo) and option.default is ...:
+            option.default = f"--{name.replace('_', '-')}"
+        annotation = Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

@@ -39,8 +39,7 @@ StreamArgument = Annotated[
     str, typer.Argument(callback=not_empty, help="The name of the stream.", autocompletion=complete_stream)
 ]
 ViaOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="Go through the node to another node, at this address. May be repeated."),
+    list[str] | None, "HOST:PORT", "Go through the node to another node, at this address. May be repeated."
 ]
 PartitionOption = Annotated[int | None, typer.Option(min=0, help="Only this partition. Without it, all partitions.")]
 AllOption = Annotated[bool, "All partitions of the stream, as without --partition."]
@@ -53,24 +52,18 @@ YesOption = Annotated[
 ]
 DataDirOption = Annotated[str | None, "The data directory of a node, running or not."]
 ConfigOption = Annotated[Path | None, "A TOML file with settings."]
-ListenOption = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="The address to listen at. Port 0 picks a free port.")
-]
+ListenOption = Annotated[str | None, "HOST:PORT", "The address to listen at. Port 0 picks a free port."]
 HttpOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="Listen for HTTP, too. Port 0 picks a free port. May be repeated."),
+    list[str] | None, "HOST:PORT", "Listen for HTTP, too. Port 0 picks a free port. May be repeated."
 ]
 GrpcOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="HOST:PORT[/SERVICES]",
-        help="Listen for block nodes and their peers over gRPC, too. /publish serves publishers only, "
-        "/subscribe+status readers. May be repeated.",
-    ),
+    "HOST:PORT[/SERVICES]",
+    "Listen for block nodes and their peers over gRPC, too. /publish serves publishers only, "
+    "/subscribe+status readers. May be repeated.",
 ]
 ForwardOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="HOST:PORT", help="Another node that clients may reach through this node. May be repeated."),
+    list[str] | None, "HOST:PORT", "Another node that clients may reach through this node. May be repeated."
 ]
 LogLevelOption = Annotated[str | None, "The lowest level of log lines: debug, info, warning or error."]
 

@@ -99,7 +99,7 @@ def make_view(before: Reading | None, now: Reading, sort: SortKey) -> TopView:
     for each in consumers:
         lags[each.stream] = max(each.lag, lags.get(each.stream, 0))
     streams = _streams(before, now, seconds, lags)
-    size, lag = STREAM_ORDER[sort], CONSUMER_ORDER.get(sort, lambda row: row.lag)
+    size, lag = STREAM_ORDER[sort], CONSUMER_ORDER.get(sort, CONSUMER_ORDER["lag"])
     streams.sort(key=lambda row: (-size(row), row.stream))
     consumers.sort(key=lambda row: (-lag(row), row.client, row.stream))
     status = now.status
@@ -123,6 +123,7 @@ STREAM_ORDER: Final[dict[SortKey, Callable[[StreamRate], float]]] = {
 }
 CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRate], float]]] = {
     "rate": lambda row: row.messages_per_s or 0,
+    "lag": lambda row: row.lag,
     "name": lambda row: 0,
 }
 """The values by which rows are sorted, the largest first, for each sort key. Equal rows are sorted by name. Consumers

@@ -29,10 +29,7 @@ class BlockNodeOptions(NamedTuple):
 
     node: NodeOption = None
     also: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Another node, to continue with if the first one fails. May be repeated."
-        ),
+        list[str] | None, "HOST:PORT", "Another node, to continue with if the first one fails. May be repeated."
     ] = None
     context: ContextOption = None
     via: ViaOption = None

@@ -88,20 +88,12 @@ def consume(
     ] = None,
     application: ApplicationOption = "plain",
     transport: TransportOptions = ANY_TRANSPORT,
-    position: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file for the position, in place of --client.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(metavar="NUMBER:HASH:WEIGHT", help="The block to continue from if no position is saved."),
-    ] = None,
+    position: Annotated[Path | None, "FILE", "A file for the position, in place of --client."] = None,
+    start: Annotated[str | None, "NUMBER:HASH:WEIGHT", "The block to continue from if no position is saved."] = None,
     unordered: Annotated[bool, "Print complete blocks as they come, with forks."] = False,
     follow: FollowOption = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this number of updates.")] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(metavar="BLOCK", help="Stop after the change that adds this block: its number or hash."),
-    ] = None,
+    until: Annotated[str | None, "BLOCK", "Stop after the change that adds this block: its number or hash."] = None,
     reorg_timeout_s: Annotated[
         float,
         typer.Option("--reorg-timeout", min=0.1, help="Give up a deep reorg that brings nothing for so many seconds."),

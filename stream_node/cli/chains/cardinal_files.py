@@ -73,9 +73,7 @@ def simulate(
     duplicate_rate: Annotated[float, "The chance that a message is delivered twice."] = 0.1,
     loss_rate: Annotated[float, "The chance that a message is lost at first, and sent again."] = 0.05,
     delay_max: Annotated[int, "The maximum number of messages by which a message may be late."] = 100,
-    expect: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file for the chain that consumers must have at the end.")
-    ] = None,
+    expect: Annotated[Path | None, "FILE", "A file for the chain that consumers must have at the end."] = None,
     transport: TransportOptions = ANY_TRANSPORT,
 ) -> None:
     """Send a generated chain to test consumers. Messages are late, repeated and out of order, and the chain has forks

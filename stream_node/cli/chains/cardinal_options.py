@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
 ApplicationOption = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
-        help="The application's prefixes and topics: plain, evm, evm-ID (ID of the chain), simulated, or a TOML file.",
-    ),
+    "NAME",
+    "The application's prefixes and topics: plain, evm, evm-ID (ID of the chain), simulated, or a TOML file.",
 ]
 PARTITIONS = 4
 
@@ -36,13 +34,9 @@ class TransportOptions(NamedTuple):
 
     node: NodeOptions = NodeOptions()
     recording: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A recording (a file) in place of a node. Commands that write make it."),
+        Path | None, "FILE", "A recording (a file) in place of a node. Commands that write make it."
     ] = None
-    kafka: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Use a Kafka cluster in place of a node; needs the extra `kafka`."),
-    ] = None
+    kafka: Annotated[str | None, "HOST:PORT", "Use a Kafka cluster in place of a node; needs the extra `kafka`."] = None
     partitions: Annotated[int, typer.Option(min=1, help="The number of partitions of each topic that is made.")] = (
         PARTITIONS
     )

@@ -74,10 +74,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
 def daemon(
     export: ExportOptions,
     spark: SparkOptions = DEFAULT_SPARK,
-    every: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="The time from the start of one run to the start of the next: 60s, 15m, 1h."),
-    ] = "60s",
+    every: Annotated[str, "TIME", "The time from the start of one run to the start of the next: 60s, 15m, 1h."] = "60s",
     metrics_file: Annotated[
         Path | None, "A file for counters in the text format of Prometheus, for a textfile collector."
     ] = None,
@@ -206,11 +203,9 @@ def compact(
 
 def forget(
     folder: FolderArgument,
-    stream: Annotated[str, typer.Option(metavar="NAME", help="The stream whose messages are erased.")],
-    key: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Erase only the messages with this key. Without it, all.")
-    ] = None,
-    key_hex: Annotated[str | None, typer.Option(metavar="HEX", help="The key as hexadecimal digits.")] = None,
+    stream: Annotated[str, "NAME", "The stream whose messages are erased."],
+    key: Annotated[str | None, "TEXT", "Erase only the messages with this key. Without it, all."] = None,
+    key_hex: Annotated[str | None, "HEX", "The key as hexadecimal digits."] = None,
     keep: Annotated[
         int | None,
         typer.Option(
@@ -251,9 +246,7 @@ def forget(
 
 def migrate(
     folder: FolderArgument,
-    ledger: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The ledger, if it is not ledger.sqlite in the folder.")
-    ] = None,
+    ledger: Annotated[Path | None, "FILE", "The ledger, if it is not ledger.sqlite in the folder."] = None,
     log_level: LogLevelOption = "warning",
     table: TableOptions = PLAIN_TABLE,
 ) -> None:

@@ -34,13 +34,8 @@ FolderArgument = Annotated[
     ),
 ]
 AUTO, EMBEDDED, INLINE = "auto", "local[*,4]", "inline"
-MasterOption = Annotated[
-    str,
-    typer.Option(metavar="MASTER", help="The master of Spark: local[*,4], spark://HOST:PORT, yarn, k8s://…"),
-]
-ConfOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
-]
+MasterOption = Annotated[str, "MASTER", "The master of Spark: local[*,4], spark://HOST:PORT, yarn, k8s://…"]
+ConfOption = Annotated[list[str] | None, "NAME=VALUE", "A setting of Spark; may be repeated."]
 NiceOption = Annotated[
     int,
     typer.Option(
@@ -72,39 +67,30 @@ class TableOptions(NamedTuple):
 
     store_option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="An option of the store, such as endpoint=http://10.0.0.5:9000; may be repeated. Credentials come "
-            "from the environment.",
-        ),
+        "NAME=VALUE",
+        "An option of the store, such as endpoint=http://10.0.0.5:9000; may be repeated. Credentials come "
+        "from the environment.",
     ] = None
     catalog: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The name of an Iceberg table's catalog, as in the configuration of pyiceberg. Later commands use the "
-            "same catalog. Without it, the catalog is a file in the folder of the export.",
-        ),
+        "NAME",
+        "The name of an Iceberg table's catalog, as in the configuration of pyiceberg. Later commands use the "
+        "same catalog. Without it, the catalog is a file in the folder of the export.",
     ] = None
     catalog_option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A property of the catalog, such as type=rest or uri=https://catalog:8181, which is passed to "
-            "pyiceberg unchanged; may be repeated. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
-        ),
+        "NAME=VALUE",
+        "A property of the catalog, such as type=rest or uri=https://catalog:8181, which is passed to "
+        "pyiceberg unchanged; may be repeated. Secrets come from the environment: PYICEBERG_CATALOG__NAME__TOKEN.",
     ] = None
     catalog_table: Annotated[
-        str | None,
-        typer.Option(metavar="NAMESPACE.NAME", help="The table's name in the catalog. Without it: export.messages."),
+        str | None, "NAMESPACE.NAME", "The table's name in the catalog. Without it: export.messages."
     ] = None
     history: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The SQLite file of the history. Without it: _history.sqlite in the folder, or a file in your state "
-            "folder for a store.",
-        ),
+        "FILE",
+        "The SQLite file of the history. Without it: _history.sqlite in the folder, or a file in your state "
+        "folder for a store.",
     ] = None
 
     def store_options(self, place: Any) -> dict[str, str]:
@@ -149,20 +135,14 @@ class DecodingOptions(NamedTuple):
 
     decode: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND",
-            help="Add columns with the contents of the messages: json, cbor, avro, protobuf, cardinal or block.",
-        ),
+        "KIND",
+        "Add columns with the contents of the messages: json, cbor, avro, protobuf, cardinal or block.",
     ] = None
     schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMNS", help="The decoded columns, as in Spark: 'id INT, amount DECIMAL(10,2), _problem STRING'."
-        ),
+        str | None, "COLUMNS", "The decoded columns, as in Spark: 'id INT, amount DECIMAL(10,2), _problem STRING'."
     ] = None
     decode_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An option of the decoder, such as avroSchema=FILE; may be repeated."),
+        list[str] | None, "NAME=VALUE", "An option of the decoder, such as avroSchema=FILE; may be repeated."
     ] = None
     without_data: Annotated[
         bool, "Leave the column `data` out of a new table, which has the decoded columns in its place."
@@ -202,16 +182,11 @@ class ExportOptions(NamedTuple):
     """The streams, the node, the table and the steps of an export."""
 
     folder: FolderArgument
-    stream: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Export this stream. May be repeated. Without it, all streams."),
-    ] = None
+    stream: Annotated[list[str] | None, "NAME", "Export this stream. May be repeated. Without it, all streams."] = None
     pattern: Annotated[
         str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Export the streams whose whole name matches this pattern, including streams that are created later.",
-        ),
+        "REGEX",
+        "Export the streams whose whole name matches this pattern, including streams that are created later.",
     ] = None
     node: NodeOption = None
     context: ContextOption = None
@@ -328,23 +303,17 @@ class SparkOptions(NamedTuple):
 
     master: Annotated[
         str,
-        typer.Option(
-            metavar="MASTER",
-            help="What writes the files. inline: threads of this process. local[*,4], spark://HOST:PORT, yarn, "
-            "k8s://…: Spark. auto: Spark on this machine if the extra `spark` is installed, otherwise inline.",
-        ),
+        "MASTER",
+        "What writes the files. inline: threads of this process. local[*,4], spark://HOST:PORT, yarn, "
+        "k8s://…: Spark. auto: Spark on this machine if the extra `spark` is installed, otherwise inline.",
     ] = AUTO
-    remote: Annotated[
-        str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
-    ] = None
+    remote: Annotated[str | None, "sc://HOST:PORT", "A Spark Connect server in place of a master."] = None
     conf: ConfOption = None
     aot_cache: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first start writes it, "
-            "and later ones take half the time.",
-        ),
+        "FILE",
+        "A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first start writes it, "
+        "and later ones take half the time.",
     ] = None
 
     def open_exporter(self, settings: Any) -> Any:

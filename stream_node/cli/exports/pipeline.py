@@ -38,18 +38,13 @@ class PipelineOptions(NamedTuple):
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the silver and gold tables.")]
     cardinal: Annotated[
         str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="Streams whose whole name matches are topics of Cardinal Streams; the first group names the chain.",
-        ),
+        "REGEX",
+        "Streams whose whole name matches are topics of Cardinal Streams; the first group names the chain.",
     ] = None
     start: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[CHAIN=]HASH",
-            help="A block on the canonical chain, in hex; with CHAIN= if the expression has a group; once for each "
-            "chain.",
-        ),
+        "[CHAIN=]HASH",
+        "A block on the canonical chain, in hex; with CHAIN= if the expression has a group; once for each chain.",
     ] = None
     step_rows: Annotated[int, typer.Option(min=1, help="About how many new messages one step takes.")] = STEP_ROWS
     master: MasterOption = EMBEDDED
@@ -118,7 +113,7 @@ def _report(out: Path, report: Any) -> tuple[dict[str, Any], str]:
 
 def daemon(
     pipeline: PipelineOptions,
-    every: Annotated[str, typer.Option(metavar="TIME", help="How often new messages are looked for: 1s, 60s.")] = "10s",
+    every: Annotated[str, "TIME", "How often new messages are looked for: 1s, 60s."] = "10s",
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "info",
 ) -> None:

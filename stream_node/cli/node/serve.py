@@ -35,16 +35,12 @@ def serve(
     config: ConfigOption = None,
     data_dir: Annotated[str | None, "The folder of the database."] = None,
     database: Annotated[
-        str | None,
-        typer.Option(metavar="postgresql://USER@HOST:PORT/NAME", help="A PostgreSQL database for the streams."),
+        str | None, "postgresql://USER@HOST:PORT/NAME", "A PostgreSQL database for the streams."
     ] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="The name of this node in its cluster.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="NUMBER", help="The number of processes, to use several cores.")
-    ] = None,
+    cluster: Annotated[str | None, "NAME", "The name of this node in its cluster."] = None,
+    workers: Annotated[int | None, "NUMBER", "The number of processes, to use several cores."] = None,
     worker: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODULE:CLASS@ADDRESS", help="Run a worker of your own on the node. May be repeated."),
+        list[str] | None, "MODULE:CLASS@ADDRESS", "Run a worker of your own on the node. May be repeated."
     ] = None,
     listen: ListenOption = None,
     http: HttpOption = None,

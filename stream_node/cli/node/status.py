@@ -96,11 +96,9 @@ def status(
     node: NodeOptions = ANY_NODE,
     check: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=LIMIT",
-            help="Check lag (messages), silent (time) or free-disk (size). LIMIT is CRITICAL or WARNING,CRITICAL. "
-            "The check troubles has no limit: it tells what the dashboard calls wrong. May be repeated.",
-        ),
+        "NAME=LIMIT",
+        "Check lag (messages), silent (time) or free-disk (size). LIMIT is CRITICAL or WARNING,CRITICAL. "
+        "The check troubles has no limit: it tells what the dashboard calls wrong. May be repeated.",
     ] = None,
 ) -> None:
     """Print how a node stands: whether it takes work, its free disk, the consumers that are farthest behind, and the

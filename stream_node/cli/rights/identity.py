@@ -14,9 +14,7 @@ from stream_node.cli.options import ANY_DIRECTORY, DirectoryOptions
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.values import UsageError
 
-FileOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The file of the identity. Without it: that of your user.")
-]
+FileOption = Annotated[Path | None, "FILE", "The file of the identity. Without it: that of your user."]
 OfNodeOption = Annotated[str | None, "A node's data directory: the identity of this node."]
 IdentifierArgument = Annotated[str, typer.Argument(help="The identifier: I and 64 hexadecimal digits.")]
 

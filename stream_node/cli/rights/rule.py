@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from ockam.identity.identity import Identity
     from ockam.identity.rules.rules import Rule
 
-RulesOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="The file of the rules. Without it: that of the settings.")
-]
+RulesOption = Annotated[Path | None, "FILE", "The file of the rules. Without it: that of the settings."]
 
 
 class RulesOptions(NamedTuple):

@@ -25,21 +25,14 @@ def create(
     name: NameArgument,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="RIGHT:PREFIX",
-            help="A right, and the beginning of the names on which the token has it. May be repeated.",
-        ),
+        "RIGHT:PREFIX",
+        "A right, and the beginning of the names on which the token has it. May be repeated.",
     ] = None,
-    expires: Annotated[
-        str | None,
-        typer.Option(metavar="WHEN", help="When the token ends: after a time (90d), or at one (2027-01-01Z)."),
-    ] = None,
+    expires: Annotated[str | None, "WHEN", "When the token ends: after a time (90d), or at one (2027-01-01Z)."] = None,
     replace: Annotated[
         bool, "Revoke the token that has this name. With --allow, its rights are replaced; without, they stay."
     ] = False,
-    file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the token to a new file that only you can read.")
-    ] = None,
+    file: Annotated[Path | None, "FILE", "Write the token to a new file that only you can read."] = None,
     rules: RulesOption = None,
     directory: DirectoryOptions = ANY_DIRECTORY,
 ) -> None:

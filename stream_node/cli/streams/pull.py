@@ -67,13 +67,10 @@ def pull(
     printing: PrintOptions = BARE_DATA,
     length_framed: Annotated[bool, "Print the length in front of each message (u32, big-endian)."] = False,
     fail_on_hole: FailOnHoleOption = False,
-    grep: Annotated[str | None, typer.Option(metavar="TEXT", help="Print only messages that contain TEXT.")] = None,
-    grep_key: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Print only messages whose key contains TEXT.")
-    ] = None,
+    grep: Annotated[str | None, "TEXT", "Print only messages that contain TEXT."] = None,
+    grep_key: Annotated[str | None, "TEXT", "Print only messages whose key contains TEXT."] = None,
     grep_header: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[=TEXT]", help="Print only messages with this header, whose value contains TEXT."),
+        str | None, "NAME[=TEXT]", "Print only messages with this header, whose value contains TEXT."
     ] = None,
     scan: Annotated[
         int, typer.Option(min=1, help="With --grep…: the number of messages that are looked at, at most.")

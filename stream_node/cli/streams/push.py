@@ -43,9 +43,7 @@ class PushOptions(NamedTuple):
     keys: Annotated[bool, "Each line is a key, a tab and the message, as `pull --keys` prints it."] = False
     ndjson: Annotated[bool, "Each line is a message in JSON, as `pull --ndjson` prints it."] = False
     crlf: Annotated[bool, "Lines end with CR LF, as on Windows. Without it, a CR belongs to the message."] = False
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every message. May be repeated.")
-    ] = None
+    header: Annotated[list[str] | None, "NAME=VALUE", "A header of every message. May be repeated."] = None
     all_partitions: Annotated[
         bool, "Spread the messages as without --partition, also those whose lines, with --ndjson, name a partition."
     ] = False

@@ -23,10 +23,7 @@ PAGE_MESSAGES = 1_000
 def copy(
     source: Annotated[str, typer.Argument(callback=not_empty, help="The stream to copy.")],
     target: Annotated[str, typer.Argument(callback=not_empty, help="The name of the copy.")],
-    to: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT|CONTEXT", help="The node that gets the copy. Without it, the same node."),
-    ] = None,
+    to: Annotated[str | None, "HOST:PORT|CONTEXT", "The node that gets the copy. Without it, the same node."] = None,
     resume: Annotated[
         bool, "Continue a copy that was interrupted, or copy the messages that are new since then."
     ] = False,
