@@ -125,34 +125,28 @@ def consume(
         if client is not None and client_id is not None:
             store = NodeCheckpoints(client, client_id)
         left, end = limit, not follow
-
-        def is_last(added: tuple[CompleteBatch, ...]) -> bool:
-            return any(last in (batch.number, batch.hash) for batch in added)
-
+        source: Any
         if unordered:
-            async with consume_unordered(known, opened, store, stop_at_end=end, on_event=warnings) as arrivals:
-                async for arrival in arrivals:
-                    shown.update(None, (), (arrival.batch,))
-                    arrival.done()
-                    left = None if left is None else left - 1
-                    if left == 0 or is_last((arrival.batch,)):
-                        return
-                warnings.end(known, arrivals.statistics().reassembly)
-            _check_reached(until)
-            return
-        async with consume_chain(
-            known, opened, store, start=first, stop_at_end=end, reorg_timeout_s=reorg_timeout_s, on_event=warnings
-        ) as updates:
+            source = consume_unordered(known, opened, store, stop_at_end=end, on_event=warnings)
+        else:
+            source = consume_chain(
+                known, opened, store, start=first, stop_at_end=end, reorg_timeout_s=reorg_timeout_s, on_event=warnings
+            )
+        async with source as updates:
             async for update in updates:
-                to = update.reverted_to
-                shown.update(None if to is None else (to.number, to.hash), update.removed, update.added)
+                to, removed, added = (
+                    (None, (), (update.batch,)) if unordered else (update.reverted_to, update.removed, update.added)
+                )
+                shown.update(None if to is None else (to.number, to.hash), removed, added)
                 update.done()
                 left = None if left is None else left - 1
-                if left == 0 or is_last(update.added):
+                if left == 0 or any(last in (batch.number, batch.hash) for batch in added):
                     return
-            gaps = updates.gaps()
-            warnings.end(known, updates.statistics().reassembly, updates.machine.active_reorg, gaps)
-        _check_reached(until)
+            gaps = () if unordered else updates.gaps()
+            reorg = None if unordered else updates.machine.active_reorg
+            warnings.end(known, updates.statistics().reassembly, reorg, gaps)
+        if until is not None:
+            raise CommandFailed(f"the chain ends before block {until}")
         if gaps:
             raise CommandFailed(f"the chain lacks {counted(len(gaps), 'block')}; send again what is missing (--repair)")
 
@@ -223,11 +217,6 @@ def _first_block(application: Application, start: str | None) -> Start | None:
     if start is not None:
         return parse_start(start)
     return GENESIS if application is SIMULATED else None
-
-
-def _check_reached(until: str | None) -> None:
-    if until is not None:
-        raise CommandFailed(f"the chain ends before block {until}")
 
 
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
