@@ -18,7 +18,7 @@ import typer
 from typer.models import OptionInfo
 
 from stream_node.cli.client import with_client
-from stream_node.cli.options import NodeOptions
+from stream_node.cli.options import ENV, NodeOptions
 from stream_node.cli.output import AS_JSON
 from stream_node.cli.request_options import GIVEN, RequestOptions
 
@@ -109,15 +109,17 @@ def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """Returns a parameter as typer reads it. The texts in the type of an option that has no other settings are its
-    metavar, if there are two, and its help. typer gives an unnamed switch two names, such as --share and --no-share.
-    Here a switch gets the first name only, unless its option names both."""
+    """Returns a parameter as typer reads it. The type of an option may have texts in place of settings: its metavar, if
+    there are two, and its help; before them may stand ENV. typer gives an unnamed switch two names, such as --share and
+    --no-share. Here a switch gets the first name only, unless its option names both."""
     if get_origin(annotation) is Annotated:
-        kind, *others = get_args(annotation)
-        *metavar, text = others
-        option = (
-            typer.Option(metavar=metavar[0] if metavar else None, help=text) if isinstance(text, str) else copy(text)
-        )
+        kind, *settings = get_args(annotation)
+        if isinstance(settings[-1], str):
+            *metavar, text = (each for each in settings if each is not ENV)
+            variable = f"STREAM_NODE_{name.upper()}" if ENV in settings else None
+            option = typer.Option(metavar=metavar[0] if metavar else None, help=text, envvar=variable)
+        else:
+            option = copy(settings[0])
         # In an annotated option, typer stores the first name in the field `default`.
         if kind in (bool, bool | None) and isinstance(option, OptionInfo) and option.default is ...:
             option.default = f"--{name.replace('_', '-')}"

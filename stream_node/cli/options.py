@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -22,13 +22,11 @@ def not_empty(text: str | None) -> str | None:
     return text
 
 
-def named(option: str, metavar: str, text: str, variable: str | None = None) -> Any:
-    """Returns an option with an environment variable. The default variable of --tls-ca is STREAM_NODE_TLS_CA."""
-    default = f"STREAM_NODE_{option[2:].upper().replace('-', '_')}"
-    return typer.Option(option, metavar=metavar, envvar=variable or default, help=text)
-
-
-NodeOption = Annotated[str | None, named("--node", "HOST:PORT", "The node to talk to.", variable="STREAM_NODE_ADDRESS")]
+ENV = object()
+"""In the type of an option: a variable sets it, too. That of --tls-ca is STREAM_NODE_TLS_CA."""
+NodeOption = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", envvar="STREAM_NODE_ADDRESS", help="The node to talk to.")
+]
 ContextOption = Annotated[
     str | None,
     typer.Option(

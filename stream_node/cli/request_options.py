@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from stream_node.cli.options import named
+from stream_node.cli.options import ENV
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -32,24 +32,16 @@ SYSTEM = "system"
 class TlsOptions(NamedTuple):
     tls_ca: Annotated[
         str | None,
-        named(
-            "--tls-ca",
-            "FILE",
-            "Connect with TLS. A PEM file with the authorities of the node's certificate, or the word system.",
-        ),
+        ENV,
+        "FILE",
+        "Connect with TLS. A PEM file with the authorities of the node's certificate, or the word system.",
     ] = None
     tls_cert: Annotated[
-        str | None,
-        named("--tls-cert", "FILE", "A PEM file with your certificate, which proves to the node who you are."),
+        str | None, ENV, "FILE", "A PEM file with your certificate, which proves to the node who you are."
     ] = None
-    tls_key: Annotated[str | None, named("--tls-key", "FILE", "A PEM file with its private key.")] = None
+    tls_key: Annotated[str | None, ENV, "FILE", "A PEM file with its private key."] = None
     tls_server_name: Annotated[
-        str | None,
-        named(
-            "--tls-server-name",
-            "NAME",
-            "The name that the node's certificate must have, if it is not that in the address.",
-        ),
+        str | None, ENV, "NAME", "The name that the node's certificate must have, if it is not that in the address."
     ] = None
 
     def make(self) -> Tls | None:
@@ -69,37 +61,27 @@ class TlsOptions(NamedTuple):
 NO_TLS = TlsOptions()
 
 
-PeerOption = Annotated[
-    str | None,
-    named(
-        "--peer",
-        "IDENTIFIER",
-        "Open a secure channel to the node, which must have this identity. Several are separated by commas.",
-    ),
-]
-
-
 class ChannelOptions(NamedTuple):
     """The secure channel to a node. peer: the identifier of the node, or several separated by commas. identity: the
     file of the user's own identity. channel_listener: the name of the listener on the node."""
 
-    peer: PeerOption = None
+    peer: Annotated[
+        str | None,
+        ENV,
+        "IDENTIFIER",
+        "Open a secure channel to the node, which must have this identity. Several are separated by commas.",
+    ] = None
     identity: Annotated[
         str | None,
-        named(
-            "--identity",
-            "FILE",
-            "The file of your own identity for --peer. Without it: that of your user (see `identity create`).",
-        ),
+        ENV,
+        "FILE",
+        "The file of your own identity for --peer. Without it: that of your user (see `identity create`).",
     ] = None
     channel_listener: Annotated[
         str | None,
-        named(
-            "--channel-listener",
-            "NAME",
-            "The name of the listener for secure channels on the node. [default: secure_channel; Ockam's Rust nodes: "
-            "api]",
-        ),
+        ENV,
+        "NAME",
+        "The name of the listener for secure channels on the node. [default: secure_channel; Ockam's Rust nodes: api]",
     ] = None
 
     def make(self, target: Target) -> SecureChannel | None:
@@ -142,12 +124,10 @@ def absolute(file: str | None) -> str | None:
 VARIABLE = "STREAM_NODE_TOKEN"
 TokenFileOption = Annotated[
     str | None,
-    named(
-        "--token-file",
-        "FILE",
-        "A file with your token, which proves to the node who you are. Or set STREAM_NODE_TOKEN to the token itself; "
-        "no option takes it, because everybody on the machine can see the options of a process.",
-    ),
+    ENV,
+    "FILE",
+    "A file with your token, which proves to the node who you are. Or set STREAM_NODE_TOKEN to the token itself; "
+    "no option takes it, because everybody on the machine can see the options of a process.",
 ]
 
 
@@ -197,25 +177,20 @@ def keep_token(context: str, file: str | None) -> str | None:
 
 class ServiceOptions(NamedTuple):
     service: Annotated[
-        str | None,
-        named("--service", "NAME", "The name of the stream service on that node. Real Ockam services use `stream`."),
+        str | None, ENV, "NAME", "The name of the stream service on that node. Real Ockam services use `stream`."
     ] = None
     index_service: Annotated[
         str | None,
-        named(
-            "--index-service",
-            "NAME",
-            "The name of the index service on that node. Without it: the name of --service with _index added, as in "
-            "stream_index.",
-        ),
+        ENV,
+        "NAME",
+        "The name of the index service on that node. Without it: the name of --service with _index added, as in "
+        "stream_index.",
     ] = None
     framing: Annotated[
         Literal["head", "legacy", "auto"] | None,
-        typer.Option(
-            envvar="STREAM_NODE_FRAMING",
-            help="The framing of messages on the connection: legacy for Ockam services from before June 2024, auto to "
-            "find it out. Without it: head.",
-        ),
+        ENV,
+        "The framing of messages on the connection: legacy for Ockam services from before June 2024, auto to "
+        "find it out. Without it: head.",
     ] = None
 
 
