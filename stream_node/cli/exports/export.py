@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -128,8 +129,6 @@ def history(
 
     Example: stream-node export history ./lake --last 5
     """
-    from dataclasses import asdict
-
     rows = [asdict(each) for each in table.history_of(folder).load_runs(last)]
     if not rows:
         # A path without an export is an error here, because it may be misspelt.
@@ -152,8 +151,6 @@ def verify(
     Example: stream-node export verify ./lake --contents
     """
     with progress_shown() as progress:
-        from dataclasses import asdict
-
         from spark_export.exporter.job import ExportSettings
         from spark_export.exporter.node_side import Selection
         from spark_export.exporter.report import verdict_lines, verdict_row
@@ -190,8 +187,6 @@ def compact(
 
     Example: stream-node export compact ./lake
     """
-    from dataclasses import asdict
-
     from spark_export.exporter.report import kept_line
     from spark_export.exporter.upkeep import TableUpkeep
 

@@ -107,10 +107,8 @@ def pinned_context(settings: Config, tls: Tls | None) -> ssl.SSLContext:
 
     from ockam.identity.tls import Tls, new_client_context
 
-    pinned = Tls(ca=settings.tls_certificate)
-    if tls is not None:
-        pinned = Tls(ca=settings.tls_certificate, certificate=tls.certificate, key=tls.key)
-    context = new_client_context(pinned)
+    own = tls or Tls()
+    context = new_client_context(Tls(ca=settings.tls_certificate, certificate=own.certificate, key=own.key))
     context.check_hostname = False
     # Without this flag, a certificate that an authority has signed is trusted only with that authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

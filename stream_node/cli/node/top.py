@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -64,6 +64,7 @@ def top(
 
 async def _print(reader: NodeReader, node: str, sort: SortKey, interval_s: float, once: bool) -> None:
     """Prints a view after each interval, or only the first one."""
+    import msgspec
     import trio
 
     from stream_node.top.rates import make_view
@@ -74,7 +75,7 @@ async def _print(reader: NodeReader, node: str, sort: SortKey, interval_s: float
         now = await reader.read()
         view = make_view(before, now, sort)
         if AS_JSON.get():
-            say_json(_report(view, node))
+            say_json({"node": node, **msgspec.to_builtins(view)})
         else:
             _print_text(view, node, sort)
         if once:
@@ -92,9 +93,3 @@ def _print_text(view: TopView, node: str, sort: str) -> None:
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS
     console = Console(width=width)
     console.print(draw(view, node, sort, console.width, None))
-
-
-def _report(view: TopView, node: str) -> dict[str, Any]:
-    import msgspec
-
-    return {"node": node, **msgspec.to_builtins(view)}

@@ -190,10 +190,9 @@ async def _report_more(source: Stream, resume_index: int, ctx: typer.Context) ->
         # This peer cannot tell where its stream ends, so the next page is counted.
         more = len(await source.pull(resume_index, PULL_LIMIT))
     if more > 0:
-        place = {"partition": source.partition, "all_partitions": None}
-        again = _command_again(ctx, **place, index=resume_index, start=None, limit=more)
-        what = counted(more, "more message")
-        tell(f"{what} in {source.name}/{source.partition}: to print them: {again}")
+        partition = {"partition": source.partition, "all_partitions": None}
+        again = _command_again(ctx, **partition, index=resume_index, start=None, limit=more)
+        tell(f"{counted(more, 'more message')} in {source.name}/{source.partition}: to print them: {again}")
 
 
 def _command_again(ctx: typer.Context, **changed: Any) -> str:
