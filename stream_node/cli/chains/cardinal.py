@@ -28,7 +28,6 @@ from stream_node.cli.values import CommandFailed, UsageError
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
     from cardinal_streams.consume.checkpoints import CheckpointStore
-    from cardinal_streams.machines.chain_events import Start
     from cardinal_streams.machines.consumer_events import Gap, OpenReorg
     from cardinal_streams.machines.reassembly_events import ReassemblyStatistics
     from cardinal_streams.payload import CompleteBatch, Payload
@@ -111,9 +110,11 @@ def consume(
     from cardinal_streams.consume.checkpoints import FileCheckpoints, NodeCheckpoints
     from cardinal_streams.consume.consuming import consume as consume_chain
     from cardinal_streams.consume.consuming import consume_unordered
+    from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
 
     known = find_application(application)
-    first = _first_block(known, start)
+    # Without --start, a simulated chain begins at its first block.
+    first = parse_start(start) if start is not None else GENESIS if known is SIMULATED else None
     last = None if until is None else parse_block(until)
     if client_id is not None and (transport.recording or transport.kafka or position):
         raise UsageError("only a node keeps positions of --client; give --position FILE alone")
@@ -207,16 +208,6 @@ class _UpdatePrinter:
             if self._values:
                 yield from (f"    {key} = {_hex(value)}" for key, value in sorted(batch.values.items()))
                 yield from (f"    {key} deleted" for key in sorted(batch.deletes))
-
-
-def _first_block(application: Application, start: str | None) -> Start | None:
-    """Returns the block from which a consumer without a saved position continues: that of --start, or the first block
-    of a simulated chain."""
-    from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
-
-    if start is not None:
-        return parse_start(start)
-    return GENESIS if application is SIMULATED else None
 
 
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:

@@ -34,7 +34,7 @@ def read_inputs(files: list[Path], *, whole: bool, framed: bool, crlf: bool = Fa
 
     def split(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
         lines = split_framed(chunks) if framed else split_lines(chunks)
-        return without_returns(lines) if crlf else lines
+        return ([line.removesuffix(b"\r") for line in batch] for batch in lines) if crlf else lines
 
     # The reader is unbuffered. A thread that waits in a buffered reader holds a lock that the process needs to exit.
     if not files:
@@ -66,11 +66,6 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
             yield lines
     if last := b"".join(begun):
         yield [last]
-
-
-def without_returns(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    for lines in batches:
-        yield [line.removesuffix(b"\r") for line in lines]
 
 
 def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -230,7 +230,8 @@ async def _push_lines(
         counts.on_failure = going_on.cancel
         async for line in lines:
             if rate is not None:
-                await _pace(counts, rate)
+                # A late message is not delayed.
+                await trio.sleep(max(0.0, counts.started_s + counts.sent / rate - time.monotonic()))
             counts.watch(await push(message_of(line)))
             if progress.enabled:
                 taken_bytes += len(line) + around_bytes
@@ -272,13 +273,6 @@ async def _read_messages(
                 kept.append(batch)
             for message in batch:
                 yield message
-
-
-async def _pace(counts: PushCounts, rate: float) -> None:
-    """Waits until the next message is due at `rate` messages per second. A late message is not delayed."""
-    import trio
-
-    await trio.sleep(max(0.0, counts.started_s + counts.sent / rate - time.monotonic()))
 
 
 def _total_bytes(text: bytes | None, files: list[Path], options: PushOptions) -> int | None:

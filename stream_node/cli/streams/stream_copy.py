@@ -117,11 +117,19 @@ async def _open_target(
 
 async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
     """Returns the index of the first message that the target lacks. info: the state of the source partition.
-    Raises CommandFailed if the target is not a copy that can be continued."""
+    Raises CommandFailed if that message cannot be appended to the target. Compares only the target's last message."""
     there = await target.info()
-    if there.next_index:
-        await _check_follows(source, info, target, there)
-    return there.next_index or info.first_index
+    if not there.next_index:
+        return info.first_index
+    place, last = f"{target.name}/{target.partition}", there.next_index - 1
+    if there.next_index > info.next_index or there.next_index < info.first_index:
+        has = f"messages from {info.first_index} to {info.next_index - 1}" if info.count else "no message"
+        raise CommandFailed(f"{place} ends at {there.next_index}, and {source.name} has {has}: nothing can follow on")
+    if there.count and last >= info.first_index:
+        (original,) = (await source.pull_page(last, 1)).messages
+        if not await _has(target, original):
+            raise CommandFailed(f"{place} is no copy of {source.name}: the messages at {last} differ")
+    return there.next_index
 
 
 async def _copy_partition(
@@ -145,19 +153,6 @@ async def _copy_partition(
         if not answer.stored and not (answer.next_index == index and await _has(target, messages[-1])):
             raise CommandFailed(f"somebody else writes to {place}: it ends at {answer.next_index}, not at {index}")
         told(len(messages))
-
-
-async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
-    """Checks that the target is a copy to which the next source message can be appended. Compares only the last message
-    of the target. Raises CommandFailed. info, there: the states of the source and of the target."""
-    place, last = f"{target.name}/{target.partition}", there.next_index - 1
-    if there.next_index > info.next_index or there.next_index < info.first_index:
-        has = f"messages from {info.first_index} to {info.next_index - 1}" if info.count else "no message"
-        raise CommandFailed(f"{place} ends at {there.next_index}, and {source.name} has {has}: nothing can follow on")
-    if there.count and last >= info.first_index:
-        (original,) = (await source.pull_page(last, 1)).messages
-        if not await _has(target, original):
-            raise CommandFailed(f"{place} is no copy of {source.name}: the messages at {last} differ")
 
 
 async def _has(target: Stream, message: RichMessage) -> bool:
