@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+import typer
+
 if TYPE_CHECKING:
     from stream_storage.sqlite.backup import Progress
 
@@ -34,7 +36,7 @@ class ProgressLine:
 
     def __exit__(self, *exception: object) -> None:
         if self.enabled:
-            _write("\r\x1b[K")
+            typer.echo("\r\x1b[K", err=True, nl=False)
 
     def draw(self, what: str, done: int, total: int | None, facts: Sequence[str] = ()) -> None:
         """Draws the progress of a step, at most ten times a second. total: None if it is unknown.
@@ -45,7 +47,8 @@ class ProgressLine:
         if what != self._what:
             self._what, self._began_s = what, now_s
         self._drawn_s = now_s
-        _write("\r" + progress_text(what, done, total, facts, now_s - self._began_s, _columns()) + "\x1b[K")
+        text = progress_text(what, done, total, facts, now_s - self._began_s, _columns())
+        typer.echo(f"\r{text}\x1b[K", err=True, nl=False)
 
 
 def progress_text(what: str, done: int, total: int | None, facts: Sequence[str], elapsed_s: float, columns: int) -> str:
@@ -93,8 +96,3 @@ def _columns() -> int:
     with suppress(OSError):
         return os.get_terminal_size(sys.stderr.fileno()).columns or COLUMNS_DEFAULT
     return COLUMNS_DEFAULT
-
-
-def _write(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()

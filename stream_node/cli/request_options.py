@@ -116,11 +116,6 @@ def check_peer(peer: str | None) -> str | None:
     return peer
 
 
-def absolute(file: str | None) -> str | None:
-    """Returns the absolute path of a file; None for None. A saved path must be valid from every folder."""
-    return None if file is None else os.path.abspath(file)
-
-
 VARIABLE = "STREAM_NODE_TOKEN"
 TokenFileOption = Annotated[
     str | None,

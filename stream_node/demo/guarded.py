@@ -111,16 +111,14 @@ async def _push_read_and_intrude(
             except AccessDenied as error:
                 refused.append(f"reader: {error}")
         # A known certificate without rules, and then no certificate at all.
-        try:
-            async with connect(address, tls=clients["eve"]) as client:
-                await client.create(STREAM)
-            broken.append("a client that no rule names used the stream")
-        except AccessDenied as error:
-            refused.append(f"eve: {error}")
-        try:
-            async with connect(address, tls=nobody) as client:
-                await client.create(STREAM)
-            broken.append("a client without a certificate used the node")
-        except TlsFailed as error:
-            refused.append(f"nobody: {error}")
+        for who, tls, refusal, promise in (
+            ("eve", clients["eve"], AccessDenied, "a client that no rule names used the stream"),
+            ("nobody", nobody, TlsFailed, "a client without a certificate used the node"),
+        ):
+            try:
+                async with connect(address, tls=tls) as client:
+                    await client.create(STREAM)
+                broken.append(promise)
+            except refusal as error:
+                refused.append(f"{who}: {error}")
     return read, refused, broken

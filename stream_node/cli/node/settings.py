@@ -19,7 +19,6 @@ from stream_node.cli.request_options import (
     ServiceOptions,
     TlsOptions,
     TokenFileOption,
-    absolute,
     check_peer,
     keep_token,
     kept_token_file,
@@ -136,6 +135,7 @@ def add(
     from stream_node.cli.contexts import Target, add_context, contexts_file, load_contexts, save_contexts
 
     file = contexts_file()
+    # The paths of a context must be valid from every folder.
     target = Target(
         address=address,
         via=tuple(via or ()),
@@ -144,7 +144,7 @@ def add(
         framing=services.framing or "head",
         tls=tls_options.make(),
         peer=check_peer(channel.peer),
-        identity=absolute(channel.identity),
+        identity=None if channel.identity is None else os.path.abspath(channel.identity),
         channel_listener=channel.channel_listener,
     )
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
