@@ -18,24 +18,16 @@ CONNECTION_SOURCES = ("anonymous", "certificate", "token")
 """The ways in which the peer of a connection can have proved its identity."""
 
 
-def _traffic(name: str) -> Callable[[Snapshot], Values]:
-    """Returns a function that sums a field of `Traffic` over all connections, open or ended."""
-
-    def values(snapshot: Snapshot) -> float:
-        tcp = snapshot.statistics.tcp
-        return float(getattr(tcp.past, name) + sum(getattr(each, name) for each in tcp.connections))
-
-    return values
+def _traffic(snapshot: Snapshot, name: str) -> float:
+    """Returns the sum of a field of `Traffic` over all connections, open or ended."""
+    tcp = snapshot.statistics.tcp
+    return float(getattr(tcp.past, name) + sum(getattr(each, name) for each in tcp.connections))
 
 
-def _endings(kind: str) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads when certificates or tokens end, by their names: at most `names_max`."""
-
-    def values(snapshot: Snapshot) -> dict[str, float]:
-        found = [each for each in snapshot.endings if each.kind == kind]
-        return {each.name: each.ends_s for each in found[: snapshot.names_max]}
-
-    return values
+def _endings(snapshot: Snapshot, kind: str) -> dict[str, float]:
+    """Returns when certificates or tokens end, by their names: at most `names_max`."""
+    found = [each for each in snapshot.endings if each.kind == kind]
+    return {each.name: each.ends_s for each in found[: snapshot.names_max]}
 
 
 def _spans(statistics: TracingStatistics) -> Values:
@@ -54,13 +46,13 @@ _traces = Part(lambda s: s.statistics.traces)
 PEERS = (
     WHOLE(
         "certificate_end_timestamp_seconds",
-        _endings("certificate"),
+        lambda s: _endings(s, "certificate"),
         "When the first certificate in a file ends, by the setting that names the file.",
         "setting",
     ),
     WHOLE(
         "token_end_timestamp_seconds",
-        _endings("token"),
+        lambda s: _endings(s, "token"),
         "When a token ends. Tokens without an end, and those beyond metrics_names_max that end later, are left out.",
         "token",
     ),
@@ -78,10 +70,10 @@ PEERS = (
         "Connections closed because the peer did not take its answers.",
     ),
     _tcp("tls_handshakes", lambda e: e.handshakes, "TLS handshakes under way."),
-    WHOLE("received_messages_total", _traffic("received"), "Messages from peers."),
-    WHOLE("received_bytes_total", _traffic("received_bytes"), "Bytes of these messages, without TLS."),
-    WHOLE("sent_messages_total", _traffic("sent"), "Messages to peers."),
-    WHOLE("sent_bytes_total", _traffic("sent_bytes"), "Bytes sent to peers."),
+    WHOLE("received_messages_total", lambda s: _traffic(s, "received"), "Messages from peers."),
+    WHOLE("received_bytes_total", lambda s: _traffic(s, "received_bytes"), "Bytes of these messages, without TLS."),
+    WHOLE("sent_messages_total", lambda s: _traffic(s, "sent"), "Messages to peers."),
+    WHOLE("sent_bytes_total", lambda s: _traffic(s, "sent_bytes"), "Bytes sent to peers."),
     _memory("in_flight_bytes", lambda e: e.size_bytes, "Memory for requests and answers of all peers."),
     _memory("in_flight_bytes_max", lambda e: e.bytes_max, "The most that this memory may be."),
     _memory("unsent_bytes", lambda e: e.unread_bytes, "Answers that peers have not taken yet."),
@@ -179,25 +171,21 @@ def _count(snapshot: Snapshot) -> Values:
     return {str(kind): float(len(snapshot.troubles.by_kind.get(kind, ()))) for kind in TROUBLE_KINDS}
 
 
-def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads how long each trouble of one kind lasts, by its subject.
+def _lasting(snapshot: Snapshot, kind: TroubleKind) -> dict[tuple[str, ...], float]:
+    """Returns how long each trouble of one kind lasts, by its subject.
     The longest are named; the longest of the others has the subject OTHERS, so that an alert misses none."""
-
-    def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
-        troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])
-        found = {trouble.subject: trouble.lasts_s for trouble in troubles[: snapshot.names_max]}
-        for trouble in troubles[snapshot.names_max : snapshot.names_max + 1]:
-            found[(OTHERS,) * len(trouble.subject)] = trouble.lasts_s
-        return found
-
-    return values
+    troubles = [] if snapshot.troubles is None else snapshot.troubles.by_kind.get(kind, [])
+    found = {trouble.subject: trouble.lasts_s for trouble in troubles[: snapshot.names_max]}
+    for trouble in troubles[snapshot.names_max : snapshot.names_max + 1]:
+        found[(OTHERS,) * len(trouble.subject)] = trouble.lasts_s
+    return found
 
 
 TROUBLES = (
     WHOLE("troubles", _count, "Things that are wrong now, as the dashboard names them.", "kind"),
     WHOLE(
         "consumer_stuck_seconds",
-        _lasting("consumer_stuck"),
+        lambda s: _lasting(s, "consumer_stuck"),
         "How long a consumer makes no progress although messages wait. Consumers that are not stuck are left out; the "
         "longest time of those beyond metrics_names_max has the name _others.",
         "client",
@@ -205,7 +193,7 @@ TROUBLES = (
     ),
     WHOLE(
         "publisher_silent_seconds",
-        _lasting("publisher_silent"),
+        lambda s: _lasting(s, "publisher_silent"),
         "How long a stream with a steady publisher gets no messages. Other streams are left out; "
         "the longest time of those beyond metrics_names_max has the name _others.",
         "stream",
@@ -222,18 +210,14 @@ def _conditions(snapshot: Snapshot) -> Values:
     return {condition.name.lower(): found[condition] for condition in MirrorCondition}
 
 
-def _by_stream(join: Callable[[list[MirrorState]], float]) -> Callable[[Snapshot], Values]:
-    """Returns a function that joins the states of all partitions of each stream into one value."""
-
-    def values(snapshot: Snapshot) -> Values:
-        streams: dict[str, list[MirrorState]] = {}
-        for each in snapshot.statistics.services.mirrors:
-            if each.condition not in PRIMARIES:
-                streams.setdefault(each.stream_name, []).append(each)
-        named = sorted(streams, key=lambda name: (-_lag(streams[name]), -_lag_s(streams[name]), name))
-        return {name: join(streams[name]) for name in named[:STREAMS_NAMED_MAX]}
-
-    return values
+def _by_stream(snapshot: Snapshot, join: Callable[[list[MirrorState]], float]) -> dict[str, float]:
+    """Joins the states of all partitions of each stream into one value."""
+    streams: dict[str, list[MirrorState]] = {}
+    for each in snapshot.statistics.services.mirrors:
+        if each.condition not in PRIMARIES:
+            streams.setdefault(each.stream_name, []).append(each)
+    named = sorted(streams, key=lambda name: (-_lag(streams[name]), -_lag_s(streams[name]), name))
+    return {name: join(streams[name]) for name in named[:STREAMS_NAMED_MAX]}
 
 
 def _lag(states: list[MirrorState]) -> float:
@@ -248,13 +232,13 @@ MIRROR_METRICS = (
     WHOLE("mirrors", _conditions, "Partitions that are mirrors, or fence their former source.", "condition"),
     WHOLE(
         "mirror_lag_messages",
-        _by_stream(_lag),
+        lambda s: _by_stream(s, _lag),
         "Messages that a mirror lacked when it last heard of its source.",
         "stream",
     ),
     WHOLE(
         "mirror_lag_seconds",
-        _by_stream(_lag_s),
+        lambda s: _by_stream(s, _lag_s),
         "For how long a mirror has lacked messages of its source, or has not reached it.",
         "stream",
     ),
