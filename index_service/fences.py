@@ -13,7 +13,15 @@ from sqlalchemy import BigInteger, Integer, bindparam, literal_column, select, t
 
 import bare
 from index_service.extensions import MarkedPosition, PositionKey
-from index_service.lease_storage import FENCE_REMEDY, FLOOR, SET_FENCE, WRITE_FENCE, lease_fences, raise_floor
+from index_service.lease_storage import (
+    FENCE_REMEDY,
+    FLOOR,
+    SET_FENCE,
+    WRITE_FENCE,
+    fence_row,
+    lease_fences,
+    raise_floor,
+)
 from index_service.storage import REPLACE_OLDER, sealed_row
 from ockam.protocol import Protocol
 from stream_storage.contract import Session
@@ -110,10 +118,8 @@ def copy_positions(
     # A fence that is lower than the present one would let a former holder save.
     for fence in fences:
         if fence.partition not in kept and fence.fence > known.get((fence.client_id, fence.partition), -1):
-            values = (fence.client_id, stream_name, fence.partition, fence.fence, None, 0)
-            names = ("client_id", "stream_name", "partition", "fence", "holder", "ttl_ms", "seal")
-            row = dict(zip(names, (*values, seal_of(lease_fences.name, values)), strict=True))
-            session.execute(WRITE_FENCE, row)
+            key = (fence.client_id, stream_name, fence.partition)
+            session.execute(WRITE_FENCE, fence_row(key, fence.fence, None, 0))
 
 
 def raise_fences(session: Session, stream_name: str, now_us: int) -> None:

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import msgspec
 import structlog
 
+from index_service.accesses import PositionRow
 from index_service.extensions import LeaseRequest, LeaseResponse, PositionKey
 from index_service.lease_machine import GroupMember, LeaseCounters, LeaseMachine, StoredLease
 from index_service.lease_storage import StoredLeases, WriteLeases, load_leases
 from index_service.limits import LeaseLimits, LeaseStatistics
-from index_service.listing import PositionRow
 from index_service.storage import SetPosition
 from ockam.quotas.usage_machine import share_of
 from stream_storage.contract import Do
@@ -113,10 +113,7 @@ class LeaseGroups:
         """
         key = request.client_id, request.stream_name
 
-        def go(machine: LeaseMachine | Refusal) -> None:
-            if isinstance(machine, Refusal):
-                on_done(machine)
-                return
+        def go(machine: LeaseMachine) -> None:
             refusal = self._refusal(machine, request)
             if refusal is None:
                 machine.request(request, self._monotonic_s())
@@ -124,20 +121,17 @@ class LeaseGroups:
             else:
                 on_done(refusal)
 
-        self._use(key, party, go)
+        self._use(key, party, go, on_done)
 
     def offer(self, request: LeaseRequest, on_done: Callable[[LeaseResponse | Refusal], None], party: str = "") -> None:
         """Answers a request that has waited: gives free partitions to its member, and renews no lease."""
         key = request.client_id, request.stream_name
 
-        def go(machine: LeaseMachine | Refusal) -> None:
-            if isinstance(machine, Refusal):
-                on_done(machine)
-            else:
-                machine.offer(request, self._monotonic_s())
-                self._give(key, machine, request, on_done)
+        def go(machine: LeaseMachine) -> None:
+            machine.offer(request, self._monotonic_s())
+            self._give(key, machine, request, on_done)
 
-        self._use(key, party, go)
+        self._use(key, party, go, on_done)
 
     def has_news(self, request: LeaseRequest) -> bool:
         """Whether a waiting request should be answered now. A group that left the memory has news."""
@@ -163,10 +157,7 @@ class LeaseGroups:
         """Sets a position, or deletes it (None). Refused while a member has the lease of the partition."""
         group_key = key.client_id, key.stream_name
 
-        def go(machine: LeaseMachine | Refusal) -> None:
-            if isinstance(machine, Refusal):
-                on_done(machine)
-                return
+        def go(machine: LeaseMachine) -> None:
             holder = machine.find_holder(key.partition, self._monotonic_s())
             if holder is not None:
                 on_done(Refusal(f"the member {holder!r} holds partition {key.partition}; stop it, then set the index"))
@@ -178,7 +169,7 @@ class LeaseGroups:
             position = (*group_key, key.partition)
             self._submit(group_key, SetPosition(position, index, self._now_us(), changes, self._ttl_ms, written))
 
-        self._use(group_key, party, go)
+        self._use(group_key, party, go, on_done)
 
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of this position's partition now, or None if no member has it."""
@@ -242,26 +233,37 @@ class LeaseGroups:
     def statistics(self) -> LeaseStatistics:
         machines = [group.machine for group in self._groups.values() if group.machine is not None]
         members, held = sum(each.members for each in machines), sum(each.held for each in machines)
-        return LeaseStatistics.of(len(self._groups), members, held, self._counters)
+        return LeaseStatistics(len(self._groups), members, held, *msgspec.structs.astuple(self._counters))
 
-    def _use(self, key: GroupKey, party: str, work: Callable[[LeaseMachine | Refusal], None]) -> None:
-        """Calls `work` with the LeaseMachine of the group, after reading its rows if necessary, or with a Refusal."""
+    def _use(
+        self,
+        key: GroupKey,
+        party: str,
+        work: Callable[[LeaseMachine], None],
+        on_refused: Callable[[Refusal], None],
+    ) -> None:
+        """Calls `work` with the LeaseMachine of the group, after reading its rows if necessary, or `on_refused`."""
+
+        def go(found: LeaseMachine | Refusal) -> None:
+            on_refused(found) if isinstance(found, Refusal) else work(found)
+
         group = self._groups.get(key)
         if group is not None and group.machine is not None:
             work(group.machine)
         elif group is not None and len(group.waiting) < WAITING_MAX:
-            group.waiting.append(work)
+            group.waiting.append(go)
         elif group is not None:
-            work(Refusal(f"{WAITING_MAX} requests wait for this group to be read; ask again later", is_passing=True))
+            reason = f"{WAITING_MAX} requests wait for this group to be read; ask again later"
+            on_refused(Refusal(reason, is_passing=True))
         elif self._has_room(party, groups=1, entries=0):
-            self._groups[key] = group = Group(None, [work], party)
+            self._groups[key] = group = Group(None, [go], party)
             self._groups_of[party] += 1
             load = partial(load_leases, client_id=key[0], stream_name=key[1])
             self._storage.submit_read(Do(load, partial(self._loaded, key, group)))
         else:
             count, own = len(self._groups), self._groups_of[party]
             reason = f"{count} groups share streams already, {own} of them of this client; ask again later"
-            work(Refusal(reason, is_passing=True))
+            on_refused(Refusal(reason, is_passing=True))
 
     def _loaded(self, key: GroupKey, group: Group, operation: Do[StoredLeases]) -> None:
         if self._groups.get(key) is not group:
@@ -353,14 +355,14 @@ class LeaseGroups:
         self._report_moves(key, machine)
 
         def answer(operation: WriteLeases | Refusal) -> None:
-            on_done(operation if isinstance(operation, Refusal) else self._response(machine, request))
+            on_done(operation if isinstance(operation, Refusal) else machine.answer(request, self._monotonic_s()))
 
         # An answer must not overtake a write of the same group. Otherwise a restart could forget leases that a member
         # already uses.
         if changes or self._groups[key].writing or self._writes_renewals:
             self._write(key, machine, changes, answer)
         else:
-            on_done(self._response(machine, request))
+            on_done(machine.answer(request, self._monotonic_s()))
 
     def _report_moves(self, key: GroupKey, machine: LeaseMachine) -> None:
         group = self._groups.get(key)
@@ -400,7 +402,3 @@ class LeaseGroups:
             on_done(operation if refusal is None else refusal)
 
         return written
-
-    def _response(self, machine: LeaseMachine, request: LeaseRequest) -> LeaseResponse:
-        terms = machine.answer(request, self._monotonic_s())
-        return LeaseResponse(request.request_id, terms.leases, terms.release, self._ttl_ms, terms.members)

@@ -22,42 +22,29 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from index_service.assignment import Candidate, assign
-from index_service.extensions import Lease, LeaseRequest
+from index_service.assignment import assign
+from index_service.extensions import Lease, LeaseRequest, LeaseResponse
 
 
 class LeaseState(enum.Enum):
-    """The state of one partition.
+    """The state of one partition."""
 
-    FREE: no member has the lease.
-    WRITING: a member will get the lease as soon as its fence is on disk.
-    HELD: a member has the lease.
-    OLD: a member had the lease before the start of the node, and has not named it since.
-    """
-
-    FREE = enum.auto()
-    WRITING = enum.auto()
-    HELD = enum.auto()
-    OLD = enum.auto()
+    FREE = "no member has the lease"
+    WRITING = "a member will get the lease as soon as its fence is on disk"
+    HELD = "a member has the lease"
+    OLD = "a member had the lease before the start of the node, and has not named it since"
 
 
 class LeaseEvent(enum.Enum):
-    """An event that changes the state of one partition.
+    """An event that changes the state of one partition."""
 
-    GIVEN: a member is given the lease.
-    WRITTEN, NOT_WRITTEN: the fence is on disk, or could not be written.
-    NAMED, NOT_NAMED: a request of the member that has the lease names the lease, or does not name it.
-    ENDED: the member that has the lease left the group, or its time to live ran out.
-    LAPSED: the time to live of leases from before the start of the node is over.
-    """
-
-    GIVEN = enum.auto()
-    WRITTEN = enum.auto()
-    NOT_WRITTEN = enum.auto()
-    NAMED = enum.auto()
-    NOT_NAMED = enum.auto()
-    ENDED = enum.auto()
-    LAPSED = enum.auto()
+    GIVEN = "a member is given the lease"
+    WRITTEN = "the fence is on disk"
+    NOT_WRITTEN = "the fence could not be written"
+    NAMED = "a request of the member that has the lease names the lease"
+    NOT_NAMED = "a request of the member that has the lease does not name it"
+    ENDED = "the member that has the lease left the group, or its time to live ran out"
+    LAPSED = "the time to live of leases from before the start of the node is over"
 
 
 TRANSITIONS = {
@@ -124,14 +111,6 @@ class GroupMember(msgspec.Struct):
     expires_s: float
     leases: set[int]
     target: set[int]
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """The answer to a member's request. `extensions.LeaseResponse` describes the fields."""
-
-    leases: list[Lease]
-    release: list[int]
-    members: int
 
 
 class LeaseMachine:
@@ -244,18 +223,18 @@ class LeaseMachine:
         slots = map(self._slots.get, member.target - member.leases)
         return any(slot is None or slot.state is LeaseState.FREE for slot in slots)
 
-    def answer(self, request: LeaseRequest, now_s: float) -> Terms:
+    def answer(self, request: LeaseRequest, now_s: float) -> LeaseResponse:
         self.expire(now_s)
         member = self._members.get(request.member_id)
-        if member is None or request.leave:
-            return Terms([], [], len(self._members))
-        held = [Lease(each, self._slots[each].fence) for each in sorted(member.leases) if self._is_held(each)]
-        # Only the answer to the latest request has new leases. An earlier request gets only the leases that it named.
-        if request != member.latest:
-            named = set(request.holding)
-            held = [lease for lease in held if lease in named]
-        release = [lease.partition for lease in held if lease.partition not in member.target]
-        return Terms(held, release, len(self._members))
+        held: list[Lease] = []
+        if member is not None and not request.leave:
+            held = [Lease(each, self._slots[each].fence) for each in sorted(member.leases) if self._is_held(each)]
+            # Only the answer to the latest request has new leases. An earlier one gets only the leases that it named.
+            if request != member.latest:
+                named = set(request.holding)
+                held = [lease for lease in held if lease in named]
+        release = [each.partition for each in held if member is not None and each.partition not in member.target]
+        return LeaseResponse(request.request_id, held, release, round(self._ttl_s * 1000), len(self._members))
 
     def raise_fence(self, partition: int) -> None:
         """Raises the fence of a free partition, so that no earlier holder can save a position with its lease."""
@@ -388,7 +367,7 @@ class LeaseMachine:
         settled = {partition for each in members for partition in each.target & each.leases}
         for each in members:
             each.target = set()
-        candidates = [Candidate(each.member_id, each.partitions) for each in members]
+        candidates = {each.member_id: each.partitions for each in members}
         for partition, member_id in assign(candidates, owners, settled).items():
             self._members[member_id].target.add(partition)
 

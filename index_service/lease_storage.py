@@ -4,17 +4,19 @@ fence, which is on disk before a member gets the lease."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select, update
 from sqlalchemy.schema import CreateTable
 
-from index_service.keys import Key
 from index_service.lease_machine import StoredLease
 from stream_storage.contract import Operation, Session
 from stream_storage.schema import metadata
 from stream_storage.seal import check_sealed, seal_column, seal_of
 from stream_storage.statement import compiled, upsert
+
+Key: TypeAlias = tuple[str, str, int]
+"""The key of a position and of a fence: client id, stream name, partition."""
 
 lease_fences = Table(
     "lease_fences",
@@ -69,10 +71,6 @@ _FENCE = compiled(
 )
 _ALL = compiled(select(*lease_fences.c["client_id", "stream_name", "partition", "fence", "holder", "ttl_ms"]))
 _raised = update(lease_fences).where(*_of_group, lease_fences.c.partition == bindparam("of_partition"))
-_SET_FENCE = compiled(
-    _raised.values(fence=bindparam("fence"), seal=bindparam("seal")),
-    *("fence", "seal", "client_id", "stream_name", "of_partition"),
-)
 SET_FENCE = compiled(
     _raised.values(
         fence=bindparam("fence"),
@@ -144,25 +142,12 @@ class WriteLeases(Operation):
 
     def apply(self, session: Session) -> None:
         self.raised = self._find_raised(session)
-        session.execute_many(
-            WRITE_FENCE,
-            [
-                {
-                    "client_id": self.client_id,
-                    "stream_name": self.stream_name,
-                    "partition": row.partition,
-                    "fence": row.fence,
-                    "holder": row.holder,
-                    "ttl_ms": self.ttl_ms,
-                    "seal": seal_of(
-                        lease_fences.name,
-                        (self.client_id, self.stream_name, row.partition, row.fence, row.holder, self.ttl_ms),
-                    ),
-                }
-                for row in self.changes
-                if row.partition not in self.raised
-            ],
-        )
+        rows = [
+            fence_row((self.client_id, self.stream_name, row.partition), row.fence, row.holder, self.ttl_ms)
+            for row in self.changes
+            if row.partition not in self.raised
+        ]
+        session.execute_many(WRITE_FENCE, rows)
 
     def _find_raised(self, session: Session) -> dict[int, int]:
         keys = [(self.client_id, self.stream_name, row.partition) for row in self.changes]
@@ -173,6 +158,12 @@ class WriteLeases(Operation):
                 check_sealed(lease_fences.name, (*key, *stored), FENCE_REMEDY)
                 raised[row.partition] = int(stored[0])
         return raised
+
+
+def fence_row(key: Key, fence: int, holder: str | None, ttl_ms: int) -> dict[str, Any]:
+    """Returns a row of `lease_fences`, with its seal, as the parameters of WRITE_FENCE."""
+    values = (*key, fence, holder, ttl_ms)
+    return dict(zip(lease_fences.columns.keys(), (*values, seal_of(lease_fences.name, values)), strict=True))
 
 
 def find_fences(session: Session, keys: Sequence[Key]) -> dict[Key, int | None]:
@@ -204,7 +195,8 @@ def raise_fences(session: Session, floor: int) -> None:
     # The holder stays, so that no other member gets the partition before the time to live of the lease is over.
     for *key, fence, holder, ttl_ms in session.execute(_ALL).fetchall():
         fence = max(fence + 1, floor)
-        session.execute(_SET_FENCE, (fence, seal_of(lease_fences.name, (*key, fence, holder, ttl_ms)), *key))
+        seal = seal_of(lease_fences.name, (*key, fence, holder, ttl_ms))
+        session.execute(SET_FENCE, (fence, holder, ttl_ms, seal, *key))
     raise_floor(session, max([floor, *(known for known, _ in session.execute(FLOOR))]))
 
 

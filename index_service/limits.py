@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from index_service.lease_machine import LeaseCounters
-
 TEXT_BYTES_MAX = 1024
 """The largest size of a client id, a stream name or a member id, in bytes of UTF-8."""
 INDEX_MAX = 2**63 - 1
@@ -59,10 +57,6 @@ class LeaseStatistics(msgspec.Struct, frozen=True):
     lost: int
     expired: int
     late: int
-
-    @classmethod
-    def of(cls, groups: int, members: int, held: int, counters: LeaseCounters) -> LeaseStatistics:
-        return cls(groups, members, held, counters.given, counters.lost, counters.expired, counters.late)
 
 
 class IndexStatistics(msgspec.Struct, frozen=True):

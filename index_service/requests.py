@@ -1,10 +1,13 @@
-"""Decodes the requests to the index service, and checks their keys and limits. It encodes no answers."""
+"""Decodes and checks the requests to the index service, and encodes the answers. It reads no table."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias, TypeVar
 
-from index_service.accesses import Access, PositionMark
+import msgspec
+
+from index_service.accesses import Access, PositionMark, PositionRow
 from index_service.extensions import (
     FENCED_SAVE,
     LEASE,
@@ -18,14 +21,33 @@ from index_service.extensions import (
     FencedSave,
     LeaseRequest,
     LoadRequest,
+    MarkedPosition,
+    MarkedPositions,
+    MarkedResponse,
     MarkedSave,
     PositionsRequest,
+    PositionsResponse,
+    SavedPosition,
+    SaveResponse,
+    SaveStatus,
     SetRequest,
 )
 from index_service.fences import FENCES, FencesRequest
-from index_service.limits import CREATED_US_MAX, INDEX_MAX, PARTITION_MAX, TEXT_BYTES_MAX
-from index_service.protocol import GetIndex, Request, SaveIndex, SavePartitionIndex, decode_request
-from ockam.protocol import ProtocolError, find_name
+from index_service.limits import CREATED_US_MAX, INDEX_MAX, PAGE_BYTES_MAX, PARTITION_MAX, TEXT_BYTES_MAX
+from index_service.protocol import (
+    INDEX,
+    INDEX_PARTITIONED,
+    PARTITIONED_BODY,
+    GetIndex,
+    Index,
+    PartitionIndex,
+    Request,
+    SaveIndex,
+    SavePartitionIndex,
+    decode_request,
+)
+from ockam.actors.message import Message
+from ockam.protocol import Protocol, ProtocolError, find_name
 
 Extension: TypeAlias = FencedSave | LoadRequest | PositionsRequest | SetRequest | LeaseRequest | FencesRequest
 EXTENSIONS_PREFIX = "node/"
@@ -33,6 +55,12 @@ _EXTENSIONS = (
     *(MARKED_SAVE, FENCED_SAVE, LOAD_POSITIONS, MARKED_POSITIONS, POSITIONS, SET_POSITION),
     *(WAITING_LEASE, LEASE, FENCES),
 )
+ROW_OVERHEAD_BYTES = 80
+"""The space that a listed position takes in addition to its texts, in bytes: lengths, numbers and times."""
+HOP_OVERHEAD_BYTES = 16
+"""The space in a frame that an address of a route takes in addition to its text, in bytes."""
+
+Row = TypeVar("Row", PositionRow, SavedPosition)
 
 
 class BeyondLimit(ProtocolError):
@@ -79,12 +107,9 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
     elif isinstance(request, SetRequest):
         _check_key(request.key.client_id, request.key.stream_name, request.key.partition)
         _check_index(request.index)
-    elif isinstance(request, PositionsRequest):
-        _check_texts(request.client_id or "", request.stream_name or "")
-        if request.after is not None:
-            _check_key(request.after.client_id, request.after.stream_name, request.after.partition)
-    elif isinstance(request, FencesRequest):
-        _check_texts(request.stream_name)
+    elif isinstance(request, PositionsRequest | FencesRequest):
+        client_id = request.client_id if isinstance(request, PositionsRequest) else None
+        _check_texts(client_id or "", request.stream_name or "")
         if request.after is not None:
             _check_key(request.after.client_id, request.after.stream_name, request.after.partition)
     else:
@@ -126,3 +151,46 @@ def _check_texts(*texts: str) -> None:
 def _check_index(index: int | None) -> None:
     if index is not None and index > INDEX_MAX:
         raise BeyondLimit(f"index {index}; no stream goes beyond {INDEX_MAX}")
+
+
+def protocol_of_list(message: Message) -> Protocol[PositionsRequest, Any]:
+    return MARKED_POSITIONS if MARKED_POSITIONS.is_in(message.payload) else POSITIONS
+
+
+def list_payload(message: Message, request_id: int, positions: Sequence[SavedPosition], more: bool) -> bytes:
+    if MARKED_POSITIONS.is_in(message.payload):
+        marked = [each for each in positions if isinstance(each, MarkedPosition)]
+        return MARKED_POSITIONS.encode_response(MarkedPositions(request_id, marked, more))
+    plain = [SavedPosition(*msgspec.structs.astuple(each)[:6]) for each in positions]
+    return POSITIONS.encode_response(PositionsResponse(request_id, plain, more))
+
+
+def access_payload(
+    message: Message, request: Request | FencedSave, index: int, status: SaveStatus, generation: int
+) -> bytes:
+    if isinstance(request, MarkedSave):
+        return MARKED_SAVE.encode_response(MarkedResponse(request.request_id, status, index, generation))
+    if isinstance(request, FencedSave):
+        return FENCED_SAVE.encode_response(SaveResponse(request.request_id, status, index))
+    if isinstance(request, GetIndex | SaveIndex):
+        return INDEX.encode_response(Index(request.client_id, request.stream_name, index))
+    response = PartitionIndex(request.client_id, request.stream_name, request.partition, index)
+    under = INDEX_PARTITIONED if INDEX_PARTITIONED.is_in(message.payload) else PARTITIONED_BODY
+    return under.encode_response(response)
+
+
+def page_bytes_max(message: Message) -> int:
+    """Returns the size of the largest page, in bytes, that fits into one frame to the sender of this message."""
+    hops = sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in (*message.return_route, message.onward_route[0]))
+    return min(PAGE_BYTES_MAX, message.origin.frame_bytes_max - hops - ROW_OVERHEAD_BYTES)
+
+
+def fitting(rows: list[Row], bytes_max: int) -> list[Row]:
+    """Returns the first rows that fit into a page of `bytes_max` bytes, but at least one. A row has 3 KiB at most."""
+    size_bytes = 0
+    for count, row in enumerate(rows):
+        texts = (row.client_id, row.stream_name, row.holder or "")
+        size_bytes += ROW_OVERHEAD_BYTES + sum(len(text.encode()) for text in texts)
+        if size_bytes > bytes_max and count:
+            return rows[:count]
+    return rows

@@ -28,9 +28,8 @@ from sqlalchemy import (
     update,
 )
 
-from index_service.keys import Key
 from index_service.lease_machine import StoredLease
-from index_service.lease_storage import WriteLeases
+from index_service.lease_storage import Key, WriteLeases
 from stream_storage.contract import Session
 from stream_storage.errors import StorageError
 from stream_storage.schema import metadata

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 import trio
 
-from index_service.accesses import Access, IndexRequests, load_positions
-from index_service.answers import access_payload, fitting, list_payload, page_bytes_max, protocol_of_list
+from index_service.accesses import Access, IndexRequests, PositionRow, list_positions, load_positions
 from index_service.extensions import (
     LOAD_POSITIONS,
     SET_POSITION,
@@ -52,14 +51,21 @@ from index_service.limits import (
     IndexStatistics,
     LeaseLimits,
 )
-from index_service.listing import PositionRow, list_positions
 from index_service.member_watch import MemberWatch
-from index_service.protocol import (
-    Request,
-    SaveIndex,
-    SavePartitionIndex,
+from index_service.protocol import Request, SaveIndex, SavePartitionIndex
+from index_service.requests import (
+    BeyondLimit,
+    Extension,
+    access_of,
+    access_payload,
+    fitting,
+    is_extension,
+    list_payload,
+    page_bytes_max,
+    protocol_of_list,
+    read_extension,
+    read_plain,
 )
-from index_service.requests import BeyondLimit, access_of, is_extension, read_extension, read_plain
 from index_service.storage import SetPosition, StoredPosition
 from ockam.actors.address import local
 from ockam.actors.message import Message, reply_to
@@ -70,7 +76,7 @@ from ockam.identity.rules.rights import Demand, Right
 from ockam.log_rate import LogRate
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from ockam.transport.remote_streams import RemoteStreams
-from stream_storage.contract import Do, DoLittle
+from stream_storage.contract import Do, DoLittle, Session
 from stream_storage.errors import DatabaseCorrupt, StorageClosed, StorageError
 from stream_storage.runner import Runner
 
@@ -79,6 +85,8 @@ SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index
 PART_ADDRESS = local("index_service_part")
 """The address for list requests of other nodes of the cluster, which join our pages with their own."""
 
+T = TypeVar("T")
+Row = TypeVar("Row", PositionRow, StoredFence)
 
 logger = structlog.get_logger(__name__)
 
@@ -87,7 +95,6 @@ class IndexService:
     """The index service: its storage, its leases and its counters. This object survives crashes of the worker.
 
     now_us: returns the time of the streams, in microseconds since 1970.
-    monotonic_s: reads the clock of the leases, in seconds. It never goes back, and advances even without requests.
     """
 
     def __init__(
@@ -96,7 +103,6 @@ class IndexService:
         now_us: Callable[[], int],
         *,
         lease_limits: LeaseLimits = LEASE_LIMITS,
-        monotonic_s: Callable[[], float] = trio.current_time,
         remote_streams: RemoteStreams | None = None,
     ) -> None:
         """remote_streams: knows which streams other nodes of a cluster serve; None: this node serves all streams."""
@@ -105,11 +111,12 @@ class IndexService:
         self.node: Node | None = None
         self.remote_streams = remote_streams
         since_s = None if remote_streams is None else partial(_served_since_s, remote_streams)
-        self.groups = LeaseGroups(storage, lease_limits, now_us=now_us, monotonic_s=monotonic_s, served_since_s=since_s)
+        clock = trio.current_time
+        self.groups = LeaseGroups(storage, lease_limits, now_us=now_us, monotonic_s=clock, served_since_s=since_s)
         self.gets = self.saves = self.ignored = self.failed = 0
         self.refused = self.fenced = self.lists = self.sets = 0
         self.lists_waiting = 0
-        self.members = MemberWatch(self.end_member, lease_limits.ttl_s, monotonic_s)
+        self.members = MemberWatch(self.end_member, lease_limits.ttl_s, clock)
         self.write_failure: str | None = None
         self.lines = LogRate()
 
@@ -144,18 +151,8 @@ class IndexService:
         return self.groups.find_holder(row)
 
     def statistics(self) -> IndexStatistics:
-        return IndexStatistics(
-            gets=self.gets,
-            saves=self.saves,
-            ignored=self.ignored,
-            failed=self.failed,
-            refused=self.refused,
-            fenced=self.fenced,
-            lists=self.lists,
-            sets=self.sets,
-            write_failure=self.write_failure,
-            leases=self.groups.statistics(),
-        )
+        counts = {name: getattr(self, name) for name in IndexStatistics.__struct_fields__ if name != "leases"}
+        return IndexStatistics(**counts, leases=self.groups.statistics())
 
 
 def _served_since_s(remote_streams: RemoteStreams, stream_name: str) -> float:
@@ -181,61 +178,60 @@ class IndexWorker(Worker):
         # Collect gets and saves until all messages are read, or until a request follows that must not overtake them.
         asked: list[tuple[Message, Request | FencedSave]] = []
         accesses: list[Access] = []
-        remote_streams = self._service.remote_streams
         for position, message in enumerate(run):
             try:
-                if remote_streams is not None and self._passed_on(remote_streams, message):
+                request, access = self._read(message)
+                if self._is_passed_on(message, request):
                     continue
-                if is_extension(message.payload):
-                    self._receive_extension(message, asked, accesses)
-                    continue
-                request, access = read_plain(message.payload)
+                if access is None:
+                    # An operation of its own, which must not overtake the saves that came earlier.
+                    self._submit_accesses(asked, accesses)
+                    self._serve(message, request)
+                else:
+                    asked.append((message, request))
+                    accesses.append(access)
             except ProtocolError as error:
                 self._not_served(message, error)
             except Exception as error:
                 # The requests before this one must still be served. The node delivers the requests after it again.
                 self._submit_accesses(asked, accesses)
                 raise HandlingFailed(position) from error
-            else:
-                asked.append((message, request))
-                accesses.append(access)
         self._submit_accesses(asked, accesses)
+
+    def _read(self, message: Message) -> tuple[Any, Access | None]:
+        """Decodes a request: a `Request` or an `Extension`. Returns it, and the get or save of a position that it asks
+        for, or None. Raises ProtocolError if the request is not valid."""
+        if not is_extension(message.payload):
+            return read_plain(message.payload)
+        request = read_extension(message.payload, self._service.groups.limits.partitions_max)
+        return request, access_of(request) if isinstance(request, FencedSave) else None
 
     def demand(self, message: Message) -> Demand:
         """Returns the right that the sender of this message needs. Raises ProtocolError."""
-        if not is_extension(message.payload):
-            return Demand(Right.INDEX, read_plain(message.payload)[0].client_id)
-        request = read_extension(message.payload, self._service.groups.limits.partitions_max)
-        if isinstance(request, LeaseRequest):
-            return Demand(Right.SHARE, request.client_id)
+        request, _ = self._read(message)
         if isinstance(request, FencesRequest):
             return Demand(Right.INDEX, None)
-        return Demand(Right.INDEX, request.key.client_id if isinstance(request, SetRequest) else request.client_id)
+        client_id = request.key.client_id if isinstance(request, SetRequest) else request.client_id
+        return Demand(Right.SHARE if isinstance(request, LeaseRequest) else Right.INDEX, client_id)
 
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
         if is_extension(message.payload):
             return error_payload(reason)
         # A save of the specification gets no answer: its sender would take it for the answer to a get.
-        return (
-            None
-            if isinstance(read_plain(message.payload)[0], SaveIndex | SavePartitionIndex)
-            else error_payload(reason)
-        )
+        is_save = isinstance(read_plain(message.payload)[0], SaveIndex | SavePartitionIndex)
+        return None if is_save else error_payload(reason)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason) if is_extension(message.payload) else None
 
-    def _passed_on(self, remote_streams: RemoteStreams, message: Message) -> bool:
+    def _is_passed_on(self, message: Message, request: Any) -> bool:
         """Sends a request to the node of the cluster that keeps the consumers of its stream. Returns False if this is
-        that node. Raises ProtocolError if the request is not valid."""
-        if is_extension(message.payload):
-            request: object = read_extension(message.payload, self._service.groups.limits.partitions_max)
-        else:
-            request = read_plain(message.payload)[0]
+        that node."""
+        remote_streams = self._service.remote_streams
         # Every node can answer a list: `_list` asks other nodes for the positions in databases of their own.
-        if isinstance(request, PositionsRequest):
+        if remote_streams is None or isinstance(request, PositionsRequest):
             return False
-        name = request.key.stream_name if isinstance(request, SetRequest) else getattr(request, "stream_name")  # noqa: B009
+        name = request.key.stream_name if isinstance(request, SetRequest) else request.stream_name
         if not self._service.is_kept_elsewhere(name):
             return False
         remote_streams.send(remote_streams.home_of(name), message)
@@ -244,19 +240,9 @@ class IndexWorker(Worker):
             self._service.members.watch(message, request)
         return True
 
-    def _receive_extension(
-        self, message: Message, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]
-    ) -> None:
-        """Serves one request of our own protocols. A FencedSave is only added to `asked` and `accesses`, to be
-        submitted later. Raises ProtocolError if the request is not valid."""
-        service = self._service
-        request = read_extension(message.payload, service.groups.limits.partitions_max)
-        if isinstance(request, FencedSave):
-            asked.append((message, request))
-            accesses.append(access_of(request))
-            return
-        # Each other request is an operation of its own, which must not overtake the saves that came earlier.
-        self._submit_accesses(asked, accesses)
+    def _serve(self, message: Message, request: Extension) -> None:
+        """Serves a request of our own protocols that is no get or save. Raises ProtocolError if it is refused."""
+        groups = self._service.groups
         if isinstance(request, PositionsRequest):
             self._list(message, request)
         elif isinstance(request, LoadRequest):
@@ -265,10 +251,10 @@ class IndexWorker(Worker):
             self._list_fences(message, request)
         elif isinstance(request, SetRequest):
             set_done = self._counted(lambda result: self._set_done(message, request, result))
-            service.groups.set_position(request.key, request.index, set_done, _party_of(message))
-        else:
+            groups.set_position(request.key, request.index, set_done, _party_of(message))
+        elif isinstance(request, LeaseRequest):
             lease_done = self._counted(lambda result: self._lease_done(message, request, result))
-            service.groups.lease(request, lease_done, _party_of(message))
+            groups.lease(request, lease_done, _party_of(message))
         # The request may have brought the first group, whose members must be removed if they do not renew.
         self._arm_sweep()
 
@@ -375,11 +361,25 @@ class IndexWorker(Worker):
         joined = partial(self._join_lists, message, request)
         if ask_all(self, service.remote_streams, PART_ADDRESS, message, protocol, joined):
             return
+        limit = min(request.limit, PAGE_POSITIONS_MAX)
+        work = partial(list_positions, request=request, limit=limit)
+        self._read_page(message, work, partial(self._listed, message, request, limit))
+
+    def _read_page(self, message: Message, work: Callable[[Session], T], on_page: Callable[[T], None]) -> None:
+        """Reads rows from the database by `work`, and calls `on_page` with them. Raises ProtocolError if too many
+        pages are being read."""
+        service = self._service
         if service.lists_waiting >= LISTS_WAITING_MAX:
             raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
-        limit = min(request.limit, PAGE_POSITIONS_MAX)
-        listed = self.context.guard(lambda operation: self._listed(message, request, limit, operation))
-        service.storage.submit_read(Do(partial(list_positions, request=request, limit=limit), listed))
+
+        def done(operation: Do[T]) -> None:
+            service.lists_waiting -= 1
+            if operation.error is None:
+                on_page(operation.result)
+            else:
+                self._failed(message, operation.error)
+
+        service.storage.submit_read(Do(work, self.context.guard(done)))
         service.lists_waiting += 1
 
     def _join_lists(self, message: Message, request: PositionsRequest, pages: list[Any]) -> None:
@@ -393,18 +393,12 @@ class IndexWorker(Worker):
         more = more or len(fits) < len(positions)
         self.reply(message, list_payload(message, request.request_id, fits, more))
 
-    def _listed(
-        self, message: Message, request: PositionsRequest, limit: int, operation: Do[list[PositionRow]]
-    ) -> None:
+    def _listed(self, message: Message, request: PositionsRequest, limit: int, found: list[PositionRow]) -> None:
         service = self._service
-        service.lists_waiting -= 1
-        if operation.error is not None:
-            self._failed(message, operation.error)
-            return
-        rows = fitting(operation.result[:limit], page_bytes_max(message))
-        more = len(operation.result) > len(rows)
+        rows = fitting(found[:limit], page_bytes_max(message))
+        more = len(found) > len(rows)
+        shown = self._shown(message, rows)
         gate = service.node.gate if service.node is not None else None
-        shown = [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]
         # A client goes on after the last position of a page, so a page without a position would end its list. The next
         # read skips the clients that the sender may not see, whatever the number of their positions.
         if more and rows and not shown and gate is not None:
@@ -418,32 +412,25 @@ class IndexWorker(Worker):
         positions = [MarkedPosition(*row[:5], service.find_holder(row), *row[7:]) for row in shown]
         self.reply(message, list_payload(message, request.request_id, positions, more))
 
+    def _shown(self, message: Message, rows: list[Row]) -> list[Row]:
+        """Returns the rows of the clients that the sender may see."""
+        gate = self._service.node.gate if self._service.node is not None else None
+        return [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]
+
     def _list_fences(self, message: Message, request: FencesRequest) -> None:
-        service = self._service
-        if service.lists_waiting >= LISTS_WAITING_MAX:
-            raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
         limit, after = max(1, min(request.limit, PAGE_FENCES_MAX)), request.after
         start = ("", -1) if after is None else (after.client_id, after.partition)
+
+        def listed(found: list[StoredFence]) -> None:
+            rows, following = found[:limit], None
+            if len(found) > limit:
+                following = PositionKey(rows[-1].client_id, request.stream_name, rows[-1].partition)
+            response = FencesResponse(request.request_id, self._shown(message, rows), following)
+            self.reply(message, FENCES.encode_response(response))
+
         # One row more than the page holds is read: it shows whether more rows follow.
         work = partial(list_fences, stream_name=request.stream_name, after=start, limit=limit + 1)
-        listed = self.context.guard(lambda operation: self._fences_listed(message, request, limit, operation))
-        service.storage.submit_read(Do(work, listed))
-        service.lists_waiting += 1
-
-    def _fences_listed(
-        self, message: Message, request: FencesRequest, limit: int, operation: Do[list[StoredFence]]
-    ) -> None:
-        self._service.lists_waiting -= 1
-        if operation.error is not None:
-            self._failed(message, operation.error)
-            return
-        node, rows = self._service.node, operation.result[:limit]
-        following = None
-        if len(operation.result) > limit:
-            following = PositionKey(rows[-1].client_id, request.stream_name, rows[-1].partition)
-        gate = None if node is None else node.gate
-        shown = [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]
-        self.reply(message, FENCES.encode_response(FencesResponse(request.request_id, shown, following)))
+        self._read_page(message, work, listed)
 
     def _set_done(self, message: Message, request: SetRequest, result: SetPosition | Refusal) -> None:
         if isinstance(result, Refusal):
@@ -473,8 +460,7 @@ class IndexWorker(Worker):
         """Answers a request that has waited."""
         # If another node keeps the consumers of the stream by now, it answers. Leases that were read here would be old
         # when the stream comes back.
-        remote_streams = self._service.remote_streams
-        if remote_streams is not None and self._passed_on(remote_streams, message):
+        if self._is_passed_on(message, request):
             return
         answer = self.context.guard(lambda result: self._answer_lease(message, request, result))
         self._service.groups.offer(request, answer, _party_of(message))

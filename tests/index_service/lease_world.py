@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from index_service.extensions import Lease, LeaseRequest
-from index_service.lease_machine import LeaseMachine, StoredLease, Terms
+from index_service.extensions import Lease, LeaseRequest, LeaseResponse
+from index_service.lease_machine import LeaseMachine, StoredLease
 
 TTL_S = 10.0
 
@@ -30,7 +30,7 @@ class Client(msgspec.Struct):
 
 class Answer(msgspec.Struct, frozen=True):
     request: LeaseRequest
-    terms: Terms
+    terms: LeaseResponse
 
 
 class Write(msgspec.Struct, frozen=True):

@@ -13,9 +13,8 @@ import pytest
 from sqlalchemy import bindparam
 
 from index_service.accesses import Access, IndexRequests, PositionMark
-from index_service.keys import Key
 from index_service.lease_machine import StoredLease
-from index_service.lease_storage import WriteLeases
+from index_service.lease_storage import Key, WriteLeases
 from index_service.storage import REPLACE, lower_positions, saved_indexes, sealed_row
 from stream_storage.commit import commit_batch
 from stream_storage.contract import Session, ignore_done

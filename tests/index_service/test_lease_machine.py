@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from index_service.extensions import Lease, LeaseRequest
-from index_service.lease_machine import TRANSITIONS, LeaseEvent, LeaseMachine, LeaseState, StoredLease, Terms
+from index_service.extensions import Lease, LeaseRequest, LeaseResponse
+from index_service.lease_machine import TRANSITIONS, LeaseEvent, LeaseMachine, LeaseState, StoredLease
 
 TTL_S = 10.0
 
@@ -22,7 +22,7 @@ def request(
     return LeaseRequest(request_id, "c", "s", member_id, partitions, list(holding), leave)
 
 
-def served(leases: LeaseMachine, asked: LeaseRequest, now_s: float = 0.0) -> Terms:
+def served(leases: LeaseMachine, asked: LeaseRequest, now_s: float = 0.0) -> LeaseResponse:
     """The answer, when what it needs is on disk."""
     leases.request(asked, now_s)
     leases.written(leases.take_changes(), stored=True)
