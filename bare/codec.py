@@ -8,12 +8,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
-from bare.compile_decode import compile_decoder, compile_prefix_decoder
+from bare.compile_decode import compile_decoder
 from bare.compile_encode import compile_encoder
 from bare.limits import LIMITS_DEFAULT, Limits
 from bare.model import BareType, cycle_heads
-from bare.precise_decode import decode_precisely
-from bare.precise_encode import encode_precisely
+from bare.precise import decode_precisely, encode_precisely
 from bare.resolve import resolve
 
 T = TypeVar("T")
@@ -82,7 +81,8 @@ class Decoder(Generic[T]):
         if not 0 <= offset <= len(data):
             raise ValueError(f"offset {offset} is outside of a buffer of {len(data)} bytes")
         if self._decode_at is None:
-            self._decode_at = compile_prefix_decoder(self.node, self._limits, self._heads, self._decode_carefully_at)
+            careful = self._decode_carefully_at
+            self._decode_at = compile_decoder(self.node, self._limits, self._heads, careful, is_prefix=True)
         return self._decode_at(data, offset)
 
     def _decode_carefully(self, data: Buffer) -> Any:

@@ -1,8 +1,8 @@
 """Compiles a decoder for one type. The compiled Python source handles only the usual case of every part of the type.
 
 The compiled code does not describe errors. If anything in a message is unusual, or if a byte is missing, an exception
-is raised. Then `precise_decode` decodes the message again from the start. Compiled decoders must agree with
-`precise_decode`: a property test compares the two on random bytes.
+is raised. Then `precise` decodes the message again from the start. Compiled decoders must agree with
+`precise`: a property test compares the two on random bytes.
 
 The source for `struct { request_id: uint data: data }`, in short:
 
@@ -27,10 +27,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from bare import model
-from bare.compiler import Compiler
-from bare.inline import CHAIN_MEMBERS_MAX
+from bare.compiler import CHAIN_MEMBERS_MAX, Compiler
 from bare.limits import Limits
-from bare.model import BareType, Sizes
+from bare.model import BareType, Number, Sizes
 from bare.varint import long_uint
 
 
@@ -50,30 +49,18 @@ class _At(NamedTuple):
 
 
 def compile_decoder(
-    node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any], Any]
-) -> Callable[[Any], Any]:
-    """Returns a compiled function that decodes a whole message and returns its value.
+    node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[..., Any], *, is_prefix: bool = False
+) -> Callable[..., Any]:
+    """Returns a compiled function that decodes a whole message and returns its value. With `is_prefix`, the function
+    decodes the value at an offset (not negative) of a buffer, and returns the value and the offset after it.
 
-    heads: the result of `cycle_heads`. careful: called with the message if anything in the message is unusual."""
+    heads: the result of `cycle_heads`. careful: called with the same arguments if anything in the message is
+    unusual."""
     compiler = _DecoderCompiler("read", "data, size, start", limits, heads, long_uint=long_uint, careful=careful)
-    with compiler.codec("decode", "data"):
-        value, at = compiler.root(node, _At(""))
-        compiler.source.line(f"if {at} != size: raise Irregular")
-        compiler.source.line(f"return {value}")
-    return compiler.made("decode")
-
-
-def compile_prefix_decoder(
-    node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any, int], Any]
-) -> Callable[[Any, int], Any]:
-    """Returns a compiled function that decodes the value at an offset (not negative) of a buffer.
-
-    The function returns the value and the offset after it. heads, careful: as for `compile_decoder`."""
-    compiler = _DecoderCompiler("read", "data, size, start", limits, heads, long_uint=long_uint, careful=careful)
-    with compiler.codec("decode", "data, start"):
-        value, at = compiler.root(node, _At("start"))
-        compiler.source.line(f"if {at} > size: raise Irregular")
-        compiler.source.line(f"return {value}, {at}")
+    with compiler.codec("decode", "data, start" if is_prefix else "data"):
+        value, at = compiler.root(node, _At("start" if is_prefix else ""))
+        compiler.source.line(f"if {at} {'>' if is_prefix else '!='} size: raise Irregular")
+        compiler.source.line(f"return {value}, {at}" if is_prefix else f"return {value}")
     return compiler.made("decode")
 
 
@@ -171,7 +158,7 @@ class _DecoderCompiler(Compiler):
         self.source.line(f"{end} = {start} + {length}")
         return f"data[{start}:{end}]", _At(end)
 
-    def _numbers(self, nodes: list[model.FixedIntType | model.FloatType], at: _At) -> list[str]:
+    def _numbers(self, nodes: list[Number], at: _At) -> list[str]:
         """Writes one `unpack_from` call that reads adjacent numbers of fixed size. Returns one name per number."""
         unpack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).unpack_from)
         values = [self.source.name("v") for _ in nodes]
@@ -180,10 +167,8 @@ class _DecoderCompiler(Compiler):
 
     def _optional(self, node: model.OptionalType, at: _At) -> tuple[str, _At]:
         flag, value, after = self._flag(at), self.source.name("v"), self.source.name("p")
-        with self.source.block(f"if {flag}:"):
-            self._nest += 1
+        with self._nested(f"if {flag}:"):
             item, end = self._part(node.item, at.plus(1))
-            self._nest -= 1
             self.source.line(f"{value} = {f'Some({item})' if node.wrapped else item}")
             self.source.line(f"{after} = {end}")
         with self.source.block("else:"):
@@ -206,7 +191,7 @@ class _DecoderCompiler(Compiler):
             # Without this test, a short message could make a long list before the end is noticed.
             self.source.line(f"if {node.length * least} > size - ({at}): raise Irregular")
         values = self.source.name("v")
-        if isinstance(node.item, model.FixedIntType | model.FloatType):
+        if isinstance(node.item, Number):
             # A list of numbers of fixed size is unpacked as a whole, without a loop over its items.
             after = self.source.name("p")
             self.source.line(f"{after} = {at} + {count} * {least}")
@@ -220,10 +205,8 @@ class _DecoderCompiler(Compiler):
         place = self.source.name("p")
         self.source.line(f"{place} = {at}")
         self.source.line(f"{values} = []")
-        with self.source.block(f"for _ in range({count}):"):
-            self._nest += 1
+        with self._nested(f"for _ in range({count}):"):
             item, end = self._part(node.item, _At(place))
-            self._nest -= 1
             self.source.line(f"{values}.append({item})")
             self.source.line(f"{place} = {end}")
         return values, _At(place)
@@ -234,12 +217,10 @@ class _DecoderCompiler(Compiler):
         values, place, key = self.source.name("v"), self.source.name("p"), self.source.name("k")
         self.source.line(f"{place} = {at}")
         self.source.line(f"{values} = {{}}")
-        with self.source.block(f"for _ in range({count}):"):
-            self._nest += 1
+        with self._nested(f"for _ in range({count}):"):
             expression, end = self._part(node.key, _At(place))
             self.source.line(f"{key} = {expression}")
             item, end = self._part(node.value, end)
-            self._nest -= 1
             self.source.line(f"{values}[{key}] = {item}")
             self.source.line(f"{place} = {end}")
         # A repeated key leaves fewer entries than the count says.
@@ -252,10 +233,8 @@ class _DecoderCompiler(Compiler):
             return self._member_by_table(node, tag, at)
         value, after = self.source.name("v"), self.source.name("p")
         for index, (known, member) in enumerate(node.members):
-            with self.source.block(f"{'elif' if index else 'if'} {tag} == {known}:"):
-                self._nest += 1
+            with self._nested(f"{'elif' if index else 'if'} {tag} == {known}:"):
                 item, end = self._part(member, at)
-                self._nest -= 1
                 self.source.line(f"{value} = {f'Tagged({known}, {item})' if node.tagged else item}")
                 self.source.line(f"{after} = {end}")
         with self.source.block("else:"):
@@ -271,13 +250,13 @@ class _DecoderCompiler(Compiler):
 
     def _struct(self, node: model.StructType, at: _At) -> tuple[str, _At]:
         values: list[str] = []
-        run: list[model.FixedIntType | model.FloatType] = []
+        run: list[Number] = []
         # Adjacent numbers of fixed size are unpacked with one call; a single u8 is read by its index.
         for index, (_, item) in enumerate(node.fields):
-            if isinstance(item, model.FixedIntType | model.FloatType):
+            if isinstance(item, Number):
                 run.append(item)
                 following = node.fields[index + 1][1] if index + 1 < len(node.fields) else None
-                if not isinstance(following, model.FixedIntType | model.FloatType):
+                if not isinstance(following, Number):
                     values += [self._byte(at)] if len(run) == 1 and item.code == "B" else self._numbers(run, at)
                     at, run = at.plus(sum(part.size for part in run)), []
             else:

@@ -1,7 +1,7 @@
 """Compiles an encoder for one type. The compiled Python source handles only the usual case of every part of the type.
 
 The compiled code does not describe errors. If anything in a value is unusual, the code raises an exception. Then
-`precise_encode` encodes the value again from the start, and either accepts the value (for example a `bytearray` as
+`precise` encodes the value again from the start, and either accepts the value (for example a `bytearray` as
 data) or raises an error.
 
 The source for `struct { request_id: uint data: data }`, in short:
@@ -26,10 +26,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bare import model
-from bare.compiler import Compiler
-from bare.inline import CHAIN_MEMBERS_MAX
+from bare.compiler import CHAIN_MEMBERS_MAX, Compiler
 from bare.limits import Limits
-from bare.model import BareType, python_types
+from bare.model import BareType, Number, python_types
 from bare.source import joined
 from bare.varint import FIRST_BYTE, ONE_BYTE, encode_uint
 
@@ -134,7 +133,7 @@ class _EncoderCompiler(Compiler):
         self.source.line(f"{length} = len({value})")
         return _uint(length)
 
-    def _numbers(self, nodes: list[model.FixedIntType | model.FloatType], values: list[str]) -> list[str]:
+    def _numbers(self, nodes: list[Number], values: list[str]) -> list[str]:
         """Writes the type checks of adjacent numbers of fixed size. Returns one `pack` call that encodes all of them.
 
         The call raises an error for a number out of range."""
@@ -147,15 +146,13 @@ class _EncoderCompiler(Compiler):
         out = self.source.name("o")
         with self.source.block(f"if {value} is None:"):
             self.source.line(f"{out} = ONE[0]")
-        with self.source.block("else:"):
-            self._nest += 1
+        with self._nested("else:"):
             inner = value
             if node.wrapped:
                 inner = self.source.name("v")
                 self.source.line(_is_not(value, "Some"))
                 self.source.line(f"{inner} = {value}.value")
             self.source.line(f"{out} = {joined(['ONE[1]', *self._part(node.item, inner)])}")
-            self._nest -= 1
         return [out]
 
     def _list(self, node: model.ListType, value: str) -> list[str]:
@@ -169,7 +166,7 @@ class _EncoderCompiler(Compiler):
         else:
             self.source.line(f"if {count} != {node.length}: raise Irregular")
             head = []
-        if isinstance(node.item, model.FixedIntType | model.FloatType):
+        if isinstance(node.item, Number):
             # A list of numbers of fixed size is checked and packed as a whole, without a loop over its items.
             only = self.source.constant({float} if isinstance(node.item, model.FloatType) else {int})
             self.source.line(f"if {count} and set(map(type, {value})) != {only}: raise Irregular")
@@ -180,10 +177,8 @@ class _EncoderCompiler(Compiler):
         # Any other item has statements of its own, which append its parts to one list.
         out, item = self.source.name("o"), self.source.name("v")
         self.source.line(f"{out} = []")
-        with self.source.block(f"for {item} in {value}:"):
-            self._nest += 1
+        with self._nested(f"for {item} in {value}:"):
             self._append(out, self._part(node.item, item))
-            self._nest -= 1
         return [*head, f'b"".join({out})']
 
     def _append(self, out: str, parts: list[str]) -> None:
@@ -197,10 +192,8 @@ class _EncoderCompiler(Compiler):
         self.source.line(f"if {count} > {self._limits.map_entries_max}: raise Irregular")
         self._count_items(count)
         self.source.line(f"{out} = []")
-        with self.source.block(f"for {key}, {item} in {value}.items():"):
-            self._nest += 1
+        with self._nested(f"for {key}, {item} in {value}.items():"):
             self._append(out, [*self._part(node.key, key), *self._part(node.value, item)])
-            self._nest -= 1
         return [_uint(count), f'b"".join({out})']
 
     def _union(self, node: model.UnionType, value: str) -> list[str]:
@@ -220,11 +213,9 @@ class _EncoderCompiler(Compiler):
             test = str(tag)
             if not node.tagged:
                 test = self.source.constant(python_types(member))
-            with self.source.block(f"{'elif' if index else 'if'} {kind} {'==' if node.tagged else 'in'} {test}:"):
-                self._nest += 1
+            with self._nested(f"{'elif' if index else 'if'} {kind} {'==' if node.tagged else 'in'} {test}:"):
                 parts = [self.source.constant(encode_uint(tag)), *self._part(member, inner)]
                 self.source.line(f"{out} = {joined(parts)}")
-                self._nest -= 1
         with self.source.block("else:"):
             self.source.line("raise Irregular")
         return [out]
@@ -246,18 +237,18 @@ class _EncoderCompiler(Compiler):
     def _struct(self, node: model.StructType, value: str) -> list[str]:
         self.source.line(_is_not(value, self.source.constant(node.cls)))
         parts: list[str] = []
-        run: list[model.FixedIntType | model.FloatType] = []
+        run: list[Number] = []
         values: list[str] = []
         # Adjacent numbers of fixed size are packed with one call.
         for index, (name, item) in enumerate(node.fields):
             field = self.source.name("v")
             read = f"getattr({value}, {name!r})" if keyword.iskeyword(name) else f"{value}.{name}"
             self.source.line(f"{field} = {read}")
-            if isinstance(item, model.FixedIntType | model.FloatType):
+            if isinstance(item, Number):
                 run.append(item)
                 values.append(field)
                 following = node.fields[index + 1][1] if index + 1 < len(node.fields) else None
-                if not isinstance(following, model.FixedIntType | model.FloatType):
+                if not isinstance(following, Number):
                     parts += self._numbers(run, values)
                     run, values = [], []
             else:

@@ -1,6 +1,8 @@
 """The common part of the compilers of encoders and decoders: a codec's functions, and the counts that they share.
 
-A compiled codec is `def NAME(…)`, which handles the usual values, or lets `careful` handle the value."""
+A compiled codec is `def NAME(…)`, which handles the usual values, or lets `careful` handle the value. Some types are
+inlined, since inlined code is faster; functions keep the size of the source proportional to the size of the type. The
+parameters `heads` have the ids of types that contain themselves (`cycle_heads`)."""
 
 from __future__ import annotations
 
@@ -8,19 +10,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bare import model
 from bare.errors import Irregular
-from bare.inline import counts_items, is_called
 from bare.limits import Limits
-from bare.model import BareType
+from bare.model import BareType, parts
 from bare.source import Source
 from bare.types import Some, Tagged
+
+# A type inside this many loops and branches of one function gets its own function, except an inlined type
+# (`is_inlined`): Python allows at most 20 nested loops.
+NEST_MAX = 3
+# A type with at most this many parts, all of them leaves (types without parts), is inlined where it is used. Every
+# other struct gets its own function.
+INLINE_PARTS_MAX = 8
+
+# A union with more members than this is read and written through a table of functions. For Python's compiler, each
+# branch of an `elif` chain is one more nesting level, and the compiler fails at a few thousand levels.
+CHAIN_MEMBERS_MAX = 32
 
 
 class Compiler:
     """The base of the writers of codecs, which write Python statements into `source`.
 
     prefix, arguments: the beginning of the names, and the first arguments, of the functions that a codec calls.
-    heads: the result of `cycle_heads`. names: objects to which the source can refer."""
+    names: objects to which the source can refer."""
 
     def __init__(self, prefix: str, arguments: str, limits: Limits, heads: frozenset[int], **names: Any) -> None:
         self.source = Source(Irregular=Irregular, Some=Some, Tagged=Tagged, **names)
@@ -78,7 +91,18 @@ class Compiler:
         raise NotImplementedError
 
     def _is_called(self, node: BareType) -> bool:
-        return is_called(node, self._heads, self._nest)
+        """Whether a type gets its own function at this place."""
+        if is_inlined(node, self._heads):
+            return False
+        return id(node) in self._heads or isinstance(node, model.StructType) or self._nest >= NEST_MAX
+
+    @contextmanager
+    def _nested(self, head: str) -> Iterator[None]:
+        """Writes a loop or branch, within which the codec goes on to a part of the type."""
+        with self.source.block(head):
+            self._nest += 1
+            yield
+            self._nest -= 1
 
     def _function(self, node: BareType) -> str:
         """Returns the name of the function for a type. `made` writes its source later."""
@@ -96,3 +120,49 @@ class Compiler:
             with self.source.block(f"if {count}:"):
                 self.source.line(f"left[0] -= {count}")
                 self.source.line("if left[0] < 0: raise Irregular")
+
+
+def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
+    """Whether a type is always inlined: it has at most INLINE_PARTS_MAX parts, and these have no parts of their own."""
+    below = parts(node)
+    return (
+        len(below) <= INLINE_PARTS_MAX
+        and id(node) not in heads
+        and not isinstance(node, model.NamedType)
+        and not any(map(parts, below))
+    )
+
+
+def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
+    """Whether a codec of the type `root` must count the items of all lists and maps of a message together.
+
+    Counting is needless if every message has at most one list or map, and the limit of a single list or map is at most
+    `Limits.items_max`."""
+    above: dict[int, list[int]] = {}
+    containers: list[int] = []
+    repeated: set[int] = set()
+    # An explicit stack is used instead of recursion, so that no schema is too deep.
+    stack, seen = [root], {id(root)}
+    while stack:
+        node = stack.pop()
+        if isinstance(node, model.MapType) or (isinstance(node, model.ListType) and node.length is None):
+            containers.append(id(node))
+        for part in parts(node):
+            if isinstance(node, model.ListType | model.MapType) or id(part) in above:
+                repeated.add(id(part))
+            above.setdefault(id(part), []).append(id(node))
+            if id(part) not in seen:
+                seen.add(id(part))
+                stack.append(part)
+    if len(containers) != 1 or heads:
+        return bool(containers)
+    # A type with only one list or map can still have many lists in a message, if the list or a type that contains it is
+    # used in several places.
+    holding = {containers[0]}
+    waiting = [containers[0]]
+    while waiting:
+        for holder in above.get(waiting.pop(), ()):
+            if holder not in holding:
+                holding.add(holder)
+                waiting.append(holder)
+    return not holding.isdisjoint(repeated) or max(limits.list_items_max, limits.map_entries_max) > limits.items_max

@@ -49,6 +49,10 @@ class FloatType(msgspec.Struct, eq=False):
     size: int
 
 
+Number = FixedIntType | FloatType
+"""The types of numbers that take a fixed number of bytes."""
+
+
 class BoolType(msgspec.Struct, eq=False):
     """The BARE type bool."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import types
 import typing
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -28,11 +29,7 @@ def resolve(annotation: Any) -> BareType:
         return annotation
     resolver = _Resolver()
     node = resolver.node(annotation)
-    for struct in resolver.structs.values():
-        if not _has_value(struct, resolver.structs):
-            raise TypeError(
-                f"{struct.cls.__name__} contains itself without end: make a field optional, a list or a map"
-            )
+    _check_finite(resolver.structs.values())
     return node
 
 
@@ -168,17 +165,18 @@ class _Resolver:
         return struct
 
 
-def _has_value(node: BareType, structs: dict[type[Any], model.StructType]) -> bool:
-    """Whether a type has a finite value: a struct that always contains itself has none. structs: all structs in it."""
+def _check_finite(structs: Collection[model.StructType]) -> None:
+    """Raises TypeError for a struct that has no finite value, because it always contains itself. structs: of one type,
+    all of them."""
     finite: set[int] = set()
-    grown = True
-    while grown:
-        grown = False
-        for struct in structs.values():
-            if id(struct) not in finite and all(_is_finite(part, finite) for part in parts(struct)):
-                finite.add(id(struct))
-                grown = True
-    return _is_finite(node, finite)
+    # A new finite struct can make others finite, so the search is repeated until it finds none.
+    while grown := {id(each) for each in structs if all(_is_finite(part, finite) for part in parts(each))} - finite:
+        finite |= grown
+    for struct in structs:
+        if id(struct) not in finite:
+            raise TypeError(
+                f"{struct.cls.__name__} contains itself without end: make a field optional, a list or a map"
+            )
 
 
 def _is_finite(node: BareType, finite: set[int]) -> bool:

@@ -44,7 +44,7 @@ TESTS = {"stream_service": "tests/service", "stream_client": "tests/client"}
 """The folders of tests that have another name than the package."""
 EQUIVALENT = {
     # A number that equals the last one is refused above.
-    "bare/schema/check.py:  < last ->  <= last (1)",
+    "bare/schema/dialect.py:  < last ->  <= last (1)",
     # Without a place, an error is at the next token, which is this one.
     'bare/schema/parser.py: self._only_older("struct { ... }", at) -> self._only_older("struct { ... }", None) (1)',
     # The code only tests the truth of both.

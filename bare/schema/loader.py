@@ -17,21 +17,10 @@ from typing import Any
 
 import msgspec
 
+from bare import model
 from bare.codec import Buffer, Decoder, Encoder
 from bare.limits import LIMITS_DEFAULT, Limits
-from bare.model import (
-    PRIMITIVES,
-    BareType,
-    DataType,
-    ListType,
-    MapType,
-    NamedType,
-    OptionalType,
-    StructType,
-    UnionType,
-    needs_some,
-    needs_tags,
-)
+from bare.model import PRIMITIVES, BareType, NamedType, StructType, needs_some, needs_tags
 from bare.resolve import enum_type
 from bare.schema import ast
 from bare.schema.dialect import Dialect, parse_with
@@ -178,16 +167,16 @@ class _Builder:
             case ast.Primitive(name=name):
                 return PRIMITIVES[name]
             case ast.FixedData(length=length):
-                return DataType(length)
+                return model.DataType(length)
             case ast.Name(name=name):
                 return self.models[name] if name in self.models else self._promise(name)
             case ast.Optional():
                 item = self._node(type_.item, place)
-                return OptionalType(item, needs_some(item))
+                return model.OptionalType(item, needs_some(item))
             case ast.List(length=count):
-                return ListType(self._node(type_.item, place), count)
+                return model.ListType(self._node(type_.item, place), count)
             case ast.Map(key=key, value=value):
-                return MapType(self._node(key, f"{place}.keys"), self._node(value, f"{place}.values"))
+                return model.MapType(self._node(key, f"{place}.keys"), self._node(value, f"{place}.values"))
             case ast.Enum(members=members):
                 cls = enum.IntEnum(place, [(member.name, member.value) for member in members])  # type: ignore[misc]
                 self.types[place] = cls
@@ -195,6 +184,6 @@ class _Builder:
             case ast.UnionNode(members=parts):
                 # Members without a name are named by their tag.
                 nodes = tuple((part.tag, self._node(part.type, f"{place}.{part.tag}")) for part in parts)
-                return UnionType(nodes, needs_tags(nodes))
+                return model.UnionType(nodes, needs_tags(nodes))
             case ast.Struct():
                 return self._filled(self._empty(type_, place), type_, place)

@@ -15,7 +15,7 @@ The older syntax has these rules in addition:
     any        = "string" / "data<" n ">" / "[]" any / "[" n "]" any / "map[" any "]" any
                / "(" any ["=" n] *("|" any ["=" n]) ")" / "{" 1*(name ":" any) "}"
 
-`bare.schema.check` checks the meaning of a text."""
+`bare.schema.dialect` checks the meaning of a text."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ import re
 from bare.model import LENGTH_MAX, PRIMITIVES, UINT_MAX
 from bare.schema import ast
 from bare.schema.ast import SourcePosition, Type
-from bare.schema.cursor import Cursor
-from bare.schema.lexer import Lexeme, tokens
+from bare.schema.cursor import Cursor, Lexeme, tokens
 
 # Our own limit: types that are nested more deeply than this are refused. Otherwise, this parser or a codec could
 # exhaust the stack.
@@ -190,15 +189,12 @@ class _Parser(Cursor):
         self.expect("]", "after the key of a map")
         return ast.Map(key, self._type(), at)
 
-    def _open(self, sign: str, what: str) -> None:
-        self.expect(sign, f"before the members of {what}")
-
     def _refuse_separator(self) -> None:
         if self.next.text in (",", ";"):
             raise self.error(f"members are separated by white space only: remove {self.found()}")
 
     def _enum(self, at: SourcePosition) -> ast.Enum:
-        self._open("{", "an enum")
+        self.expect("{", "before the members of an enum")
         members: list[ast.EnumMember] = []
         while self.next.text not in ("}", ""):
             above, member_at = self.comments_above(), self.next.at
@@ -216,7 +212,7 @@ class _Parser(Cursor):
         return ast.Enum(tuple(members), closing, at)
 
     def _union(self, at: SourcePosition, end: str) -> ast.UnionNode:
-        self._open("{" if end == "}" else "(", "a union")
+        self.expect("{" if end == "}" else "(", "before the members of a union")
         members: list[ast.UnionMember] = []
         self.take("|")
         while self.next.text not in (end, ""):
@@ -239,7 +235,7 @@ class _Parser(Cursor):
         return ast.UnionNode(tuple(members), closing, at)
 
     def _struct(self, at: SourcePosition) -> ast.Struct:
-        self._open("{", "a struct")
+        self.expect("{", "before the members of a struct")
         fields: list[ast.Field] = []
         while self.next.text not in ("}", ""):
             above, field_at = self.comments_above(), self.next.at

@@ -19,8 +19,7 @@ from bare.compile_decode import _DecoderCompiler, compile_decoder
 from bare.compile_encode import compile_encoder
 from bare.limits import LIMITS_DEFAULT
 from bare.model import PRIMITIVES, BareType, cycle_heads
-from bare.precise_decode import decode_precisely
-from bare.precise_encode import encode_precisely
+from bare.precise import decode_precisely, encode_precisely
 from tests.bare.strategies import schemas, values
 from tests.support.examples import examples
 
