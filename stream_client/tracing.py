@@ -20,8 +20,7 @@ def start_tracing(traces: str | bool) -> Tracing | None:
     if traces is False:
         return None
     # Only a client that traces loads OpenTelemetry.
-    from ockam.tracing.errors import TracingUnavailable
-    from ockam.tracing.opening import open_tracing
+    from ockam.tracing.opening import TracingUnavailable, open_tracing
 
     try:
         return open_tracing(None if traces is True else traces, SERVICE)

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ockam.tracing.errors import TracingUnavailable
-
 if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
 
 TRACES_PATH = "/v1/traces"
 INSTALL = "in a checkout: pip install '.[otel]'"
+
+
+class TracingUnavailable(Exception):
+    """Traces are on, but cannot be made: the extra `otel` is missing, or the address of the collector is wrong."""
 
 
 def open_tracing(endpoint: str | None, service: str, on_outage: Callable[[bool], None] | None = None) -> Tracing:
@@ -25,8 +27,7 @@ def open_tracing(endpoint: str | None, service: str, on_outage: Callable[[bool],
     spans again. With it, OpenTelemetry's own log lines are turned off in this process."""
     url = None if endpoint is None else traces_url(endpoint)
     try:
-        from ockam.tracing.exporting import make_exporting
-        from ockam.tracing.spans import Tracing
+        from ockam.tracing.spans import Tracing, make_exporting
     except ImportError as error:
         raise TracingUnavailable(f"traces need the extra `otel` ({error.name}): {INSTALL}") from error
     return Tracing(*make_exporting(url, service, on_outage))

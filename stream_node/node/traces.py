@@ -23,8 +23,7 @@ def start_traces(config: Config) -> Tracing | None:
     if config.traces is None:
         return None
     # Only a node that traces loads OpenTelemetry, which takes a third of a second.
-    from ockam.tracing.errors import TracingUnavailable
-    from ockam.tracing.opening import open_tracing
+    from ockam.tracing.opening import TracingUnavailable, open_tracing
 
     try:
         return open_tracing(config.traces, SERVICE, _note_outage)

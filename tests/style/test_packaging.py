@@ -32,7 +32,6 @@ PLUGINS = {"stream_node/pytest_plugin.py": "pytest"}
 
 # Modules that do without an extra, or need another one than their folder, and say so where it is missing.
 OPTIONAL = {
-    "ockam/tracing/exporting.py": "otel",
     "ockam/tracing/spans.py": "otel",
     "spark_export/decode/avro.py": "avro",
     "spark_export/decode/protobuf.py": "protobuf",

@@ -20,8 +20,8 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra 
 
 from opentelemetry.sdk.trace import TracerProvider
 
-from ockam.tracing.exporting import WAITING_MAX
 from ockam.tracing.opening import open_tracing
+from ockam.tracing.spans import WAITING_MAX
 from stream_client import RequestRefused, connect
 from stream_client.blocking import connect as connect_blocking
 from stream_node.node.process import NodeProcess
