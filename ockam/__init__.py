@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from ockam.protocol import ERROR, Protocol, ProtocolError, error_payload, failed_payload
     from ockam.transport.calling import Framing
     from ockam.transport.connection_machine import ConnectionLimits, ConnectionStatistics
+    from ockam.transport.roster import TcpStatistics
     from ockam.transport.tcp import TcpTransport
-    from ockam.transport.tcp_statistics import TcpStatistics
 
 __all__ = [
     "ALWAYS",
@@ -136,8 +136,8 @@ _MODULES = {
     "protocol": "ERROR Protocol ProtocolError error_payload failed_payload",
     "transport.calling": "Framing",
     "transport.connection_machine": "ConnectionLimits ConnectionStatistics",
+    "transport.roster": "TcpStatistics",
     "transport.tcp": "TcpTransport",
-    "transport.tcp_statistics": "TcpStatistics",
 }
 """The public names of each module. A module is imported at the first use of one of its names."""
 

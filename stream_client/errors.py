@@ -61,7 +61,7 @@ class TlsFailed(NodeUnreachable, fault="caller"):
 
     The text says what to do. The client tries again, because certificates can be renewed meanwhile.
 
-    kind: a short, fixed word, one of `ockam.identity.tls_faults.KINDS`, or `tls_files` if a file of this client cannot
+    kind: a short, fixed word, one of `ockam.identity.tls_layer.KINDS`, or `tls_files` if a file of this client cannot
         be used at present.
     """
 

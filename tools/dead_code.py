@@ -44,7 +44,6 @@ USED = {
     ),
     "a node, whose option `--worker` names it": ("Shop",),
     "the tests that stop the PostgreSQL server of bench": ("thaw",),
-    "readers: the methods of a worker that others may reach, which no class has to inherit": ("Guarded",),
     "programs of users, which docs/blocks.md shows it": ("nested_path", "without_claims"),
     "programs of users, which docs/spark.md shows it": ("LagListener",),
     "programs of users, to which `cardinal_streams.consume` gives an object with it": ("reorg_age_s", "stalled_s"),

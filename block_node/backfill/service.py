@@ -19,9 +19,9 @@ from block_node.backfill.state import BackfillState
 from block_node.backfill.worker import Backfill
 from block_node.node import BlockNode
 from ockam.actors.address import local
-from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message
 from ockam.actors.node import Node
+from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import Protocol
 

@@ -17,8 +17,8 @@ from block_node.protocol_reading import (
     StatusDetail,
     StatusResponse,
 )
-from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message
+from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.rights import Demand, Right
 
 RANGES_MAX = 100_000

@@ -5,15 +5,14 @@ Each request has a private return address without a worker: the first message to
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+from collections.abc import Sequence
 
+import msgspec
 import trio
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
 from ockam.actors.address import LOCAL, Address, Route, format_route
-from ockam.actors.mailbox import Mailbox
+from ockam.actors.cell import Dispatcher
 from ockam.actors.message import HERE, Message, Origin, check_message
 from ockam.errors import AskRefused, AskTimedOut
 from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError
@@ -25,35 +24,18 @@ AT_ONCE_MAX = 30
 """After this many answers that came without a wait, other tasks run once."""
 
 
-class AskingNode(Protocol):
-    """The part of a node that `Asks` uses."""
-
-    def batch(self) -> AbstractContextManager[None]: ...
-
-    def deliver(self, message: Message) -> Mailbox | None: ...
-
-    def is_registered(self, address: Address) -> bool: ...
-
-    def call_later(self, delay_s: float, function: Callable[[], None]) -> None: ...
-
-    async def give_way(self) -> None: ...
-
-
-class Ask:
+class Ask(msgspec.Struct, eq=False):
     """One request. answer: the message that answered it, or the error that ended it. task: the waiting task.
 
     address: the return address. worker: the worker or the connection of this node to which the request goes
     first; None: a transport takes it."""
 
-    __slots__ = ("address", "answer", "deadline_s", "route", "task", "worker")
-
-    def __init__(self, address: Address, route: Route, worker: Address | None, deadline_s: float) -> None:
-        self.address = address
-        self.route = route
-        self.worker = worker
-        self.deadline_s = deadline_s
-        self.answer: Message | AskTimedOut | AskRefused | None = None
-        self.task: Task | None = None
+    address: Address
+    route: Route
+    worker: Address | None
+    deadline_s: float
+    answer: Message | AskTimedOut | AskRefused | None = None
+    task: Task | None = None
 
     def end(self, answer: Message | AskTimedOut | AskRefused) -> None:
         self.answer = answer
@@ -72,7 +54,7 @@ class Asks:
     Invariant: an address is in `_open` exactly while its request has no answer. So a late or second answer comes to an
     unknown address, whatever has ended the request. One timer watches all requests."""
 
-    def __init__(self, node: AskingNode) -> None:
+    def __init__(self, node: Dispatcher) -> None:
         self._node = node
         self._open: dict[Address, Ask] = {}
         self._is_watching = False

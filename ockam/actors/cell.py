@@ -31,6 +31,14 @@ P = ParamSpec("P")
 
 
 class Dispatcher(Protocol):
+    """The part of a node that its cells and its requests use."""
+
+    def deliver(self, message: Message) -> Mailbox | None: ...
+
+    def is_registered(self, address: Address) -> bool: ...
+
+    async def give_way(self) -> None: ...
+
     def send(self, message: Message) -> bool: ...
 
     def send_run(self, messages: Iterable[Message]) -> None: ...
@@ -248,7 +256,7 @@ class Cell:
 
     def _end(self, life: Life, then: Callable[[], None]) -> None:
         """Ends the children, then the worker, and then calls `then`: at once, unless a task has to end first."""
-        self.context.end()
+        self.context.has_ended = True
         self.life = life
         self.refuses = True
         self.paused = True
@@ -307,7 +315,7 @@ class CellContext:
     """The context of one worker object (`ockam.actors.worker.Context`). After its end, `pause` and `resume` do nothing,
     and functions that wait in `call_later` are not called."""
 
-    __slots__ = ("_cell", "_dispatcher", "_ended", "ask", "send", "send_run")
+    __slots__ = ("_cell", "_dispatcher", "ask", "has_ended", "send", "send_run")
 
     def __init__(self, dispatcher: Dispatcher, cell: Cell) -> None:
         self._dispatcher = dispatcher
@@ -321,7 +329,7 @@ class CellContext:
             self.send_run = lambda messages: dispatcher.send_run([signed(each, origin) for each in messages])
             self.ask = partial(dispatcher.ask, origin=origin)
         self._cell = cell
-        self._ended = False
+        self.has_ended = False
 
     @property
     def address(self) -> Address:
@@ -331,19 +339,12 @@ class CellContext:
     def children(self) -> list[Address]:
         return [child.addresses[0] for child in self._cell.children or ()]
 
-    @property
-    def has_ended(self) -> bool:
-        return self._ended
-
-    def end(self) -> None:
-        self._ended = True
-
     def pause(self) -> None:
-        if not self._ended:
+        if not self.has_ended:
             self._cell.paused = True
 
     def resume(self) -> None:
-        if not self._ended:
+        if not self.has_ended:
             cell = self._cell
             cell.paused = False
             if not cell.queued and len(cell.mailbox):
@@ -360,7 +361,7 @@ class CellContext:
                 function(*args, **kwargs)
             except Exception as error:
                 # An error in a late callback of an ended worker must not restart its successor.
-                if self._ended:
+                if self.has_ended:
                     logger.error("late_call_failed", address=str(self.address), exc_info=error)
                 else:
                     self._cell.crash((), error)
@@ -369,10 +370,10 @@ class CellContext:
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
         guarded = self.guard(function)
-        self._dispatcher.call_later(delay_s, lambda: None if self._ended else guarded())
+        self._dispatcher.call_later(delay_s, lambda: None if self.has_ended else guarded())
 
     def start_child(self, addresses: Sequence[Address], factory: WorkerFactory, restarts: Restarts) -> Address:
-        if self._ended:
+        if self.has_ended:
             raise WorkerEnded(f"{self.address} has ended, and starts no child")
         return self._dispatcher.start_cell(addresses, factory, restarts, self._cell)
 
@@ -384,4 +385,4 @@ class CellContext:
     def stop(self, reason: str) -> None:
         # A worker is not ended in the middle of a list of messages: it is still handling the others.
         self.pause()
-        self._dispatcher.at_batch_end(lambda: None if self._ended else self._cell.finish(reason))
+        self._dispatcher.at_batch_end(lambda: None if self.has_ended else self._cell.finish(reason))

@@ -24,14 +24,15 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
+
 import bare
 from ockam.actors.address import LOCAL, Address, Route, local
-from ockam.actors.answering import AnsweringWorker
 from ockam.actors.forwarding_protocol import DELIVERY, FORWARD, REGISTER, Forwarded, Registered, RegisterRequest
 from ockam.actors.mailbox import Mailbox
 from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Forward, Node
-from ockam.actors.worker import Worker
+from ockam.actors.worker import AnsweringWorker, Worker
 from ockam.errors import AddressInUse
 from ockam.identity.gate import DENIED
 from ockam.identity.identity import Identity
@@ -61,23 +62,20 @@ FROM_OUTSIDE = ("tcp", "channel")
 _name_decoder = bare.Decoder(str)
 
 
-class Registration:
+class Registration(msgspec.Struct, eq=False):
     """One forwarding address, which survives a crash of its worker.
 
     owner: the identity that has registered the address; no other identity can get the address.
     party: the party whose limit counts the address. stores, confirms: see `RegisterRequest`.
     route, origin: the route to the client, and the client's connection; the route is empty while the client is away."""
 
-    __slots__ = ("address", "confirms", "origin", "owner", "party", "route", "stores")
-
-    def __init__(self, address: Address, owner: Identity, party: str, *, stores: bool) -> None:
-        self.address = address
-        self.owner = owner
-        self.party = party
-        self.stores = stores
-        self.confirms = False
-        self.route: Route = ()
-        self.origin: Origin = HERE
+    address: Address
+    owner: Identity
+    party: str
+    stores: bool
+    confirms: bool = False
+    route: Route = ()
+    origin: Origin = HERE
 
 
 class Forwarder(Worker):
@@ -240,10 +238,9 @@ class Forwarders:
     Invariant: each registration in `all` has a worker at its address, or one that restarts. `_parties` has the number
     of registrations of each party."""
 
-    def __init__(self, node: Node, make: Make | None = None, new_id: Callable[[], str] | None = None) -> None:
+    def __init__(self, node: Node, make: Make | None = None) -> None:
         self._node = node
         self._make = make
-        self._new_id = new_id if new_id is not None else lambda: secrets.token_hex(8)
         self.all: dict[Address, Registration] = {}
         self._parties: Counter[str] = Counter()
         self._missed_before: Forward = lambda message: None
@@ -320,7 +317,7 @@ class Forwarders:
 
     def address_of(self, name: str | None) -> Address:
         if name is None:
-            return local(PREFIX + self._new_id())
+            return local(PREFIX + secrets.token_hex(8))
         if not NAME.fullmatch(name):
             raise ProtocolError("the name of a forwarding address has 1 to 64 characters, without slashes and spaces")
         return local(STATIC_PREFIX + name)

@@ -54,7 +54,6 @@ class Mailbox:
         "_messages",
         "_received",
         "_room",
-        "_size_bytes",
         "_taken",
         "counted",
         "is_link",
@@ -62,13 +61,14 @@ class Mailbox:
         "passed",
         "refuses",
         "rules_version",
+        "size_bytes",
     )
 
     def __init__(self) -> None:
         # These are lists, because an empty deque takes 760 bytes, and most mailboxes are empty.
         self._messages: list[Message] = []
         self.counted: list[tuple[int, int, Usage]] = []
-        self._size_bytes = self._received = self._taken = self.passed = self.rules_version = 0
+        self.size_bytes = self._received = self._taken = self.passed = self.rules_version = 0
         self._held = False
         self._room: trio.Event | None = None
         self.is_link = self.is_peer = self.refuses = False
@@ -82,17 +82,13 @@ class Mailbox:
 
     @property
     def at_limit(self) -> bool:
-        return len(self._messages) >= MESSAGES_MAX or self._size_bytes >= BYTES_MAX
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
+        return len(self._messages) >= MESSAGES_MAX or self.size_bytes >= BYTES_MAX
 
     def put(self, message: Message) -> None:
         # Compiled code raises TypeError for a payload that is no bytes. Such a message must not be in the mailbox then.
         size_bytes = len(message.payload)
         self._messages.append(message)
-        self._size_bytes += size_bytes
+        self.size_bytes += size_bytes
         self._received += 1
         if message.origin.usage.counts_bytes:
             self._hold_for(message.origin.usage, size_bytes)
@@ -101,7 +97,7 @@ class Mailbox:
         # A list is summed faster than a generator, and every push of a busy node passes here.
         size_bytes = sum([len(message.payload) for message in run])
         self._messages.extend(run)
-        self._size_bytes += size_bytes
+        self.size_bytes += size_bytes
         self._received += len(run)
         usage = run[0].origin.usage
         if usage.counts_bytes:
@@ -110,7 +106,7 @@ class Mailbox:
     def put_back(self, messages: Sequence[Message]) -> None:
         """Puts the last messages of a run, which were taken and not handled, in front of all others."""
         self._messages[:0] = messages
-        self._size_bytes += sum(len(message.payload) for message in messages)
+        self.size_bytes += sum(len(message.payload) for message in messages)
         self._taken -= len(messages)
         self.passed += len(messages)
 
@@ -120,11 +116,11 @@ class Mailbox:
         # Mostly the worker takes everything, and nothing needs to be summed.
         if len(run) <= count_max:
             self._messages = []
-            self._size_bytes = 0
+            self.size_bytes = 0
         else:
             self._messages = run[count_max:]
             del run[count_max:]
-            self._size_bytes -= sum(len(message.payload) for message in run)
+            self.size_bytes -= sum(len(message.payload) for message in run)
         if self.passed:
             self.passed = max(0, self.passed - len(run))
         if counts:
@@ -156,13 +152,13 @@ class Mailbox:
 
     def release(self) -> None:
         self._messages.clear()
-        self._size_bytes = self._taken = self.passed = 0
+        self.size_bytes = self._taken = self.passed = 0
         self._give_back()
         self._held = False
         self._report_room()
 
     def statistics(self) -> MailboxStatistics:
-        return MailboxStatistics(len(self._messages), self._size_bytes, self._received)
+        return MailboxStatistics(len(self._messages), self.size_bytes, self._received)
 
     def _hold_for(self, usage: Usage, size_bytes: int) -> None:
         usage.hold(size_bytes)

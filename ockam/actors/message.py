@@ -13,14 +13,6 @@ from ockam.quotas.memory import UNCOUNTED, Holdings
 from ockam.quotas.usage import UNLIMITED, Usage, party_key
 
 
-def _no_backlog() -> int:
-    return 0
-
-
-def _no_bound() -> int:
-    return 1 << 62
-
-
 class Origin(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """Where a message entered this node. The node sets the origin; a peer cannot choose it.
 
@@ -35,8 +27,8 @@ class Origin(msgspec.Struct, frozen=True, eq=False, weakref=True):
     peer: str = ""
     identity: Identity = ANONYMOUS
     frame_bytes_max: int = 16 * 1024 * 1024
-    backlog_bytes: Callable[[], int] = _no_backlog
-    backlog_bytes_max: Callable[[], int] = _no_bound
+    backlog_bytes: Callable[[], int] = lambda: 0
+    backlog_bytes_max: Callable[[], int] = lambda: 1 << 62
     holdings: Holdings = UNCOUNTED
     usage: Usage = UNLIMITED
     hops: int = 0

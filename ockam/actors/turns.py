@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -63,26 +62,21 @@ class Share:
         self.cost_s = cost_s
 
 
-class HasTurn(Protocol):
-    """An object that waits in a `TurnQueue`, such as a trio.Event. set: called when it is its turn."""
-
-    def set(self) -> None: ...
-
-
 class TurnQueue:
     """Connections that wait for the event loop. Hosts alternate; those of one host stay in order."""
 
     def __init__(self) -> None:
-        self._hosts: dict[str, deque[tuple[Share, HasTurn]]] = {}
+        self._hosts: dict[str, deque[tuple[Share, Callable[[], None]]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._hosts)
 
-    def add(self, share: Share, turn: HasTurn) -> None:
+    def add(self, share: Share, go_on: Callable[[], None]) -> None:
+        """Adds a connection. go_on: called when it is its turn."""
         waiting = self._hosts.get(share.host)
         if waiting is None:
             waiting = self._hosts[share.host] = deque()
-        waiting.append((share, turn))
+        waiting.append((share, go_on))
 
     def let_in(self, budget_s: float) -> None:
         """Lets waiting connections continue, at least one, until the expected time of their steps reaches
@@ -93,8 +87,8 @@ class TurnQueue:
     def let_one_in(self) -> Share:
         host = next(iter(self._hosts))
         waiting = self._hosts.pop(host)
-        share, turn = waiting.popleft()
-        turn.set()
+        share, go_on = waiting.popleft()
+        go_on()
         if waiting:
             self._hosts[host] = waiting
         return share
@@ -130,7 +124,7 @@ class Turns:
         # A light connection goes first, but not a new one: connecting again must bring no advantage.
         first = share.is_known and not leaves and share.used_s(now_s) <= LIGHT_S
         turn = trio.Event()
-        (self._light if first else self._others).add(share, turn)
+        (self._light if first else self._others).add(share, turn.set)
         self.waited += 1
         if not self._lets_in:
             self._lets_in = True

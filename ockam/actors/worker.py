@@ -5,20 +5,25 @@ until the callback is called. So a thousand workers can share one commit, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Literal, ParamSpec, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, Protocol
 
 import msgspec
 
 from ockam.actors.address import Address, Route
 from ockam.actors.message import HERE, Message, Origin, reply_to
 from ockam.errors import ChildFailed
-from ockam.protocol import error_payload
+from ockam.protocol import ProtocolError, error_payload
+
+if TYPE_CHECKING:
+    import trio
 
 P = ParamSpec("P")
 
 ASK_TIMEOUT_S = 10.0
 """How long a request waits for its answer if its sender says nothing else."""
+TASKS_MAX = 100
+"""The most tasks of one `TaskAnsweringWorker`. A task can last for seconds if it waits for something that hangs."""
 
 
 class Restarts(msgspec.Struct, frozen=True):
@@ -164,6 +169,44 @@ class Worker:
         that was given up, so that this worker crashes, too, and its own parent decides what happens to it."""
         if end.gave_up:
             raise ChildFailed(f"{end.address} was given up: {end.reason}") from end.error
+
+
+class AnsweringWorker(Worker):
+    """A worker that answers every refused request with an `error`. Override `answer`."""
+
+    def answer(self, message: Message) -> None:
+        """Answers one request, now or later. Raises ProtocolError if it is not valid or is refused."""
+        raise NotImplementedError
+
+    def handle(self, message: Message) -> None:
+        try:
+            self.answer(message)
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason)
+
+
+class TaskAnsweringWorker(AnsweringWorker):
+    """An AnsweringWorker that answers in tasks of a nursery, at most TASKS_MAX at the same time."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._tasks = 0
+
+    def start_task(self, answer: Callable[[], Awaitable[None]]) -> None:
+        """Begins a task that answers one request. Raises ProtocolError if too many tasks run."""
+        if self._tasks >= TASKS_MAX:
+            raise ProtocolError(f"{TASKS_MAX} such requests are being answered; ask again later")
+        self._tasks += 1
+        self._nursery.start_soon(self._run_task, answer)
+
+    async def _run_task(self, answer: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await answer()
+        finally:
+            self._tasks -= 1
 
 
 class HandlingFailed(Exception):

@@ -1,19 +1,30 @@
-"""Authenticator: judges the tokens that peers send first on their connections, and delays the answers to refused
-ones."""
+"""Authenticator: judges the tokens that peers send first on their connections, and delays the answers to refused ones.
+OutgoingTokens: the tokens by which a node proves its own name to other nodes."""
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import structlog
 import trio
 
+from ockam.actors.address import Address, local
 from ockam.actors.message import Message, reply_to
 from ockam.actors.worker import Worker
-from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateAnswer, TokenStatus, TokenVerdict
+from ockam.errors import ConnectFailed
+from ockam.identity.authentication import (
+    AUTHENTICATE,
+    NODE_AUTHENTICATE,
+    AuthenticateAnswer,
+    AuthenticateRequest,
+    TokenStatus,
+    TokenVerdict,
+)
 from ockam.identity.identity import ANONYMOUS, Identity
-from ockam.identity.token import is_this_machine
+from ockam.identity.token import Token, TokenError, is_this_machine
 from ockam.protocol import ProtocolError
 from ockam.quotas.usage import party_key
 
@@ -23,8 +34,14 @@ REQUEST_BYTES_MAX = 512
 WAITING_MAX = 16
 """The most refused connections of one host that wait for their answer. Further ones are closed without an answer."""
 
+ANSWERS = local("node_authenticated")
+OPEN_MAX = 1_000
+"""The most unanswered authentications of this node that are remembered. The oldest are forgotten first."""
+
 NO_AUTHENTICATION = "this is no authentication with a token (docs/wire.md)"
 TOO_LARGE = f"the payload of the authentication is larger than {REQUEST_BYTES_MAX} bytes"
+
+logger = structlog.get_logger(__name__)
 
 
 class Proof(NamedTuple):
@@ -51,7 +68,8 @@ class Authenticator:
         the answer.
         refusal_delay_s: the seconds between a refused token and the answer, against peers that try again."""
         self._find = find
-        self._on_refused = on_refused
+        # For a refusal that is not answered. `refuse` itself reports the refusals that are answered.
+        self.report = on_refused
         self._refusal_delay_s = refusal_delay_s
         self._waiting_max = waiting_max
         self._waiting: Counter[str] = Counter()
@@ -101,10 +119,6 @@ class Authenticator:
                 del self._waiting[key]
         return True
 
-    def report(self, peer: str, known: Identity, verdict: TokenVerdict) -> None:
-        """Reports a refusal that is not answered. `refuse` itself reports the refusals that are answered."""
-        self._on_refused(peer, known, verdict)
-
     def _judge(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> TokenVerdict:
         # A token that others may have read is not judged at all: the answer must not tell them whether it is valid.
         if not is_encrypted and not is_this_machine(peer.rpartition(":")[0]):
@@ -137,3 +151,59 @@ class LateAuthentication(Worker):
 def _answer(request_id: int, verdict: TokenVerdict) -> bytes:
     identity = "" if verdict.identity is None else str(verdict.identity)
     return AUTHENTICATE.encode_response(AuthenticateAnswer(request_id, verdict.status, identity, verdict.reason))
+
+
+class OutgoingTokens:
+    """The tokens for destinations (`host:port`), and at most OPEN_MAX authentications without an answer.
+
+    The tokens are not sent on connections for forwarded messages. Otherwise the senders of these messages would act in
+    the name of the node."""
+
+    def __init__(self, tokens: Mapping[str, Token] | None = None) -> None:
+        self._tokens = dict(tokens or {})
+        self._open: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def has(self, destination: str) -> bool:
+        return destination in self._tokens
+
+    def check_way(self, destination: str, host: str, is_encrypted: bool) -> None:
+        """Raises ConnectFailed if others could read a token on its way. host: the IP address of the other node."""
+        if not is_encrypted and not is_this_machine(host):
+            raise ConnectFailed(
+                f"the token for {destination} is not sent: it is another machine, and the connection to it is not "
+                "encrypted; set tls_forward_ca"
+            )
+
+    def authentication(self, destination: str, connection: Address) -> Message:
+        """Returns the first message of a connection. Raises ConnectFailed if the token cannot be read."""
+        try:
+            token = self._tokens[destination].read()
+        except TokenError as error:
+            raise ConnectFailed(f"cannot authenticate at {destination}: {error}") from error
+        # An answer counts only if its id is known, so that nobody else can write the log lines of `answered`.
+        request_id = secrets.randbits(60)
+        self._open[request_id] = destination
+        if len(self._open) > OPEN_MAX:
+            del self._open[next(iter(self._open))]
+        payload = AUTHENTICATE.encode_request(AuthenticateRequest(request_id, token))
+        return Message((connection, NODE_AUTHENTICATE), (ANSWERS,), payload)
+
+    def answered(self, payload: bytes) -> None:
+        try:
+            answer = AUTHENTICATE.decode_response(payload)
+        except ProtocolError:
+            return
+        destination = self._open.pop(answer.request_id, None)
+        if destination is not None and answer.status != TokenStatus.OK:
+            logger.error("token_not_accepted", destination=destination, reason=answer.reason)
+
+
+class AuthenticationAnswers(Worker):
+    def __init__(self, tokens: OutgoingTokens) -> None:
+        self._tokens = tokens
+
+    def handle(self, message: Message) -> None:
+        self._tokens.answered(message.payload)

@@ -14,7 +14,7 @@ from ockam.actors.address import split_host_port
 from ockam.errors import OckamError
 from ockam.identity.tls_layer import PeerCertificate, TlsLayer
 
-# The limits of `ockam.identity.tls_listener` stand here, so that the settings of a node can be read without trio.
+# The limits of `ockam.identity.tls_stream` stand here, so that the settings of a node can be read without trio.
 HANDSHAKE_TIMEOUT_S = 10.0
 HANDSHAKES_MAX = 256
 """The most handshakes at one time. Even a hundred are rare: one lasts about a millisecond and two network delays."""

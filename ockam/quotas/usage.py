@@ -105,7 +105,7 @@ def is_limited(reason: str) -> bool:
 
 
 class IdentityWaits(Protocol):
-    """An object that makes the connections of one identity wait, such as `usage_waits.UsageWaits`."""
+    """An object that makes the connections of one identity wait, such as `connection_usage.UsageWaits`."""
 
     def report_room(self) -> None: ...
 
@@ -115,7 +115,7 @@ class Usage:
 
     is_rated: whether the requests or the bytes in a second are limited.
     counts_bytes: whether the bytes that the node holds for the identity are limited.
-    waiting: makes the identity's connections wait (`usage_waits`); None if none of them has waited yet.
+    waiting: makes the identity's connections wait; None if none of them has waited yet.
     refused_connections: the number of open connections above the limit, whose first requests will be refused."""
 
     __slots__ = ("_note", "_shared", "counts_bytes", "is_rated", "key", "machine", "refused_connections", "waiting")

@@ -36,7 +36,7 @@ class ReadyConnection:
         self.ended = trio.Event()
         self.error: Exception | None = None
 
-    def set(self) -> None:
+    def go_on(self) -> None:
         """Takes the bytes, now that it is the turn of this connection."""
         self.is_queued = False
         # A mistake in our code ends this connection, and not all connections.
@@ -97,7 +97,7 @@ class ReadyConnections:
             if not arrival.is_queued:
                 arrival.is_queued = True
                 # As in `Turns`, the peers of different hosts alternate.
-                self._queue.add(arrival.share, arrival)
+                self._queue.add(arrival.share, arrival.go_on)
         taken: list[Share] = []
         # A worker gets the messages of all these connections as one run, and all streams share one commit.
         with self._node.batch():

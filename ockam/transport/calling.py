@@ -14,8 +14,7 @@ import trio
 from ockam.actors.address import split_host_port
 from ockam.errors import ConnectFailed
 from ockam.identity.tls import OutgoingTls, Tls, TlsFilesError
-from ockam.identity.tls_faults import TlsFault
-from ockam.identity.tls_layer import TlsLayer
+from ockam.identity.tls_layer import TlsFault, TlsLayer
 from ockam.identity.tls_stream import connect_tls
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD

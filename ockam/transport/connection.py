@@ -22,10 +22,8 @@ from ockam.actors.worker import Worker
 from ockam.errors import AskRefused, AskTimedOut, FrameTooLarge, RemoteProtocolError
 from ockam.identity.authenticator import Authenticator
 from ockam.identity.identity import ANONYMOUS, Identity
-from ockam.identity.tls_faults import TlsFault
-from ockam.identity.tls_layer import PeerCertificate, TlsLayer
-from ockam.identity.tls_listener import TlsListener
-from ockam.identity.tls_stream import receive_decrypted
+from ockam.identity.tls_layer import PeerCertificate, TlsFault, TlsLayer
+from ockam.identity.tls_stream import TlsListener, receive_decrypted
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.quotas.usage import party_key
 from ockam.transport.arrivals import ARRIVAL_BYTES_MAX, HAS_EPOLL, SMALL_READS_MIN, ReadyConnections
@@ -313,8 +311,7 @@ class Connection(Worker):
 
     def _close_slow(self) -> None:
         if self._machine.state is not TransportState.CLOSED:
-            who = {"peer": self.peer, "identity": str(self.identity)}
-            logger.warning("slow_consumer", **who, backlog_bytes=self.backlog_bytes)
+            logger.warning("slow_consumer", **self.who, backlog_bytes=self.backlog_bytes)
             self.close("slow_consumer")
 
     async def _linger(self) -> None:
@@ -614,6 +611,10 @@ class Connection(Worker):
     def identity(self) -> Identity:
         """The proved identity of a peer that connected to us. A node that we called is anonymous here."""
         return self._who.find(self._tls)
+
+    @property
+    def who(self) -> dict[str, str]:
+        return {"peer": self.peer, "identity": str(self.identity)}
 
     @property
     def certificate(self) -> PeerCertificate | None:

@@ -1,4 +1,5 @@
-"""ConnectionUsage: what one connection adds to the usage of its peer's identity. It reads and sends nothing."""
+"""ConnectionUsage: what one connection adds to the usage of its peer's identity. It reads and sends nothing.
+UsageWaits: makes the connections of one identity wait while the identity exceeds a limit. It decides nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +13,6 @@ from ockam.actors.turns import Share
 from ockam.identity.identity import Identity
 from ockam.quotas.memory import Holdings
 from ockam.quotas.usage import UNLIMITED, Usage, Usages
-from ockam.quotas.usage_waits import waits_of
 from ockam.transport.forwarding import CONNECTION_PREFIX, reports_to_sender
 
 REFUSED_S = 5.0
@@ -112,3 +112,37 @@ class ConnectionUsage:
     def note_sent(self, size_bytes: int) -> None:
         if self.usage.is_rated:
             self.usage.machine.spend(0, size_bytes, trio.current_time())
+
+
+class UsageWaits:
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+        self._turn = trio.StrictFIFOLock()
+        self._room = trio.lowlevel.ParkingLot()
+
+    async def wait_turn(self) -> None:
+        # Only the first connection in the line looks at the time. So a thousand connections wake no oftener than one.
+        async with self._turn:
+            while True:
+                delay_s, limit = self._usage.machine.delay_s(trio.current_time())
+                if not delay_s:
+                    return
+                self._usage.note_wait(limit)
+                await trio.sleep(delay_s)
+
+    async def wait_room(self) -> None:
+        machine = self._usage.machine
+        if machine.is_over:
+            self._usage.note_wait("in_flight_bytes_max")
+        # The room may be used up by another connection, or a limit be lowered, before this one goes on.
+        while machine.is_over:
+            await self._room.park()
+
+    def report_room(self) -> None:
+        self._room.unpark_all()
+
+
+def waits_of(usage: Usage) -> UsageWaits:
+    if not isinstance(usage.waiting, UsageWaits):
+        usage.waiting = UsageWaits(usage)
+    return usage.waiting

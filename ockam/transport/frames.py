@@ -55,7 +55,7 @@ class BadFrame(RemoteProtocolError):
 class FrameReader:
     """Splits a byte stream into frames and decodes them.
 
-    origin: the origin of the next messages.
+    origin: the origin of the next messages. waiting_bytes: the number of bytes of the unfinished frame.
     prefix: the connection's address, the new first hop of each message's return route (facts/ockam.md §1).
 
     Invariant: `_parts` are the bytes of the unfinished frame. No frame is complete until `_parts` have `_need` bytes.
@@ -66,7 +66,7 @@ class FrameReader:
         self.origin = origin
         self._prefix = prefix
         self._parts: list[bytes] = []
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._need = wire.length_bytes
         self._known = GenerationCache[bytes, FrameHeader](_header_bytes)
         self._known_sizes: list[int] = []
@@ -81,23 +81,19 @@ class FrameReader:
         self._known_sizes.clear()
         self._last = None
 
-    @property
-    def waiting_bytes(self) -> int:
-        return self._waiting_bytes
-
     def feed(self, chunk: bytes) -> list[Message]:
         """Processes the next bytes. Returns the messages of all frames that are now complete. Raises BadFrame.
         Heartbeats and empty frames are left out."""
         self._parts.append(chunk)
-        self._waiting_bytes += len(chunk)
-        if self._waiting_bytes < self._need:
+        self.waiting_bytes += len(chunk)
+        if self.waiting_bytes < self._need:
             return []
         found: list[Message] = []
         data, at = chunk, 0
         try:
             if len(self._parts) > 1:
                 # Only the first frame has bytes of several parts. The frames behind it are not copied.
-                at = self._need - self._waiting_bytes + len(chunk)
+                at = self._need - self.waiting_bytes + len(chunk)
                 if self._need > self._wire.length_bytes:
                     self._take_first(at, found)
                 else:
@@ -107,7 +103,7 @@ class FrameReader:
             self._parts = []
             raise BadFrame(error, tuple(found)) from error
         self._parts = [data[at:]] if at < len(data) else []
-        self._waiting_bytes = len(data) - at
+        self.waiting_bytes = len(data) - at
         return found
 
     def drop_partial(self) -> None:
@@ -312,20 +308,21 @@ class FrameHeads:
 
 
 class FrameWriter:
-    """Encodes messages as frames of one framing. The writer remembers the encoded headers of routes."""
+    """Encodes messages as frames of one framing. The writer remembers the encoded headers of routes. heads: the
+    envelopes of its frames."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._known = GenerationCache[tuple[Route, Route], bytes](_route_bytes)
-        self._heads = FrameHeads(wire)
+        self.heads = FrameHeads(wire)
 
     @property
     def known_bytes(self) -> int:
-        return self._known.size_bytes + self._heads.known_bytes
+        return self._known.size_bytes + self.heads.known_bytes
 
     def forget(self) -> None:
         self._known.forget()
-        self._heads.forget()
+        self.heads.forget()
 
     def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
         """Encodes messages as `pieces` does. Returns the number of frames, and the bytes of all frames."""
@@ -343,15 +340,15 @@ class FrameWriter:
             # The answers to one peer mostly have the same route objects, whose header and envelopes are looked up once.
             if message.onward_route is not onward_route or message.return_route is not return_route:
                 onward_route, return_route = message.onward_route, message.return_route
-                raw = self._header(onward_route[1:], return_route)
-                around = self._heads.around(raw)
+                raw = self.header(onward_route[1:], return_route)
+                around = self.heads.around(raw)
             payload = message.payload
             # Payloads of a known size need no encoding at all: their envelope is put around them.
             pieces = around.get(len(payload))
             if pieces is None:
                 try:
-                    pieces = self._heads.make(raw, len(payload))
-                    around = self._heads.around(raw)
+                    pieces = self.heads.make(raw, len(payload))
+                    around = self.heads.around(raw)
                 except FrameTooLarge as error:
                     too_large(error)
                     continue
@@ -359,11 +356,12 @@ class FrameWriter:
             parts += (pieces[0], payload, pieces[1])
         return parts
 
-    def _header(self, onward_route: Route, return_route: Route) -> bytes:
+    def header(self, onward_route: Route, return_route: Route) -> bytes:
         routes = onward_route, return_route
         raw = self._known.young.get(routes) or self._known.recall(routes)
         if raw is None:
             raw = self._wire.encode_routes(onward_route, return_route)
+            # Very long routes must not fill the memory.
             if len(raw) <= KNOWN_HEADER_BYTES_MAX:
                 self._known.add(routes, raw)
         return raw

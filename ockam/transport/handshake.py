@@ -19,7 +19,7 @@ A client that speaks TLS to a port without TLS first sends a ClientHello. It is 
 from __future__ import annotations
 
 from ockam.errors import RemoteProtocolError
-from ockam.identity.tls_faults import PROBE, PROBED, TlsFault
+from ockam.identity.tls_layer import PROBE, PROBED, TlsFault
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD, INDEFINITE_ARRAY, MESSAGE_ARRAY
 from ockam.transport.wire_legacy import LEGACY

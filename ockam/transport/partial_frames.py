@@ -20,30 +20,23 @@ class PartialFrames:
 
     def __init__(self, bytes_max: int = PARTIAL_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._size_bytes = 0
+        self.size_bytes = 0
         self._turn: object | None = None
-        self._room: trio.Event | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
+        self._room = trio.lowlevel.ParkingLot()
 
     def note(self, holder: object, before_bytes: int, now_bytes: int) -> None:
-        self._size_bytes += now_bytes - before_bytes
+        self.size_bytes += now_bytes - before_bytes
         # The large frame is complete, so another connection may be read.
         if self._turn is holder and now_bytes <= PARTIAL_FREE_BYTES:
             self._turn = None
-        if self._room is not None and (self._turn is None or self._size_bytes < self._bytes_max):
-            self._room.set()
-            self._room = None
+        if self._room and (self._turn is None or self.size_bytes < self._bytes_max):
+            self._room.unpark_all()
 
     async def wait_turn(self, holder: object) -> None:
         """Waits until the connection `holder` may be read: below the limit each may, above the limit one at a time."""
-        while self._size_bytes >= self._bytes_max and self._turn is not holder:
+        while self.size_bytes >= self._bytes_max and self._turn is not holder:
             # No other connection with a large frame is read, so this one may complete its frame.
             if self._turn is None:
                 self._turn = holder
                 return
-            if self._room is None:
-                self._room = trio.Event()
-            await self._room.wait()
+            await self._room.park()

@@ -7,7 +7,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-import msgspec
 import structlog
 import trio
 
@@ -17,13 +16,11 @@ from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.actors.turns import READ_BYTES_MAX, Turns
 from ockam.errors import ConnectFailed, InvalidAddress
-from ockam.identity.authenticator import Authenticator
+from ockam.identity.authenticator import Authenticator, OutgoingTokens
 from ockam.identity.identity import ANONYMOUS, Identity
-from ockam.identity.outgoing_tokens import OutgoingTokens
 from ockam.identity.tls import PLAINTEXT, OutgoingTls
-from ockam.identity.tls_faults import PROBED, TlsFault
-from ockam.identity.tls_layer import TlsLayer
-from ockam.identity.tls_listener import TlsListener
+from ockam.identity.tls_layer import PROBED, TlsFault, TlsLayer
+from ockam.identity.tls_stream import TlsListener
 from ockam.log_rate import LogRate
 from ockam.quotas.memory import MEMORY_BYTES_MAX, PeerMemory
 from ockam.quotas.usage import party_key
@@ -42,9 +39,8 @@ from ockam.transport.forwarding import (
 from ockam.transport.listener import SilentConnections, accept_all, connections_that_fit
 from ockam.transport.partial_frames import PartialFrames
 from ockam.transport.remote_streams import LinkEnd
-from ockam.transport.roster import Roster
+from ockam.transport.roster import Roster, TcpStatistics, Traffic
 from ockam.transport.sockets import socket_name
-from ockam.transport.tcp_statistics import TcpStatistics, Traffic
 from ockam.transport.wire import Wire
 
 CONNECTIONS_MAX = 10_000
@@ -209,8 +205,7 @@ class TcpTransport:
             refusal = self._tls.refusal(connection.certificate)
             if refusal is not None:
                 kind, reason = refusal
-                who = {"peer": connection.peer, "identity": str(connection.identity)}
-                logger.warning("connection_closed", **who, kind=kind, reason=reason)
+                logger.warning("connection_closed", **connection.who, kind=kind, reason=reason)
                 connection.close(kind)
                 self._note_tls_refused(connection, f"{kind}: {reason}")
 
@@ -222,7 +217,7 @@ class TcpTransport:
             memory=self.memory.statistics(),
             handshakes=0 if self._tls is None else self._tls.handshakes,
             connections=tuple(connection.statistics() for connection in self._connections),
-            past=msgspec.structs.replace(self._past),
+            past=self._past,
             identities=dict(Counter(connection.identity.source for connection in self._connections)),
         )
 
@@ -338,7 +333,7 @@ class TcpTransport:
             # First the connection stops counting, so that a new one may take its place.
             self._connections.discard(connection)
             self.roster.end(connection)
-            self._past.add(Traffic.of(connection.statistics()))
+            self._past = self._past.plus(Traffic.of(connection.statistics()))
             self._silent.discard(connection)
             if connection.open_requests is not None:
                 self._calls = {call: made for call, made in self._calls.items() if made is not connection}
@@ -353,8 +348,7 @@ class TcpTransport:
                 self._caller.forget(connection.peer)
             # A client that only asked which protocol is spoken here is no fault.
             if fault is not None and reason != PROBED:
-                text = str(fault)
-                who = {"peer": connection.peer, "identity": str(connection.identity)}
+                who, text = connection.who, str(fault)
                 self._fault_lines.log(logger.warning, "connection_closed", **who, kind=fault.kind, reason=text)
             if isinstance(fault, TlsFault) and reason != PROBED:
                 self._note_tls_refused(connection, f"{fault.kind}: {fault}")

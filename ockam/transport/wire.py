@@ -37,8 +37,10 @@ class Wire(Protocol):
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes: ...
 
-    def encode_payload(self, payload: bytes) -> bytes: ...
+    def encode_payload(self, payload: bytes) -> bytes:
+        head, tail = self.around_payload(len(payload))
+        return head + payload + tail
 
     def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
-        """Returns the bytes that `encode_payload` adds before and after every payload of this size."""
+        """Returns the bytes before and after every payload of this size."""
         ...

@@ -16,17 +16,20 @@ import struct
 
 from ockam.actors.address import ADDRESS_TYPE_MAX, Address, Route
 from ockam.errors import RemoteProtocolError
+from ockam.transport.wire import Wire
 from ockam.transport.wire_legacy import ROUTE_HOPS_MAX, refusal_of_sizes
 
 UNSIGNED, BYTE_STRING, TEXT_STRING, ARRAY = 0, 2, 3, 4
 NULL = 0xF6
 MESSAGE_ARRAY = 0x84
 INDEFINITE_ARRAY, BREAK = 0x9F, 0xFF
+SIZE_BYTES = {24: 1, 25: 2, 26: 4, 27: 8}
+"""For the low bits of a CBOR head, the number of bytes after the head that have its number or length."""
 ONE_BYTE_SIZE = 0x58
 """The first byte of a CBOR byte string whose size is in the next byte. Nearly every payload begins with it."""
 
 
-class HeadWire:
+class HeadWire(Wire):
     """The head framing, which Ockam programs use since June 2024. Frames have at most 16 MiB, as in Ockam for Rust."""
 
     name = "head"
@@ -69,10 +72,6 @@ class HeadWire:
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
         return b"\x84" + write_route(onward_route) + write_route(return_route)
-
-    def encode_payload(self, payload: bytes) -> bytes:
-        head, tail = self.around_payload(len(payload))
-        return head + payload + tail
 
     def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
         return write_head(BYTE_STRING, size_bytes), b"\xf6"
@@ -120,8 +119,7 @@ def read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
     small = first & 31
     if small < 24:
         return small, at + 1
-    # The number stands in the next 1, 2, 4 or 8 bytes.
-    width = {24: 1, 25: 2, 26: 4, 27: 8}.get(small)
+    width = SIZE_BYTES.get(small)
     if width is None or at + 1 + width > end:
         raise _undecodable(f"a CBOR length that is indefinite or cut, at byte {at}")
     return int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width
@@ -139,7 +137,7 @@ def write_head(major: int, value: int) -> bytes:
     """Encodes the head of a CBOR item: its major type, and its number or length. Raises ValueError above 64 bits."""
     if value < 24:
         return bytes((major << 5 | value,))
-    for small, width in ((24, 1), (25, 2), (26, 4), (27, 8)):
+    for small, width in SIZE_BYTES.items():
         if value < 1 << 8 * width:
             return bytes((major << 5 | small,)) + value.to_bytes(width, "big")
     raise ValueError(f"{value} does not fit 64 bits")

@@ -17,6 +17,7 @@ import msgspec
 import bare
 from ockam.actors.address import ADDRESS_TYPE_MAX, Address, Route
 from ockam.errors import RemoteProtocolError
+from ockam.transport.wire import Wire
 
 TRACED_VERSION = 2
 ROUTE_HOPS_MAX = 64
@@ -49,12 +50,11 @@ class TracedPayload(msgspec.Struct, frozen=True):
 _routes_decoder = bare.Decoder(Routes)
 _routes_encoder = bare.Encoder(Routes)
 _payload_decoder = bare.Decoder(bytes)
-_payload_encoder = bare.Encoder(bytes)
 _size_encoder: bare.Encoder[int] = bare.Encoder(bare.UInt)
 _traced_decoder = bare.Decoder(TracedPayload)
 
 
-class LegacyWire:
+class LegacyWire(Wire):
     """The legacy framing, which Ockam programs used from February 2021 to June 2024.
 
     We send no frame above 65,000 bytes, because the real node crashes on larger frames."""
@@ -87,9 +87,6 @@ class LegacyWire:
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
         return _routes_encoder.encode(Routes(1, _wire_route(onward_route), _wire_route(return_route)))
-
-    def encode_payload(self, payload: bytes) -> bytes:
-        return _payload_encoder.encode(payload)
 
     def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
         return _size_encoder.encode(size_bytes), b""

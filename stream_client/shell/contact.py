@@ -93,7 +93,7 @@ def _ask(address: str, request: bytes) -> bytes:
 def _client_hello() -> bytes:
     import ssl
 
-    from ockam.identity.tls_faults import PROBE
+    from ockam.identity.tls_layer import PROBE
 
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

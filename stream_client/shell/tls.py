@@ -56,7 +56,7 @@ def tls_failed(address: str, fault: RemoteProtocolError) -> TlsFailed:
 
 
 def ended_in_handshake(address: str) -> TlsFailed:
-    from ockam.identity.tls_faults import ENDED_IN_HANDSHAKE
+    from ockam.identity.tls_layer import ENDED_IN_HANDSHAKE
 
     return tls_failed(address, RemoteProtocolError("tls_not_tls", ENDED_IN_HANDSHAKE))
 
@@ -74,7 +74,7 @@ def error_of(address: str, fault: RemoteProtocolError) -> UnexpectedAnswer | Tls
 
 def check_refusal(address: str, first: bytes) -> None:
     """Raises TlsFailed if these first bytes over TLS say that the node refuses this client's certificate."""
-    from ockam.identity.tls_faults import REFUSED
+    from ockam.identity.tls_layer import REFUSED
 
     if first.startswith(REFUSED):
         reason = first.removeprefix(REFUSED).decode("ascii", "replace").strip()

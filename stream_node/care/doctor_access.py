@@ -167,8 +167,7 @@ def check_identities(config: Config) -> Finding:
     # The cryptography of the channels is loaded only for nodes that have them.
     from ockam.identity.channel.errors import IdentityFileError
     from ockam.identity.channel.identity_file import load_identity
-    from ockam.identity.channel.known_histories import KnownHistories
-    from ockam.identity.channel.trust_list import load_trusted
+    from ockam.identity.channel.trust_list import KnownHistories, load_trusted
 
     try:
         trusted = load_trusted(trust_file(config.data_dir))

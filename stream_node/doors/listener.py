@@ -16,8 +16,7 @@ import trio
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.errors import RemoteProtocolError
 from ockam.identity.identity import ANONYMOUS, Identity
-from ockam.identity.tls_faults import TlsFault
-from ockam.identity.tls_layer import PeerCertificate, TlsLayer, identity_of
+from ockam.identity.tls_layer import PeerCertificate, TlsFault, TlsLayer, identity_of
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import Usage, party_key
 from ockam.transport.listener import accept_all, has_unread, open_listeners

@@ -20,11 +20,10 @@ import structlog
 
 from index_service.protocol import INDEX, GetIndex, SaveIndex
 from ockam.actors.address import Address, Route, local
-from ockam.actors.answering import AnsweringWorker
 from ockam.actors.forwarders import Forwarder
 from ockam.actors.message import HERE, Message, Origin, reply_to
 from ockam.actors.node import Node
-from ockam.actors.worker import Worker
+from ockam.actors.worker import AnsweringWorker, Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ERROR, Protocol, ProtocolError, error_payload, find_name
 from ockam.quotas.memory import Holdings

@@ -9,11 +9,11 @@ import msgspec
 
 import bare
 from ockam.actors.address import local
-from ockam.actors.answering import AnsweringWorker
 from ockam.actors.cell import WorkerState
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.actors.pages import ask_all
+from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol
 from ockam.transport.remote_streams import RemoteStreams

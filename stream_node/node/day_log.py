@@ -9,8 +9,7 @@ import structlog
 import trio
 
 from ockam.identity.token import hide_tokens
-from ockam.transport.roster import Roster
-from ockam.transport.tcp_statistics import Traffic
+from ockam.transport.roster import Roster, Traffic
 from stream_node.node.config_sources import Setting
 from stream_node.node.logs import REPEATED
 from stream_node.node.parts import ServerStatistics

@@ -16,16 +16,15 @@ from msgspec.structs import asdict, astuple
 
 import bare
 from ockam.actors.address import local
-from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message
 from ockam.actors.pages import ask_all
+from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol
 from ockam.transport.connection_machine import ConnectionStatistics
 from ockam.transport.remote_streams import RemoteStreams
-from ockam.transport.roster import ConnectedPeer, Presence, Roster
-from ockam.transport.tcp_statistics import Traffic
+from ockam.transport.roster import ConnectedPeer, Presence, Roster, Traffic
 from stream_node.node.parts import NodeParts
 
 ADDRESS = "node_connections"

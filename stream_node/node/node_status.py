@@ -11,8 +11,8 @@ import trio
 
 import bare
 from ockam.actors.address import local
-from ockam.actors.answering import TaskAnsweringWorker
 from ockam.actors.message import Message
+from ockam.actors.worker import TaskAnsweringWorker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol
 from stream_node.care.trouble_service import register_troubles

@@ -11,15 +11,15 @@ import msgspec
 
 from ockam.actors.node import Node, NodeStatistics
 from ockam.identity.authenticator import Authenticator
-from ockam.identity.channel.limits import ChannelStatistics
+from ockam.identity.channel.admission_machine import ChannelStatistics
 from ockam.identity.channel.workers.channels import SecureChannels
 from ockam.identity.rules.authorizer import AccessStatistics, Authorizer
 from ockam.identity.tls import ServerTls
 from ockam.quotas.usage import LimitStatistics
 from ockam.tracing.statistics import TracingStatistics
 from ockam.transport.remote_streams import RemoteStreams
+from ockam.transport.roster import TcpStatistics
 from ockam.transport.tcp import TcpTransport
-from ockam.transport.tcp_statistics import TcpStatistics
 from stream_node.care.trouble import CurrentTroubles
 from stream_node.doors.statistics import GrpcDoorStatistics, HttpStatistics
 from stream_node.node.config import Config

@@ -22,8 +22,7 @@ from cardinal_streams.application import parse_application
 from cardinal_streams.errors import ApplicationError, PrefixError
 from ockam.identity.channel.errors import IdentityFileError
 from ockam.identity.channel.identity_file import create_identity, load_identity
-from ockam.identity.channel.known_histories import KnownHistories
-from ockam.identity.channel.trust_list import load_trusted, save_trusted
+from ockam.identity.channel.trust_list import KnownHistories, load_trusted, save_trusted
 from ockam.identity.rules.rule_file import RulesError, load_rules
 from ockam.identity.rules.tokens import TokenFileError, create_token, load_tokens
 from stream_client import blocking

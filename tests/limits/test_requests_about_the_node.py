@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ockam.actors import answering
+from ockam.actors import worker
 from ockam.actors.address import local
 from ockam.protocol import ERROR
 from stream_node.care import trouble_service
@@ -29,7 +29,7 @@ async def test_few_requests_about_the_node_are_answered_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, request_bytes: bytes
 ) -> None:
     """Claim: above the bound, a request is refused at once, and when the others are answered, there is room again."""
-    monkeypatch.setattr(answering, "TASKS_MAX", 3)
+    monkeypatch.setattr(worker, "TASKS_MAX", 3)
     async with served(tmp_path) as running:
         peer = await running.peer()
         frame = peer.frame((local(module.ADDRESS),), request_bytes)

@@ -35,7 +35,7 @@ def test_hosts_take_turns_and_connections_of_a_host_after_each_other() -> None:
     queue = TurnQueue()
     turns = {name: trio.Event() for name in ("a1", "a2", "a3", "b1", "c1", "c2")}
     for name, turn in turns.items():
-        queue.add(Share(name[0]), turn)
+        queue.add(Share(name[0]), turn.set)
     served: list[str] = []
     while queue:
         queue.let_in(1e-9)
@@ -50,7 +50,7 @@ def test_as_many_are_let_in_as_their_steps_are_likely_to_take() -> None:
         share = Share("a")
         share.cost_s = cost_s
         turns.append(trio.Event())
-        queue.add(share, turns[-1])
+        queue.add(share, turns[-1].set)
     queue.let_in(0.01)
     assert [turn.is_set() for turn in turns] == [True, True, True, False]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ockam.identity.tls import ServerTls, ServerTlsFiles, Tls
-from ockam.identity.tls_listener import TlsListener
+from ockam.identity.tls_stream import TlsListener
 from tests.support.certificates import Authority
 
 HOSTS = ("localhost", "127.0.0.1")

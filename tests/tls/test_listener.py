@@ -21,7 +21,7 @@ from ockam.actors.message import Message
 from ockam.actors.worker import Worker
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.identity.tls import ServerTls
-from ockam.identity.tls_listener import TlsListener
+from ockam.identity.tls_stream import TlsListener
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from tests.ockam.tcp_server import Server, serve

@@ -5,10 +5,10 @@ shortest form of every number. Everything else is refused: a proof with two enco
 
 from __future__ import annotations
 
-UNSIGNED, BYTE_STRING, ARRAY, MAP = 0, 2, 4, 5
-"""The CBOR major types that are named here (RFC 8949 §3.1)."""
-FALSE, TRUE, NULL = 0xF4, 0xF5, 0xF6
-_WIDTHS = {24: 1, 25: 2, 26: 4, 27: 8}
+from ockam.transport.wire_head import ARRAY, BYTE_STRING, NULL, SIZE_BYTES, UNSIGNED, write_head
+
+MAP = 5
+FALSE, TRUE = 0xF4, 0xF5
 _SMALLEST = {1: 24, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
 
 
@@ -78,14 +78,13 @@ class CborReader:
             raise CborError("the message ends too early")
         first = self._data[self.at]
         if first >> 5 != major:
-            raise CborError(
-                f"CBOR type {first >> 5} where {major} is expected, at byte {self.at}", is_map=_is_map(first)
-            )
+            text = f"CBOR type {first >> 5} where {major} is expected, at byte {self.at}"
+            raise CborError(text, is_map=first >> 5 == MAP)
         small = first & 31
         self.at += 1
         if small < 24:
             return small
-        width = _WIDTHS.get(small)
+        width = SIZE_BYTES.get(small)
         if width is None or width > self._end - self.at:
             raise CborError(f"a length that is indefinite or cut, at byte {self.at}")
         value = int.from_bytes(self._data[self.at : self.at + width], "big")
@@ -96,20 +95,16 @@ class CborReader:
         return value
 
 
-def _is_map(first: int) -> bool:
-    return first >> 5 == MAP
-
-
 def write_unsigned(value: int) -> bytes:
-    return _write_head(UNSIGNED, value)
+    return write_head(UNSIGNED, value)
 
 
 def write_bytes(value: bytes) -> bytes:
-    return _write_head(BYTE_STRING, len(value)) + value
+    return write_head(BYTE_STRING, len(value)) + value
 
 
 def write_array(*items: bytes) -> bytes:
-    return _write_head(ARRAY, len(items)) + b"".join(items)
+    return write_head(ARRAY, len(items)) + b"".join(items)
 
 
 def write_boolean(value: bool) -> bytes:
@@ -118,12 +113,3 @@ def write_boolean(value: bool) -> bytes:
 
 def write_null() -> bytes:
     return bytes((NULL,))
-
-
-def _write_head(major: int, value: int) -> bytes:
-    if value < 24:
-        return bytes((major << 5 | value,))
-    for small, width in _WIDTHS.items():
-        if value < 1 << 8 * width:
-            return bytes((major << 5 | small,)) + value.to_bytes(width, "big")
-    raise ValueError(f"{value} does not fit 64 bits")

@@ -45,22 +45,20 @@ class SecureChannelEvent(Enum):
     ENDED = "this side ends the channel, by choice, by a timeout or because of a fault of its own"
 
 
+# Both sides wait for the proof of the other one.
+_PROVING = {
+    SecureChannelEvent.PROVED: SecureChannelState.OPEN,
+    SecureChannelEvent.REFUSED: SecureChannelState.CLOSED,
+    SecureChannelEvent.ENDED: SecureChannelState.CLOSED,
+}
 TRANSITIONS: dict[SecureChannelState, dict[SecureChannelEvent, SecureChannelState]] = {
     SecureChannelState.NEW: {
         SecureChannelEvent.BEGUN: SecureChannelState.SENT_1,
         SecureChannelEvent.REQUESTED: SecureChannelState.SENT_2,
         SecureChannelEvent.ENDED: SecureChannelState.CLOSED,
     },
-    SecureChannelState.SENT_1: {
-        SecureChannelEvent.PROVED: SecureChannelState.OPEN,
-        SecureChannelEvent.REFUSED: SecureChannelState.CLOSED,
-        SecureChannelEvent.ENDED: SecureChannelState.CLOSED,
-    },
-    SecureChannelState.SENT_2: {
-        SecureChannelEvent.PROVED: SecureChannelState.OPEN,
-        SecureChannelEvent.REFUSED: SecureChannelState.CLOSED,
-        SecureChannelEvent.ENDED: SecureChannelState.CLOSED,
-    },
+    SecureChannelState.SENT_1: _PROVING,
+    SecureChannelState.SENT_2: _PROVING,
     SecureChannelState.OPEN: {
         SecureChannelEvent.CLOSE_RECEIVED: SecureChannelState.CLOSED,
         SecureChannelEvent.ENDED: SecureChannelState.CLOSED,

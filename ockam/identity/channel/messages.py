@@ -21,8 +21,8 @@ from ockam.identity.channel.errors import PlaintextRefused
 from ockam.identity.channel.identity_history import PeerIdentity, read_history
 from ockam.identity.channel.proof import skip_credentials
 from ockam.identity.channel.transport import OVERHEAD_BYTES
-from ockam.identity.generation_cache import GenerationCache
-from ockam.transport.frames import ENTRY_BYTES, KNOWN_HEADER_BYTES_MAX, BadFrame, FrameHeads, FrameReader
+from ockam.transport.frames import ENTRY_BYTES, KNOWN_HEADER_BYTES_MAX, BadFrame, FrameReader, FrameWriter
+from ockam.transport.wire import Wire
 from ockam.transport.wire_head import BYTE_STRING, HEAD, read_head, read_route, write_head, write_route
 
 PAYLOAD_HEAD = bytes.fromhex("8282008183")
@@ -35,7 +35,7 @@ AROUND_BYTES_MAX = OVERHEAD_BYTES + 100
 _REFRESH, _CLOSE = 1, 2
 
 
-class PlaintextWire:
+class PlaintextWire(Wire):
     """The form of a Payload as a `Wire`, so that `ockam.transport.frames` reads and writes it, with a u32 length before
     it that is never sent."""
 
@@ -65,10 +65,6 @@ class PlaintextWire:
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
         return PAYLOAD_HEAD + write_route(onward_route) + write_route(return_route)
-
-    def encode_payload(self, payload: bytes) -> bytes:
-        head, tail = self.around_payload(len(payload))
-        return head + payload + tail
 
     def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
         return write_head(BYTE_STRING, size_bytes), NO_PADDING
@@ -164,19 +160,17 @@ class PlaintextReader:
 
 
 class PlaintextWriter:
-    __slots__ = ("_heads", "_known")
+    __slots__ = ("_frames",)
 
     def __init__(self) -> None:
-        self._known = GenerationCache[tuple[Route, Route], bytes](lambda routes, raw: 250 + 2 * len(raw))
-        self._heads = FrameHeads(PLAINTEXT)
+        self._frames = FrameWriter(PLAINTEXT)
 
     @property
     def known_bytes(self) -> int:
-        return self._known.size_bytes + self._heads.known_bytes
+        return self._frames.known_bytes
 
     def forget(self) -> None:
-        self._known.forget()
-        self._heads.forget()
+        self._frames.forget()
 
     def write(self, messages: Sequence[Message]) -> tuple[list[bytes], int]:
         """Returns the plaintexts of the messages, in order, and the number of those that are too large. The first hop
@@ -189,7 +183,7 @@ class PlaintextWriter:
             payload = message.payload
             if message.onward_route is not onward_route or message.return_route is not return_route:
                 onward_route, return_route = message.onward_route, message.return_route
-                raw, size_bytes = self._header(onward_route[1:], return_route), -1
+                raw, size_bytes = self._frames.header(onward_route[1:], return_route), -1
             # Most answers of a run have the same routes and the same size, and differ in the payload only.
             if len(payload) != size_bytes:
                 try:
@@ -203,21 +197,10 @@ class PlaintextWriter:
 
     def around(self, header: bytes, size_bytes: int) -> tuple[bytes, bytes]:
         """Returns the bytes of a Payload before and after a payload of this size. Raises FrameTooLarge."""
-        pieces = self._heads.around(header).get(size_bytes)
-        if pieces is None:
-            pieces = self._heads.make(header, size_bytes)
+        heads = self._frames.heads
+        pieces = heads.around(header).get(size_bytes) or heads.make(header, size_bytes)
         # The first four bytes are the length, which belongs to no plaintext.
         return pieces[0][4:], pieces[1]
-
-    def _header(self, onward_route: Route, return_route: Route) -> bytes:
-        routes = onward_route, return_route
-        raw = self._known.young.get(routes) or self._known.recall(routes)
-        if raw is None:
-            raw = PLAINTEXT.encode_routes(onward_route, return_route)
-            # A peer that sends very long routes must not fill the memory with them.
-            if len(raw) <= KNOWN_HEADER_BYTES_MAX:
-                self._known.add(routes, raw)
-        return raw
 
 
 def read_control(plaintext: bytes) -> PeerIdentity | None:

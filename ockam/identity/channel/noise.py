@@ -16,6 +16,7 @@ keys. In the text of Noise, the initiator encrypts with the first one; in every 
 
 from __future__ import annotations
 
+from copy import copy
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -53,11 +54,6 @@ class _Symmetric:
         self.h = protocol_name
         self._key = b""
         self._nonce = 0
-
-    def copy(self) -> _Symmetric:
-        other = _Symmetric.__new__(_Symmetric)
-        other.ck, other.h, other._key, other._nonce = self.ck, self.h, self._key, self._nonce
-        return other
 
     def mix_hash(self, data: bytes) -> None:
         self.h = sha256(self.h + data).digest()
@@ -134,7 +130,7 @@ class NoiseHandshake:
 
     def write_2(self, payload: bytes) -> bytes:
         # All steps are done on a copy, which replaces the state at the end: an error half-way changes nothing.
-        symmetric = self._symmetric.copy()
+        symmetric = copy(self._symmetric)
         public = public_bytes(self._ephemeral)
         # First the ephemeral keys are exchanged (ee), so that the static key goes over the wire encrypted.
         symmetric.mix_hash(public)
@@ -148,7 +144,7 @@ class NoiseHandshake:
 
     def read_2(self, data: bytes) -> bytes:
         _check_size(data, 2 * KEY_BYTES + 2 * TAG_BYTES, MESSAGE_BYTES_MAX)
-        symmetric = self._symmetric.copy()
+        symmetric = copy(self._symmetric)
         ephemeral, static_end = data[:KEY_BYTES], 2 * KEY_BYTES + TAG_BYTES
         # The same exchanges as in `write_2`, from the other side: ee, and es with the static key in the message.
         symmetric.mix_hash(ephemeral)
@@ -160,7 +156,7 @@ class NoiseHandshake:
         return payload
 
     def write_3(self, payload: bytes) -> bytes:
-        symmetric = self._symmetric.copy()
+        symmetric = copy(self._symmetric)
         static = symmetric.encrypt(public_bytes(self._static))
         # The third exchange (se) proves that this side owns its static key, too.
         symmetric.mix_key(self._static, self._remote_ephemeral)
@@ -170,7 +166,7 @@ class NoiseHandshake:
 
     def read_3(self, data: bytes) -> bytes:
         _check_size(data, KEY_BYTES + 2 * TAG_BYTES, MESSAGE_BYTES_MAX)
-        symmetric = self._symmetric.copy()
+        symmetric = copy(self._symmetric)
         static_end = KEY_BYTES + TAG_BYTES
         static = symmetric.decrypt(data[:static_end])
         # The exchange se, from the other side. The payload decrypts only if the initiator owns its static key.

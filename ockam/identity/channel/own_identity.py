@@ -11,7 +11,6 @@ from ockam.identity.channel.errors import IdentityRefused
 from ockam.identity.channel.identity_history import (
     ATTESTATION,
     ED25519,
-    PeerIdentity,
     format_identifier,
     make_history,
     read_signature,
@@ -52,37 +51,30 @@ class Secrets(msgspec.Struct, frozen=True):
 class OwnIdentity:
     """An identity of this process. Its texts show no secrets. Raises IdentityRefused if its parts do not fit together.
 
+    secrets: its stored parts. peer: the identity as other sides see it.
     static: the X25519 key of all handshakes. proof: the payload of handshake messages that proves this identity."""
 
-    __slots__ = ("_peer", "_secrets", "proof", "static")
+    __slots__ = ("peer", "proof", "secrets", "static")
 
     def __init__(self, secrets: Secrets, now_s: int) -> None:
-        self._secrets = secrets
-        self._peer = verify_history(secrets.history)
+        self.secrets = secrets
+        self.peer = verify_history(secrets.history)
         try:
             self.static = X25519PrivateKey.from_private_bytes(secrets.static_secret)
             signing_key = Ed25519PrivateKey.from_private_bytes(secrets.signing_secret)
         except ValueError as error:
             raise IdentityRefused("undecodable", "a secret of the identity does not have 32 bytes") from error
-        if self._peer.key != (ED25519, signing_key.public_key().public_bytes_raw()):
+        if self.peer.key != (ED25519, signing_key.public_key().public_bytes_raw()):
             raise IdentityRefused("wrong_key", "the signing secret does not belong to the identity's history")
         self.proof = make_proof(secrets.history, secrets.attestation)
         verify_proof(self.proof, public_bytes(self.static), now_s)
 
     @property
     def identifier(self) -> bytes:
-        return self._peer.identifier
-
-    @property
-    def secrets(self) -> Secrets:
-        return self._secrets
-
-    @property
-    def peer(self) -> PeerIdentity:
-        return self._peer
+        return self.peer.identifier
 
     def __str__(self) -> str:
-        return format_identifier(self._peer.identifier)
+        return format_identifier(self.peer.identifier)
 
     def __repr__(self) -> str:
         return f"OwnIdentity({self})"

@@ -45,7 +45,7 @@ class Seal(NamedTuple):
     checksum: int
 
 
-class AuditContent(NamedTuple):
+class AuditContent(msgspec.Struct):
     """The content of the files of an audit log.
 
     problems: the first PROBLEMS_MAX texts about lines that are changed, missing or moved. problem_count: the number of
@@ -54,11 +54,11 @@ class AuditContent(NamedTuple):
     unsealed: the number of lines of an older version, without a seal.
     cut: the number of lines that a crash or a full disk has cut; their chain went on without them."""
 
-    problems: list[str]
-    problem_count: int
-    sealed: int
-    unsealed: int
-    cut: int
+    problems: list[str] = []
+    problem_count: int = 0
+    sealed: int = 0
+    unsealed: int = 0
+    cut: int = 0
 
 
 class _Unsealed(Entry, frozen=True, forbid_unknown_fields=True):
@@ -105,16 +105,13 @@ def examine_audit(files: Iterable[Path]) -> AuditContent:
     examiner = _Examiner()
     for file in files:
         examiner.take_file(file)
-    return AuditContent(examiner.problems, examiner.problem_count, examiner.sealed, examiner.unsealed, examiner.cut)
+    return examiner
 
 
-class _Examiner:
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.problem_count = self.sealed = self.unsealed = self.cut = 0
-        self._ends: dict[bytes, Seal] = {}
-        # The number of changed lines whose place in a chain is not known yet.
-        self._changed = 0
+class _Examiner(AuditContent):
+    _ends: dict[bytes, Seal] = {}
+    # The number of changed lines whose place in a chain is not known yet.
+    _changed: int = 0
 
     def take_file(self, file: Path) -> None:
         chains: set[bytes] = set()

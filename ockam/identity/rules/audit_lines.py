@@ -58,13 +58,10 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     count: int = 1
 
 
-class _Repeated:
-    __slots__ = ("count", "entry", "is_one_peer")
-
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-        self.count = 0
-        self.is_one_peer = True
+class _Repeated(msgspec.Struct):
+    entry: Entry
+    count: int = 0
+    is_one_peer: bool = True
 
 
 class AuditLines:

@@ -1,13 +1,13 @@
 """Authorizer: the gate of a node that obeys rules. It answers refused messages, counts them, and audits them.
 
 The rules decide by the identity of the connection through which a message came (`ockam.actors.message.Origin`). A
-worker that does not say what its messages demand (`Guarded`) takes only those of this node's own workers."""
+worker that does not say what its messages demand (`Ask`) takes only those of this node's own workers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import structlog
@@ -43,15 +43,11 @@ class Frequent(NamedTuple):
     name: str
 
 
-class Guarded(Protocol):
-    """A worker to which other peers can send messages. It may have a `Frequent` as its attribute `frequent`."""
-
-    def demand(self, message: Message) -> Demand | list[Demand] | None:
-        """Returns the right that the sender of this message needs; a list: the sender needs all of these rights.
-
-        None: the message is refused, whatever the rules allow. Raises ProtocolError if the message cannot be decoded;
-        then the worker refuses it itself."""
-        ...
+Ask: TypeAlias = Callable[[Message], Demand | list[Demand] | None]
+"""The method `demand` of a worker to which other peers can send messages. It returns the right that the sender of this
+message needs; a list: the sender needs all of these rights; None: the message is refused, whatever the rules allow.
+Raises ProtocolError if the message cannot be decoded; then the worker refuses it itself. Such a worker may have a
+`Frequent` as its attribute `frequent`."""
 
 
 class AccessStatistics(msgspec.Struct, frozen=True):
@@ -164,7 +160,7 @@ class Authorizer:
     def _is_admitted(self, worker: Worker, message: Message) -> bool:
         # Messages of the node itself pass to a worker without demands.
         origin = message.origin
-        ask: Callable[[Message], Demand | list[Demand] | None] | None = getattr(worker, "demand", None)
+        ask: Ask | None = getattr(worker, "demand", None)
         if ask is None and origin.is_node:
             return True
         if isinstance(worker, Connection):
@@ -183,7 +179,7 @@ class Authorizer:
             return True
         if demand is None:
             decision = Decision(False, None, "this address takes messages of the node itself only")
-            self._note_refusal(message, "address", decision, str(message.onward_route[0]))
+            self._note_refusal(message, "address", str(message.onward_route[0]), decision.reason)
         else:
             decision = self._decide_all(origin, demand, find_name(message.payload) or "")
         if not decision.allowed:
@@ -201,8 +197,8 @@ class Authorizer:
         # A worker of the operator answers the peers that have called this node.
         if message.origin.kind == "local":
             return True
-        decision = Decision(False, None, "messages between peers are not passed on")
-        self._note_refusal(message, "forward", decision, str(connection.own_address))
+        reason = "messages between peers are not passed on"
+        self._note_refusal(message, "forward", str(connection.own_address), reason)
         return False
 
     def _is_answer(self, connection: Connection, message: Message) -> bool:
@@ -247,19 +243,9 @@ class Authorizer:
             self.audit.admitted(entry, origin.party)
         return decision
 
-    def _note_refusal(self, message: Message, right: str, decision: Decision, name: str) -> None:
-        origin = message.origin
-        request = find_name(message.payload) or ""
-        entry = Entry(
-            event="refused",
-            identity=str(origin.identity),
-            peer=origin.peer,
-            right=right,
-            name=name,
-            rule="",
-            request=request,
-            reason=decision.reason,
-        )
+    def _note_refusal(self, message: Message, right: str, name: str, reason: str) -> None:
+        origin, request = message.origin, find_name(message.payload) or ""
+        entry = Entry("refused", str(origin.identity), origin.peer, right, name, request=request, reason=reason)
         self._count(entry, origin)
 
     def _count(self, entry: Entry, origin: Origin) -> None:

@@ -17,7 +17,7 @@ from ockam.actors.message import Origin
 from ockam.identity.identity import Identity
 from ockam.identity.tls_layer import TlsLayer
 from ockam.quotas.usage import Usage, party_key
-from ockam.quotas.usage_waits import waits_of
+from ockam.transport.connection_usage import waits_of
 from stream_node.doors.grpc.call_gate import CallGate
 from stream_node.doors.http.places_machine import Admission
 from stream_node.doors.listener import DoorGuest, DoorListener

@@ -20,8 +20,8 @@ from ockam.identity.gate import DENIED
 from ockam.identity.rules.rights import Demand, rights_text
 from ockam.log_rate import LogRate
 from ockam.quotas.usage import party_key
-from ockam.quotas.usage_waits import waits_of
 from ockam.transport.connection import Connection
+from ockam.transport.connection_usage import waits_of
 from stream_client import ClientError, StreamClient
 from stream_node.doors.http import guard
 from stream_node.doors.http.body import BodyMemory, RequestBody

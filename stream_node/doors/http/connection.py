@@ -26,8 +26,8 @@ from ockam.identity.tls_layer import TlsLayer
 from ockam.identity.tls_stream import receive_decrypted
 from ockam.quotas.memory import Holdings
 from ockam.transport.connection_machine import ConnectionStatistics
+from ockam.transport.roster import Traffic
 from ockam.transport.sockets import receive_ready, send_nowait
-from ockam.transport.tcp_statistics import Traffic
 from stream_node.doors.http.body import DISCARD_BYTES_MAX, DISCARD_S_MAX
 from stream_node.doors.http.identity import PLACE_STATE, ConnectionContext, Peer
 from stream_node.doors.http.problems import problem_of_status

@@ -11,7 +11,7 @@ import trio
 
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.quotas.usage import Usage, Usages
-from ockam.quotas.usage_waits import waits_of
+from ockam.transport.connection_usage import waits_of
 
 READINGS_SHARE = 4
 """The pages that are read at one moment take at most the fraction 1/READINGS_SHARE of the memory for all peers."""

@@ -12,8 +12,8 @@ import trio
 
 from index_service.lease_groups import LeaseGroups
 from ockam.actors.address import local
-from ockam.actors.answering import AnsweringWorker
 from ockam.actors.message import Message, Origin
+from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.rights import Demand, Right, to_follow, to_replace
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from stream_node.fleet.mirror.asking import MirrorError, asking

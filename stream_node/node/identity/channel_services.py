@@ -67,9 +67,8 @@ def start_channels(
         return None
     import time
 
-    from ockam.identity.channel.known_histories import KnownHistories
-    from ockam.identity.channel.limits import ChannelLimits
-    from ockam.identity.channel.trust_list import TrustList
+    from ockam.identity.channel.admission_machine import ChannelLimits
+    from ockam.identity.channel.trust_list import KnownHistories, TrustList
     from ockam.identity.channel.workers.channels import SecureChannels
 
     anyone = config.secure_channel_trust_anyone

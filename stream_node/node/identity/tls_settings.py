@@ -12,7 +12,7 @@ import trio
 from ockam.identity.rules.audit import Audit
 from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.tls import PLAINTEXT, OutgoingTls, ServerTls, ServerTlsFiles, Tls, TlsFilesError
-from ockam.identity.tls_listener import TlsListener
+from ockam.identity.tls_stream import TlsListener
 from stream_node.node.config import Config, ConfigError
 
 CHECK_INTERVAL_S = 1.0

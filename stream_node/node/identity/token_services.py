@@ -17,9 +17,14 @@ from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.errors import InvalidAddress
 from ockam.identity.authentication import NODE_AUTHENTICATE, TokenStatus, TokenVerdict
-from ockam.identity.authenticator import Authenticator, LateAuthentication
+from ockam.identity.authenticator import (
+    ANSWERS,
+    AuthenticationAnswers,
+    Authenticator,
+    LateAuthentication,
+    OutgoingTokens,
+)
 from ockam.identity.identity import Identity
-from ockam.identity.outgoing_tokens import ANSWERS, AuthenticationAnswers, OutgoingTokens
 from ockam.identity.rules.audit import Audit
 from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.rights import NOTHING, Demand

@@ -31,7 +31,7 @@ from ockam.identity.identity import Identity
 from ockam.identity.rules.rights import NOTHING, Demand
 from ockam.quotas.usage import UNLIMITED, Usage
 from ockam.quotas.usage_machine import Bucket
-from ockam.quotas.usage_waits import waits_of
+from ockam.transport.connection_usage import waits_of
 from ockam.transport.forwarding import CONNECTION_PREFIX
 from ockam.transport.wire_head import HEAD
 

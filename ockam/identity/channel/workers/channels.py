@@ -17,12 +17,10 @@ from ockam.actors.address import local
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import NEVER, Worker
-from ockam.identity.channel.admission_machine import AdmissionMachine
+from ockam.identity.channel.admission_machine import AdmissionMachine, ChannelLimits, ChannelStatistics
 from ockam.identity.channel.errors import HandshakeFailed, IdentityFileError, PeerRefused
 from ockam.identity.channel.identity_history import PeerIdentity
-from ockam.identity.channel.known_histories import KnownHistories
-from ockam.identity.channel.limits import ChannelLimits, ChannelStatistics
-from ockam.identity.channel.trust_list import TrustList
+from ockam.identity.channel.trust_list import KnownHistories, TrustList
 from ockam.identity.identity import Identity
 from ockam.identity.rules.audit import Audit
 from ockam.identity.rules.audit_lines import Entry
@@ -86,7 +84,7 @@ class SecureChannels:
         self._limits = limits if limits is not None else ChannelLimits()
         self._known = known if known is not None else KnownHistories(None)
         self._audit = audit
-        self._now_s = now_s
+        self.now_s = now_s
         self._new_id = new_id
         self._ephemeral = ephemeral
         self._close_identities = close_identities
@@ -138,7 +136,7 @@ class SecureChannels:
         from ockam.identity.channel.workers.channel import ChannelWorker
 
         # The machine reads message 1. Nothing is registered before that has succeeded.
-        now_s = self._now_s()
+        now_s = self.now_s()
         try:
             machine = ChannelMachine(self._identity(now_s), self._refusal)
             answer = machine.receive_1(message.payload, (self._ephemeral or X25519PrivateKey.generate)())
@@ -192,7 +190,7 @@ class SecureChannels:
         if interval % IDLE_INTERVALS:
             return
         # The proof of the other side was valid at the handshake, and ends later.
-        unix_s = self._now_s()
+        unix_s = self.now_s()
         self._end_where(lambda channel, peer: channel.machine.expires_s < unix_s, "expired")
         now_s = trio.current_time()
         for channel in list(self._admission.channels):
@@ -205,9 +203,6 @@ class SecureChannels:
                 channel.forget()
 
     # For the channels.
-
-    def now_s(self) -> int:
-        return self._now_s()
 
     def opened(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
         """Records a successful handshake. Returns the reason if there is no room for the channel, else None."""
@@ -257,9 +252,9 @@ class SecureChannels:
 
     def ended(self, channel: ChannelWorker, reason: str, shown: str = "") -> None:
         """Records the end of a channel or handshake, and stops its worker. Safe to repeat."""
-        if not self._node.is_registered(channel.inner) and not self._knows(channel):
-            return
         known = self._knows(channel)
+        if not known and not self._node.is_registered(channel.inner):
+            return
         self._admission.remove(channel)
         for usage in self._usages.pop(channel, ()):
             usage.give_back("channels_max")

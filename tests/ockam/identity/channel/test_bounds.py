@@ -13,7 +13,7 @@ from ockam.actors import mailbox
 from ockam.actors.address import local
 from ockam.actors.message import Message, Origin
 from ockam.actors.worker import Worker
-from ockam.identity.channel.limits import ChannelLimits
+from ockam.identity.channel.admission_machine import ChannelLimits
 from ockam.identity.channel.messages import CLOSE, PlaintextWriter
 from ockam.quotas.memory import Holdings, PeerMemory
 from tests.ockam.identity.channel.channel_node import LISTENER, channel_node

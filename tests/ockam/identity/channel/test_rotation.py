@@ -16,10 +16,9 @@ from ockam.actors.message import HERE, Message
 from ockam.identity.channel.cbor import write_array
 from ockam.identity.channel.channel_machine import ChannelMachine
 from ockam.identity.channel.errors import IdentityFileError
-from ockam.identity.channel.known_histories import KnownHistories
 from ockam.identity.channel.messages import CLOSE
 from ockam.identity.channel.own_identity import OwnIdentity
-from ockam.identity.channel.trust_list import TrustList
+from ockam.identity.channel.trust_list import KnownHistories, TrustList
 from ockam.transport.frames import FrameReader, FrameWriter
 from ockam.transport.wire_head import HEAD
 from stream_client.core.channel_connection import ChannelConnection, ChannelSettings

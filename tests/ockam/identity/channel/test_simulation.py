@@ -26,7 +26,7 @@ from ockam.actors.message import HERE, Message, Origin
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from ockam.identity.channel import noise, transport
-from ockam.identity.channel.limits import ChannelLimits
+from ockam.identity.channel.admission_machine import ChannelLimits
 from ockam.identity.channel.trust_list import TrustList
 from ockam.identity.channel.workers.channel import ChannelWorker
 from ockam.identity.channel.workers.channels import SecureChannels
