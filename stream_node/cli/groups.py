@@ -15,7 +15,7 @@ from copy import copy
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
-from typer.models import OptionInfo
+from typer.models import OptionInfo, ParameterInfo
 
 from stream_node.cli.client import with_client
 from stream_node.cli.options import ENV, NodeOptions
@@ -109,17 +109,17 @@ def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """Returns a parameter as typer reads it. The type of an option may have texts in place of settings: its metavar, if
-    there are two, and its help; before them may stand ENV. typer gives an unnamed switch two names, such as --share and
-    --no-share. Here a switch gets the first name only, unless its option names both."""
+    """Returns a parameter as typer reads it. The type of an option may have texts: its metavar, if there are two, and
+    its help; and ENV. typer gives an unnamed switch two names, such as --share and --no-share. Here a switch gets the
+    first name only, unless its option names both."""
     if get_origin(annotation) is Annotated:
         kind, *settings = get_args(annotation)
-        if isinstance(settings[-1], str):
-            *metavar, text = (each for each in settings if each is not ENV)
-            variable = f"STREAM_NODE_{name.upper()}" if ENV in settings else None
-            option = typer.Option(metavar=metavar[0] if metavar else None, help=text, envvar=variable)
-        else:
-            option = copy(settings[0])
+        option = copy(next((each for each in settings if isinstance(each, ParameterInfo)), typer.Option()))
+        if texts := [each for each in settings if isinstance(each, str)]:
+            option.metavar = texts[0] if len(texts) == 2 else None
+            option.help = texts[-1]
+        if ENV in settings:
+            option.envvar = f"STREAM_NODE_{name.upper()}"
         # In an annotated option, typer stores the first name in the field `default`.
         if kind in (bool, bool | None) and isinstance(option, OptionInfo) and option.default is ...:
             option.default = f"--{name.replace('_', '-')}"

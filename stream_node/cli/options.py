@@ -24,14 +24,12 @@ def not_empty(text: str | None) -> str | None:
 
 ENV = object()
 """In the type of an option: a variable sets it, too. That of --tls-ca is STREAM_NODE_TLS_CA."""
-NodeOption = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", envvar="STREAM_NODE_ADDRESS", help="The node to talk to.")
-]
+NodeOption = Annotated[str | None, typer.Option(envvar="STREAM_NODE_ADDRESS"), "HOST:PORT", "The node to talk to."]
 ContextOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME", help="The name of the node's context (see `context add`).", autocompletion=complete_context
-    ),
+    typer.Option(autocompletion=complete_context),
+    "NAME",
+    "The name of the node's context (see `context add`).",
 ]
 StreamArgument = Annotated[
     str, typer.Argument(callback=not_empty, help="The name of the stream.", autocompletion=complete_stream)
@@ -39,14 +37,14 @@ StreamArgument = Annotated[
 ViaOption = Annotated[
     list[str] | None, "HOST:PORT", "Go through the node to another node, at this address. May be repeated."
 ]
-PartitionOption = Annotated[int | None, typer.Option(min=0, help="Only this partition. Without it, all partitions.")]
+PartitionOption = Annotated[int | None, typer.Option(min=0), "Only this partition. Without it, all partitions."]
 AllOption = Annotated[bool, "All partitions of the stream, as without --partition."]
 FollowOption = Annotated[
-    bool, typer.Option("--follow/--no-follow", help="At the end, wait for more messages instead of stopping.")
+    bool, typer.Option("--follow/--no-follow"), "At the end, wait for more messages instead of stopping."
 ]
 DryRunOption = Annotated[bool, "Print the changes without making them."]
 YesOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation. Without a terminal, this is needed.")
+    bool, typer.Option("--yes", "-y"), "Do not ask for a confirmation. Without a terminal, this is needed."
 ]
 DataDirOption = Annotated[str | None, "The data directory of a node, running or not."]
 ConfigOption = Annotated[Path | None, "A TOML file with settings."]

@@ -197,12 +197,9 @@ class RequestOptions(NamedTuple):
 
     timeout: Annotated[
         float | None,
-        typer.Option(
-            min=0.001,
-            metavar="SECONDS",
-            help="The longest wait for an answer. Without it: 5 s for the first answer of the node, 30 s for later "
-            "answers.",
-        ),
+        typer.Option(min=0.001),
+        "SECONDS",
+        "The longest wait for an answer. Without it: 5 s for the first answer of the node, 30 s for later answers.",
     ] = None
     tls_options: TlsOptions = NO_TLS
     token_file: TokenFileOption = None

@@ -37,10 +37,7 @@ class BlockNodeOptions(NamedTuple):
 
 ANY_BLOCK_NODE = BlockNodeOptions()
 PeerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--grpc", metavar="HOST:PORT", help="Speak gRPC to the block node at this address, instead of --node."
-    ),
+    str | None, typer.Option("--grpc"), "HOST:PORT", "Speak gRPC to the block node at this address, instead of --node."
 ]
 SuffixOption = Annotated[str, f"The suffix of the files: {', '.join(SUFFIXES)}."]
 
@@ -48,9 +45,7 @@ SuffixOption = Annotated[str, f"The suffix of the files: {', '.join(SUFFIXES)}."
 def publish(
     files: Annotated[list[Path], typer.Argument(help="Block files, or folders of them, in any order.")],
     nodes: BlockNodeOptions = ANY_BLOCK_NODE,
-    give_up: Annotated[
-        float, typer.Option(min=0.1, help="Fail after this many seconds without an acknowledgement.")
-    ] = 30.0,
+    give_up: Annotated[float, typer.Option(min=0.1), "Fail after this many seconds without an acknowledgement."] = 30.0,
     grpc: PeerOption = None,
 ) -> None:
     """Publish blocks from .blk, .blk.gz and .blk.zstd files, and wait until the node has verified and stored all
@@ -104,12 +99,11 @@ def publish(
 def subscribe(
     start: Annotated[
         int | None,
-        typer.Option(
-            "--from", min=0, help="The first block. Without it, the subscription begins with the next new block."
-        ),
+        typer.Option("--from", min=0),
+        "The first block. Without it, the subscription begins with the next new block.",
     ] = None,
     end: Annotated[
-        int | None, typer.Option("--to", min=0, help="The last block. Without it, the subscription has no end.")
+        int | None, typer.Option("--to", min=0), "The last block. Without it, the subscription has no end."
     ] = None,
     out: Annotated[Path | None, "A folder; each block is written to a file in it."] = None,
     suffix: SuffixOption = ".blk.zstd",
@@ -224,9 +218,9 @@ def status(nodes: BlockNodeOptions = ANY_BLOCK_NODE) -> None:
 
 def generate(
     folder: Annotated[Path, typer.Argument(help="The folder for the files. It is made if it does not exist.")],
-    blocks: Annotated[int, typer.Option(min=1, help="The number of blocks, from block 0 on.")] = 10,
-    items: Annotated[int, typer.Option(min=4, help="The number of items in each block.")] = 100,
-    item_bytes: Annotated[int, typer.Option(min=0, help="The size of each item.")] = 100,
+    blocks: Annotated[int, typer.Option(min=1), "The number of blocks, from block 0 on."] = 10,
+    items: Annotated[int, typer.Option(min=4), "The number of items in each block."] = 100,
+    item_bytes: Annotated[int, typer.Option(min=0), "The size of each item."] = 100,
     suffix: SuffixOption = ".blk.zstd",
     seed: Annotated[int, "The same seed makes the same chain."] = 0,
 ) -> None:

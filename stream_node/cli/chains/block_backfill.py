@@ -47,7 +47,7 @@ def status(
 def run(
     node: NodeOptions = ANY_NODE,
     give_up: Annotated[
-        float | None, typer.Option(min=0, help="Fail if blocks are still being fetched after this many seconds.")
+        float | None, typer.Option(min=0), "Fail if blocks are still being fetched after this many seconds."
     ] = None,
 ) -> None:
     """Search for missing blocks now, and wait until they are stored. The exit code is 1 if some cannot be fetched, if

@@ -80,10 +80,8 @@ def produce(
 def consume(
     client_id: Annotated[
         str | None,
-        typer.Option(
-            "--client",
-            help="The consumer whose position is resumed and saved. Without it, reading begins at the first message.",
-        ),
+        typer.Option("--client"),
+        "The consumer whose position is resumed and saved. Without it, reading begins at the first message.",
     ] = None,
     application: ApplicationOption = "plain",
     transport: TransportOptions = ANY_TRANSPORT,
@@ -91,11 +89,10 @@ def consume(
     start: Annotated[str | None, "NUMBER:HASH:WEIGHT", "The block to continue from if no position is saved."] = None,
     unordered: Annotated[bool, "Print complete blocks as they come, with forks."] = False,
     follow: FollowOption = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this number of updates.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1), "Stop after this number of updates."] = None,
     until: Annotated[str | None, "BLOCK", "Stop after the change that adds this block: its number or hash."] = None,
     reorg_timeout_s: Annotated[
-        float,
-        typer.Option("--reorg-timeout", min=0.1, help="Give up a deep reorg that brings nothing for so many seconds."),
+        float, typer.Option("--reorg-timeout", min=0.1), "Give up a deep reorg that brings nothing for so many seconds."
     ] = 600.0,
     values: Annotated[bool, "Print the changes of each block too."] = False,
     fail_on_hole: FailOnHoleOption = False,

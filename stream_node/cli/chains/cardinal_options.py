@@ -37,9 +37,7 @@ class TransportOptions(NamedTuple):
         Path | None, "FILE", "A recording (a file) in place of a node. Commands that write make it."
     ] = None
     kafka: Annotated[str | None, "HOST:PORT", "Use a Kafka cluster in place of a node; needs the extra `kafka`."] = None
-    partitions: Annotated[int, typer.Option(min=1, help="The number of partitions of each topic that is made.")] = (
-        PARTITIONS
-    )
+    partitions: Annotated[int, typer.Option(min=1), "The number of partitions of each topic that is made."] = PARTITIONS
 
 
 ANY_TRANSPORT = TransportOptions()

@@ -81,11 +81,9 @@ def daemon(
     ] = None,
     compact_files: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="Compact the files of one stream and date when this many of them are small; 0 for never. Without it: "
-            "16; a table that another program made is compacted and cleaned only with this option or --keep.",
-        ),
+        typer.Option(min=0),
+        "Compact the files of one stream and date when this many of them are small; 0 for never. Without it: "
+        "16; a table that another program made is compacted and cleaned only with this option or --keep.",
     ] = None,
     keep: KeepOption = None,
     nice: NiceOption = NICE,
@@ -122,7 +120,7 @@ def daemon(
 
 def history(
     folder: FolderArgument,
-    last: Annotated[int, typer.Option(min=1, help="The number of runs.")] = 20,
+    last: Annotated[int, typer.Option(min=1), "The number of runs."] = 20,
     table: TableOptions = PLAIN_TABLE,
 ) -> None:
     """List the latest runs of an export, newest first.
@@ -203,12 +201,10 @@ def forget(
     key_hex: Annotated[str | None, "HEX", "The key as hexadecimal digits."] = None,
     keep: Annotated[
         int | None,
-        typer.Option(
-            parser=parse_duration,
-            metavar="TIME",
-            help="How long older versions of the table, which still have the rows, are kept for readers. Without it: "
-            "as long as properties of the table say, else not at all.",
-        ),
+        typer.Option(parser=parse_duration),
+        "TIME",
+        "How long older versions of the table, which still have the rows, are kept for readers. Without it: "
+        "as long as properties of the table say, else not at all.",
     ] = None,
     log_level: LogLevelOption = "warning",
     table: TableOptions = PLAIN_TABLE,

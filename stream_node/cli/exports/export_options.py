@@ -38,11 +38,8 @@ MasterOption = Annotated[str, "MASTER", "The master of Spark: local[*,4], spark:
 ConfOption = Annotated[list[str] | None, "NAME=VALUE", "A setting of Spark; may be repeated."]
 NiceOption = Annotated[
     int,
-    typer.Option(
-        min=0,
-        max=19,
-        help="The niceness of the export, as in nice(1). A higher value leaves more processor time to the node.",
-    ),
+    typer.Option(min=0, max=19),
+    "The niceness of the export, as in nice(1). A higher value leaves more processor time to the node.",
 ]
 NICE = 7
 """The default niceness of an export, as in nice(1).
@@ -50,12 +47,9 @@ With it, on a machine with two cores, pushes keep nine tenths of their rate duri
 export on a busy machine would get almost no processor time."""
 KeepOption = Annotated[
     int | None,
-    typer.Option(
-        parser=parse_duration,
-        metavar="TIME",
-        help="How long replaced files and old snapshots are kept for readers. Without it: 1h; for Delta and Iceberg "
-        "5d.",
-    ),
+    typer.Option(parser=parse_duration),
+    "TIME",
+    "How long replaced files and old snapshots are kept for readers. Without it: 1h; for Delta and Iceberg 5d.",
 ]
 LogLevelOption = Annotated[
     str, "The lowest level of log lines, which are JSON lines on stderr: debug, info, warning or error."
@@ -197,11 +191,8 @@ class ExportOptions(NamedTuple):
     ] = None
     table_format: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            help="The format of a new table: parquet, delta or iceberg. Without it: parquet in a folder, delta on a "
-            "store.",
-        ),
+        typer.Option("--format"),
+        "The format of a new table: parquet, delta or iceberg. Without it: parquet in a folder, delta on a store.",
     ] = None
     client: Annotated[
         str | None,
@@ -218,30 +209,23 @@ class ExportOptions(NamedTuple):
     ] = False
     rows_max: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="The maximum number of rows in one step. New messages are exported in steps, and a crash loses at "
-            "most the current step. Without it, 5 million.",
-        ),
+        typer.Option(min=1),
+        "N",
+        "The maximum number of rows in one step. New messages are exported in steps, and a crash loses at "
+        "most the current step. Without it, 5 million.",
     ] = None
     bytes_max: Annotated[
         int | None,
-        typer.Option(
-            parser=parse_size,
-            metavar="SIZE",
-            help="The maximum size of the data in one step, estimated from the average message: 500MB, 10GiB. Without "
-            "it, 2GiB.",
-        ),
+        typer.Option(parser=parse_size),
+        "SIZE",
+        "The maximum size of the data in one step, estimated from the average message: 500MB, 10GiB. Without it, 2GiB.",
     ] = None
     seconds_max: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="The time after which the run begins no step. Steps are made small enough to end before it. The next "
-            "run exports the rest.",
-        ),
+        typer.Option(min=0),
+        "SECONDS",
+        "The time after which the run begins no step. Steps are made small enough to end before it. The next "
+        "run exports the rest.",
     ] = None
     decoding: DecodingOptions = AS_IT_IS
 

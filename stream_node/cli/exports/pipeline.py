@@ -46,7 +46,7 @@ class PipelineOptions(NamedTuple):
         "[CHAIN=]HASH",
         "A block on the canonical chain, in hex; with CHAIN= if the expression has a group; once for each chain.",
     ] = None
-    step_rows: Annotated[int, typer.Option(min=1, help="About how many new messages one step takes.")] = STEP_ROWS
+    step_rows: Annotated[int, typer.Option(min=1), "About how many new messages one step takes."] = STEP_ROWS
     master: MasterOption = EMBEDDED
     conf: ConfOption = None
     table: TableOptions = PLAIN_TABLE

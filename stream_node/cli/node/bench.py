@@ -25,31 +25,26 @@ STAMPED_BYTES = 8
 """The number of bytes at the start of a fan-out message that hold the time of its push."""
 HEAD = ("messages/s", "MB/s", "seconds", "p50", "p90", "p99", "p99.9", "max")
 
-MessagesOption = Annotated[int, typer.Option(min=1, help="The number of messages.")]
-SizeOption = Annotated[int, typer.Option(min=0, metavar="BYTES", help="The size of each message.")]
-StampedSizeOption = Annotated[int, typer.Option(min=STAMPED_BYTES, metavar="BYTES", help="The size of each message.")]
-WindowOption = Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes of each publisher.")]
+MessagesOption = Annotated[int, typer.Option(min=1), "The number of messages."]
+SizeOption = Annotated[int, typer.Option(min=0), "BYTES", "The size of each message."]
+StampedSizeOption = Annotated[int, typer.Option(min=STAMPED_BYTES), "BYTES", "The size of each message."]
+WindowOption = Annotated[int, typer.Option(min=1), "The maximum number of unconfirmed pushes of each publisher."]
 PublishersOption = Annotated[
     int,
-    typer.Option(
-        min=1,
-        max=CLIENTS_MAX,
-        help="The number of publishers, each with a connection. They divide the messages among themselves.",
-    ),
+    typer.Option(min=1, max=CLIENTS_MAX),
+    "The number of publishers, each with a connection. They divide the messages among themselves.",
 ]
 ReadersOption = Annotated[
     int,
-    typer.Option(
-        min=1, max=CLIENTS_MAX, help="The number of readers that each pull all messages, each with a connection."
-    ),
+    typer.Option(min=1, max=CLIENTS_MAX),
+    "The number of readers that each pull all messages, each with a connection.",
 ]
 ConsumersOption = Annotated[
     int,
-    typer.Option(
-        min=1, max=CLIENTS_MAX, help="The number of consumers that each get every message, each with a connection."
-    ),
+    typer.Option(min=1, max=CLIENTS_MAX),
+    "The number of consumers that each get every message, each with a connection.",
 ]
-PageOption = Annotated[int, typer.Option(min=1, help="The number of messages that a reader requests at a time.")]
+PageOption = Annotated[int, typer.Option(min=1), "The number of messages that a reader requests at a time."]
 
 
 def push(

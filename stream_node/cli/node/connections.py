@@ -22,7 +22,7 @@ FIGURES = frozenset(range(2, len(HEADS)))
 
 def connections(
     close: Annotated[str | None, "WHO", "Close the connection of this HOST:PORT, or all of this identity."] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="The largest number of connections to print.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1_000), "The largest number of connections to print."] = 20,
     node: NodeOptions = ANY_NODE,
 ) -> None:
     """Print which clients send and receive most: first each identity since the start of the node, then the open

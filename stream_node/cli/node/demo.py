@@ -13,8 +13,7 @@ from stream_node.cli.output import AS_JSON
 def demo(
     input_dir: Annotated[Path | None, "The folder of the text files to push."] = None,
     with_export: Annotated[
-        bool,
-        typer.Option("--export/--no-export", help="Export the messages with Spark at the end, if Spark is installed."),
+        bool, typer.Option("--export/--no-export"), "Export the messages with Spark at the end, if Spark is installed."
     ] = True,
 ) -> None:
     """Start two nodes, push real text through them, kill processes, and prove that no confirmed message is lost.

@@ -30,9 +30,7 @@ def health(
     ] = None,
     config: ConfigOption = None,
     live: Annotated[bool, "Ask whether the node lives, and not whether it is ready."] = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="The longest wait for the answer.")
-    ] = 5.0,
+    timeout: Annotated[float, typer.Option(min=0.001), "SECONDS", "The longest wait for the answer."] = 5.0,
     tls_options: TlsOptions = NO_TLS,
 ) -> None:
     """Ask a node over HTTP whether it is ready for clients. The exit code is 1 if not, and 3 without an answer.

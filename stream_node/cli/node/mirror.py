@@ -25,10 +25,7 @@ POLL_S = 0.2
 def add(
     stream: StreamArgument,
     source: Annotated[
-        str,
-        typer.Option(
-            "--from", metavar="HOST:PORT", help="The node with the source, as the node of the mirror sees it."
-        ),
+        str, typer.Option("--from"), "HOST:PORT", "The node with the source, as the node of the mirror sees it."
     ],
     source_name: Annotated[str | None, "The name of the source. Without it, the same name."] = None,
     force: Annotated[bool, "Move messages that the source does not have to another stream, and follow."] = False,

@@ -51,9 +51,10 @@ def serve(
     insecure: Annotated[bool | None, "Listen beyond this machine without TLS or rules."] = None,
     migrate: Annotated[
         bool | None,
-        typer.Option("--migrate/--no-migrate", help="Bring a database of an earlier version up to date, or refuse."),
+        typer.Option("--migrate/--no-migrate"),
+        "Bring a database of an earlier version up to date, or refuse.",
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the line in JSON, also at a terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json"), "Print the line in JSON, also at a terminal."] = False,
 ) -> None:
     """Serve streams until SIGTERM, SIGINT or SIGHUP. Then confirm all committed messages and stop.
 

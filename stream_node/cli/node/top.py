@@ -22,9 +22,7 @@ PIPE_COLUMNS = 120
 
 def top(
     prefix: Annotated[str, "Only streams whose names begin with this text."] = "",
-    interval: Annotated[
-        float, typer.Option(min=0.1, max=3600.0, metavar="SECONDS", help="The time between two readings.")
-    ] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600.0), "SECONDS", "The time between two readings."] = 2.0,
     sort: Annotated[
         Literal["rate", "lag", "size", "messages", "name"], "The order of the rows, largest first."
     ] = "rate",

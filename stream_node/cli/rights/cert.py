@@ -9,9 +9,9 @@ import typer
 
 from stream_node.cli.output import AS_JSON, say, tell
 
-DirOption = Annotated[Path, typer.Option("--dir", help="The folder of the authority and of the new files.")]
+DirOption = Annotated[Path, typer.Option("--dir"), "The folder of the authority and of the new files."]
 FileOption = Annotated[str | None, "NAME", "The name of the two files, without .pem and .key."]
-DaysOption = Annotated[int, typer.Option(min=1, max=3_650, help="The lifetime of the certificate, in days.")]
+DaysOption = Annotated[int, typer.Option(min=1, max=3_650), "The lifetime of the certificate, in days."]
 KEYS = Path("tls")
 
 

@@ -76,7 +76,7 @@ def create(
 
 
 def list_all(
-    everything: Annotated[bool, typer.Option("--all", help="List revoked tokens, too. They are kept 30 days.")] = False,
+    everything: Annotated[bool, typer.Option("--all"), "List revoked tokens, too. They are kept 30 days."] = False,
     directory: DirectoryOptions = ANY_DIRECTORY,
 ) -> None:
     """List the tokens of a node, the oldest first. The tokens themselves are stored nowhere and cannot be shown.

@@ -42,12 +42,8 @@ def consume(
     stream: StreamArgument,
     client_id: Annotated[
         str,
-        typer.Option(
-            "--client",
-            callback=not_empty,
-            help="The name of the consumer whose position is resumed and saved.",
-            autocompletion=complete_consumer,
-        ),
+        typer.Option("--client", callback=not_empty, autocompletion=complete_consumer),
+        "The name of the consumer whose position is resumed and saved.",
     ],
     node: NodeOptions = ANY_NODE,
     partitions: PartitionOptions = ALL_PARTITIONS,

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from stream_client.arguments import StartLike
 
 ClientOption = Annotated[
-    str,
-    typer.Option("--client", callback=not_empty, help="The name of the consumer.", autocompletion=complete_consumer),
+    str, typer.Option("--client", callback=not_empty, autocompletion=complete_consumer), "The name of the consumer."
 ]
 FORGET = "none"
 HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
@@ -104,7 +103,7 @@ async def list_all(
     client: StreamClient,
     stream: Annotated[str | None, "Only positions in this stream."] = None,
     client_id: Annotated[
-        str | None, typer.Option("--client", help="Only positions of this consumer.", autocompletion=complete_consumer)
+        str | None, typer.Option("--client", autocompletion=complete_consumer), "Only positions of this consumer."
     ] = None,
 ) -> None:
     """List the saved positions, each with the number of unread messages and the owner of the lease. `saved`

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from stream_client import RichMessage, Stream, StreamClient, StreamMessage
     from stream_client.arguments import StartLike
 
-FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
-LastOption = Annotated[int | None, typer.Option(min=1, help="Begin this number of messages before the end.")]
-StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]
+FromOption = Annotated[str | None, typer.Option("--from"), "START", f"Where to begin: {START_HELP}"]
+LastOption = Annotated[int | None, typer.Option(min=1), "Begin this number of messages before the end."]
+StopOption = Annotated[int | None, typer.Option(min=1), "Stop after this number of messages."]
 PULL_LIMIT = 10
 
 
@@ -57,11 +57,11 @@ def pull(
     ctx: typer.Context,
     stream: StreamArgument,
     index: Annotated[
-        int | None, typer.Option(min=0, help="The first index to read. 0 means the earliest stored message.")
+        int | None, typer.Option(min=0), "The first index to read. 0 means the earliest stored message."
     ] = None,
     start: FromOption = None,
     last: LastOption = None,
-    limit: Annotated[int | None, typer.Option(min=0, help=f"The number of messages, at most ({PULL_LIMIT}).")] = None,
+    limit: Annotated[int | None, typer.Option(min=0), f"The number of messages, at most ({PULL_LIMIT})."] = None,
     node: NodeOptions = ANY_NODE,
     partitions: PartitionOptions = ALL_PARTITIONS,
     printing: PrintOptions = BARE_DATA,
@@ -73,7 +73,7 @@ def pull(
         str | None, "NAME[=TEXT]", "Print only messages with this header, whose value contains TEXT."
     ] = None,
     scan: Annotated[
-        int, typer.Option(min=1, help="With --grep…: the number of messages that are looked at, at most.")
+        int, typer.Option(min=1), "With --grep…: the number of messages that are looked at, at most."
     ] = LOOKED_MAX,
 ) -> None:
     """Print stored messages, one per line. --keys, --headers and --times add columns before the message.

@@ -30,11 +30,9 @@ class PushOptions(NamedTuple):
 
     partition: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            help="The partition of all messages. Without it, the key of each message chooses, and messages without a "
-            "key go to the partitions in rotation; with --ndjson, a line may name its partition.",
-        ),
+        typer.Option(min=0),
+        "The partition of all messages. Without it, the key of each message chooses, and messages without a "
+        "key go to the partitions in rotation; with --ndjson, a line may name its partition.",
     ] = None
     data: Annotated[str | None, "Push this text as one message."] = None
     file_per_message: Annotated[bool, "Push each file, or all of standard input, as one message."] = False
@@ -50,9 +48,9 @@ class PushOptions(NamedTuple):
     idempotent: Annotated[
         bool, "Store each message once. A push with an unknown result is repeated until it is known."
     ] = False
-    repeat: Annotated[int, typer.Option(min=1, help="Push the whole input this many times.")] = 1
-    rate: Annotated[float | None, typer.Option(min=0.001, help="The maximum number of messages per second.")] = None
-    window: Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes to a partition.")] = 1_000
+    repeat: Annotated[int, typer.Option(min=1), "Push the whole input this many times."] = 1
+    rate: Annotated[float | None, typer.Option(min=0.001), "The maximum number of messages per second."] = None
+    window: Annotated[int, typer.Option(min=1), "The maximum number of unconfirmed pushes to a partition."] = 1_000
 
     def check(self, files: list[Path]) -> None:
         """Raises UsageError if two options exclude each other, and CommandFailed if a file is missing."""

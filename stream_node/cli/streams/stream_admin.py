@@ -33,18 +33,14 @@ NUMBERS = frozenset({1, 2, 3, 4, 5})
 
 class RetentionOptions(NamedTuple):
     max_age: Annotated[
-        int | None, typer.Option(parser=parse_duration, metavar="AGE", help="Keep messages for this long: 12h, 7d.")
+        int | None, typer.Option(parser=parse_duration), "AGE", "Keep messages for this long: 12h, 7d."
     ] = None
-    max_messages: Annotated[int | None, typer.Option(min=0, help="Keep the newest N messages of each partition.")] = (
-        None
-    )
+    max_messages: Annotated[int | None, typer.Option(min=0), "Keep the newest N messages of each partition."] = None
     max_bytes: Annotated[
         int | None,
-        typer.Option(
-            parser=parse_size,
-            metavar="SIZE",
-            help="Keep the newest messages of each partition, up to this size: 500MB, 1GiB.",
-        ),
+        typer.Option(parser=parse_size),
+        "SIZE",
+        "Keep the newest messages of each partition, up to this size: 500MB, 1GiB.",
     ] = None
 
     def make(self) -> Retention | None:
@@ -61,10 +57,8 @@ async def create(
     stream: StreamArgument,
     partitions: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="The minimum number of partitions. Missing partitions are created. Without it, a new stream gets 1.",
-        ),
+        typer.Option(min=1),
+        "The minimum number of partitions. Missing partitions are created. Without it, a new stream gets 1.",
     ] = None,
     limits: RetentionOptions = NO_LIMITS,
     yes: YesOption = False,
@@ -149,12 +143,9 @@ async def truncate(
     stream: StreamArgument,
     end: Annotated[
         Any,
-        typer.Option(
-            "--before",
-            parser=lambda text: parse_index_or_time(text, utc_now()),
-            metavar="INDEX|TIME|AGE",
-            help="Delete the messages before this index, time or age: 500, 2026-11-01T08:00Z, 7d.",
-        ),
+        typer.Option("--before", parser=lambda text: parse_index_or_time(text, utc_now())),
+        "INDEX|TIME|AGE",
+        "Delete the messages before this index, time or age: 500, 2026-11-01T08:00Z, 7d.",
     ],
     partition: PartitionOption = None,
     dry_run: DryRunOption = False,
