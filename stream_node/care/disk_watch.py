@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import structlog
 import trio
 
-from stream_node.node.config import Config
-from stream_node.node.parts import NodeCondition
-from stream_node.node.services import Services
+from stream_node.node.parts import NodeParts
 from stream_storage.sqlite.ballast import Ballast
-from stream_storage.thread_runner import ThreadRunner
 
 DISK_INTERVAL_S = 1.0
 
@@ -31,23 +27,17 @@ logger = structlog.get_logger(__name__)
 
 
 async def watch_disk(
-    config: Callable[[], Config],
-    folder: Path,
-    condition: NodeCondition,
-    services: Services,
-    runner: ThreadRunner,
-    ballast: Ballast,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    parts: NodeParts, folder: Path, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Measures the free space of the disk at intervals, refuses pushes near the limit, and makes the ballast.
     Reports its start after the first measurement, so that no push comes before that. folder: the folder of the
-    database; that of a worker process can be a link to another disk. condition: gets the measurements."""
-    runner.tell_no_room = partial(services.leave_room, 0)
+    database; that of a worker process can be a link to another disk."""
+    condition, services, ballast = parts.condition, parts.services, Ballast(folder)
+    parts.runner.tell_no_room = partial(services.leave_room, 0)
     ballast_from_s = trio.current_time() + BALLAST_AFTER_S
 
     async def measure() -> None:
-        least_bytes = config().free_disk_bytes_min
+        least_bytes = parts.config.free_disk_bytes_min
         try:
             free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, folder)).free
             # While the ballast is an empty file, pushes leave its room free, too.
@@ -62,7 +52,7 @@ async def watch_disk(
         condition.free_disk_bytes, condition.needed_disk_bytes = free_bytes, least_bytes
         condition.disk_failure = None
         services.leave_room(free_bytes - least_bytes if least_bytes else math.inf)
-        runner.writer.save_room(free_bytes - least_bytes < TIGHT_BYTES)
+        parts.runner.writer.save_room(free_bytes - least_bytes < TIGHT_BYTES)
         if (free_bytes < least_bytes) != condition.refusing_pushes:
             condition.refusing_pushes = free_bytes < least_bytes
             logger.warning("disk_floor", refusing_pushes=condition.refusing_pushes, free_bytes=free_bytes)

@@ -111,13 +111,7 @@ class HostedWorkers:
             # Only a node with such workers, or with HTTP, loads the client.
             from stream_node.node.inside_clients import InsideClients
 
-            self._clients = InsideClients(
-                tcp,
-                nursery,
-                service=config.service_addresses[0],
-                index_service=config.index_addresses[0],
-                clients_max=CLIENTS_MAX,
-            )
+            self._clients = InsideClients(tcp, nursery, config, clients_max=CLIENTS_MAX)
 
     def start(self) -> None:
         """Starts all workers. Raises ConfigError if one of them does not start."""

@@ -19,6 +19,7 @@ from ockam.transport.connection import Connection
 from ockam.transport.tcp import TcpTransport
 from stream_client import StreamClient
 from stream_client.connecting_over import connect_over
+from stream_node.node.config import Config
 
 IDLE_S = 60.0
 CHECK_INTERVAL_S = 5.0
@@ -55,17 +56,15 @@ class InsideClients:
         self,
         tcp: TcpTransport,
         nursery: trio.Nursery,
+        config: Config,
         *,
-        service: str,
-        index_service: str,
         clients_max: int,
         too_many: str = "too many clients inside the node; try again later",
     ) -> None:
         """too_many: the text of the error if `clients_max` clients are used."""
         self._tcp = tcp
         self._nursery = nursery
-        self._service = service
-        self._index_service = index_service
+        self._service, self._index_service = config.service_addresses[0], config.index_addresses[0]
         self._clients_max = clients_max
         self._too_many = too_many
         self._held: dict[tuple[Identity, str], _Held] = {}

@@ -4,7 +4,7 @@ each have a database answer together. A member of a cluster answers for itself."
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from heapq import nlargest, nsmallest
 from operator import itemgetter
@@ -23,7 +23,6 @@ from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol
 from ockam.transport.connection_machine import ConnectionStatistics
-from ockam.transport.remote_streams import RemoteStreams
 from ockam.transport.roster import ConnectedPeer, Presence, Roster, Traffic
 from stream_node.node.parts import NodeParts
 
@@ -122,23 +121,22 @@ CLOSE = Protocol("node/connections_close/1", CloseRequest, CloseResponse)
 
 
 class NodeConnectionsService(AnsweringWorker):
-    def __init__(self, roster: Roster, remote_streams: RemoteStreams | None, note: Callable[[Entry], None]) -> None:
-        self._roster = roster
-        self._remote_streams = remote_streams
-        self._note = note
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
+        self._roster = parts.tcp.roster
         self._listed_at_s, self._list = -math.inf, ConnectionsResponse(0, 0, [], [])
 
     def answer(self, message: Message) -> None:
         if CLOSE.is_in(message.payload):
             request = CLOSE.decode_request(message.payload)
             closed = partial(self._closed, message, request)
-            if not ask_all(self, self._remote_streams, PART_ADDRESS, message, CLOSE, closed):
+            if not ask_all(self, self._parts.remote_streams, PART_ADDRESS, message, CLOSE, closed):
                 closed([CloseResponse(request.request_id, self._close(message, request))])
             return
         asked = CONNECTIONS.decode_request(message.payload)
         # If each worker has a database, all are asked. Otherwise this node answers for itself, from a recent list.
         listed = partial(self._listed, message, asked)
-        if not ask_all(self, self._remote_streams, PART_ADDRESS, message, CONNECTIONS, listed):
+        if not ask_all(self, self._parts.remote_streams, PART_ADDRESS, message, CONNECTIONS, listed):
             if trio.current_time() >= self._listed_at_s + LISTED_EVERY_S:
                 self._listed_at_s, self._list = trio.current_time(), list_connections(self._roster)
             listed([self._list])
@@ -172,9 +170,9 @@ class NodeConnectionsService(AnsweringWorker):
         if gone:
             logger.info("connections_closed", of=who, closed=len(gone), **message.origin.who)
             whose = ", ".join(sorted({f"{presence.peer} ({each.identity})" for each, presence in gone.items()}))
-            self._note(
-                Entry("connections_closed", str(message.origin.identity), message.origin.peer, name=who, reason=whose)
-            )
+            sender = str(message.origin.identity), message.origin.peer
+            if self._parts.authorizer is not None:
+                self._parts.authorizer.audit.note(Entry("connections_closed", *sender, name=who, reason=whose))
         return len(gone)
 
 
@@ -238,9 +236,4 @@ def _busiest(each: OpenConnection | PartyTraffic) -> tuple[int, int]:
 
 
 def register_connections(parts: NodeParts) -> None:
-    def note(entry: Entry) -> None:
-        if parts.authorizer is not None:
-            parts.authorizer.audit.note(entry)
-
-    addresses = [local(ADDRESS), PART_ADDRESS]
-    parts.node.register(addresses, lambda: NodeConnectionsService(parts.tcp.roster, parts.remote_streams, note))
+    parts.node.register([local(ADDRESS), PART_ADDRESS], lambda: NodeConnectionsService(parts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
 
@@ -83,14 +82,10 @@ NODE_STATUS = Protocol("node/status/1", NodeStatusRequest, NodeStatus)
 
 
 class NodeStatusService(TaskAnsweringWorker):
-    def __init__(
-        self, made: Callable[[], NodeStatus], try_write: Callable[[], Awaitable[object]], nursery: trio.Nursery
-    ) -> None:
-        """made: returns the present status, with the request id 0. try_write: returns when it is known whether pushes
-        are stored (`WriteTrials.settle`)."""
+    def __init__(self, parts: NodeParts, started_us: int, nursery: trio.Nursery) -> None:
         super().__init__(nursery)
-        self._made = made
-        self._try_write = try_write
+        self._parts = parts
+        self._started_us = started_us
         self._status: NodeStatus | None = None
         self._made_at_s = 0.0
 
@@ -98,9 +93,10 @@ class NodeStatusService(TaskAnsweringWorker):
         self.start_task(partial(self._answer, message, NODE_STATUS.decode_request(message.payload)))
 
     async def _answer(self, message: Message, request: NodeStatusRequest) -> None:
-        await self._try_write()
+        # It is known then whether pushes are stored.
+        await self._parts.services.trials.settle()
         if self._status is None or monotonic() > self._made_at_s + MADE_EVERY_S:
-            self._status, self._made_at_s = self._made(), monotonic()
+            self._status, self._made_at_s = self._make(), monotonic()
         answer = msgspec.structs.replace(self._status, request_id=request.request_id)
         self.reply(message, NODE_STATUS.encode_response(answer))
 
@@ -109,23 +105,17 @@ class NodeStatusService(TaskAnsweringWorker):
         If this demanded one right alone, each question would get a line in the audit log, as an administrative act."""
         return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
 
-
-def register_status(parts: NodeParts, nursery: trio.Nursery) -> None:
-    """Starts this service and that of `stream_node.care.trouble_service` on a node."""
-    # Operators compare the times of messages and positions with this clock.
-    now_us = parts.services.now_us
-    started_us = now_us()
-
-    def made() -> NodeStatus:
+    def _make(self) -> NodeStatus:
+        """Returns the present status, with the request id 0."""
         # One snapshot of all statistics, so that the counters of an answer belong together.
-        found = parts.statistics()
+        parts, found = self._parts, self._parts.statistics()
         storage, services = found.storage, found.services
         return NodeStatus(
             request_id=0,
             version=__version__,
             schema_version=SCHEMA_VERSION,
-            now_us=now_us(),
-            started_us=started_us,
+            now_us=parts.services.now_us(),
+            started_us=self._started_us,
             connections=len(found.tcp.connections),
             partitions=services.streams,
             messages=storage.rows,
@@ -143,5 +133,10 @@ def register_status(parts: NodeParts, nursery: trio.Nursery) -> None:
             chain=parts.config.block_chain if parts.config.block_node else None,
         )
 
-    parts.node.register([local(ADDRESS)], lambda: NodeStatusService(made, parts.services.trials.settle, nursery))
+
+def register_status(parts: NodeParts, nursery: trio.Nursery) -> None:
+    """Starts this service and that of `stream_node.care.trouble_service` on a node."""
+    # Operators compare the times of messages and positions with this clock.
+    started_us = parts.services.now_us()
+    parts.node.register([local(ADDRESS)], lambda: NodeStatusService(parts, started_us, nursery))
     register_troubles(parts, nursery)

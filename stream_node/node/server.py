@@ -48,7 +48,6 @@ from stream_node.node.parts import NodeCondition, NodeParts, ServerStatistics
 from stream_node.node.services import Services, streams_to_open, wall_clock_us
 from stream_node.node.traces import end_traces, start_traces
 from stream_service.stored import StoredStream
-from stream_storage.sqlite.ballast import Ballast
 from stream_storage.thread_runner import ThreadRunner
 
 if TYPE_CHECKING:
@@ -258,8 +257,7 @@ class Server:
         """Starts the `DayLog`, and the tasks that watch the disk, the writing thread, and the files of certificates."""
         # A node with a PostgreSQL server cannot see the disk of the database.
         if parts.folder is not None:
-            watched = parts.folder, self.condition, parts.services, parts.runner, Ballast(parts.folder)
-            await nursery.start(watch_disk, lambda: self.config, *watched)
+            await nursery.start(watch_disk, parts, parts.folder)
         # A writing thread that hangs is reported to the service manager by silence.
         nursery.start_soon(self._notifier.report_progress, parts.runner)
         self._day_log = DayLog(parts.tcp.roster)

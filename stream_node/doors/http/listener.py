@@ -34,8 +34,7 @@ class HttpListener(DoorListener[HttpConnection, None]):
         self.clients = InsideClients(
             parts.tcp,
             nursery,
-            service=config.service_addresses[0],
-            index_service=config.index_addresses[0],
+            config,
             clients_max=config.http_clients_max,
             too_many="too many identities use streams over HTTP (http_clients_max); try again later",
         )

@@ -32,9 +32,8 @@ from index_service.storage import lower_positions
 from stream_node.fleet.mirror.asking import MirrorError, Parted, RemoteNode, SourceLost, SourceRefused
 from stream_node.fleet.mirror.mirror import Mirror
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
-from stream_node.fleet.mirror.stream_copier import StreamCopier
+from stream_node.fleet.mirror.tasks import MirrorTasks
 from stream_service.mirror_operations import AnyChange
-from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror, BePrimary, Role, RoleResponse
 from stream_service.promotion_rows import list_addresses
 from stream_service.role_machine import RoleEvent
@@ -66,19 +65,12 @@ class Promotion:
     `takes`: whether a partition of this node may be a primary already, so that the promotion cannot be undone.
     own_address, in all methods: the `host:port` at which the source reaches this node."""
 
-    def __init__(
-        self,
-        name: str,
-        mirrors: Sequence[Mirror],
-        copier: StreamCopier,
-        groups: LeaseGroups,
-        role_changed: Callable[[tuple[str, int], MirrorRow | None], None],
-    ) -> None:
+    def __init__(self, name: str, mirrors: Sequence[Mirror], tasks: MirrorTasks, groups: LeaseGroups) -> None:
         self._name = name
         self._mirrors = mirrors
-        self._copier = copier
+        self._tasks = tasks
+        self._copier = tasks.copiers[name]
         self._groups = groups
-        self._role_changed = role_changed
         self.takes = False
 
     async def begin(self, own_address: str, *, looks: bool) -> None:
@@ -192,7 +184,7 @@ class Promotion:
         operation = await each.stream.change(take, look)
         at = each.stream.bounds.next_index
         logger.warning("role_changed", stream=name, partition=partition, role="primary", at=at)
-        self._role_changed(each.stream.identity, operation.mirror)
+        self._tasks.note_role(each.stream.identity, operation.mirror)
         return before[0]
 
     async def _ask_role(self, remote: RemoteNode, each: Mirror, own_address: str) -> RoleResponse:

@@ -139,8 +139,7 @@ class Promotions:
         mirrors = self.mirrors(name, roles)
         if not mirrors:
             raise MirrorError(f"{name!r} is no mirror on this node")
-        copier = self._tasks.copiers[name]
-        return Promotion(name, mirrors, copier, self._groups, self._tasks.note_role)
+        return Promotion(name, mirrors, self._tasks, self._groups)
 
     def _begin(self, name: str, begun: Begun) -> None:
         self._begun.pop(name, None)
