@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
-from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,14 +30,12 @@ from block_node.read.subscribe import SubscribeStatistics
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.actors.address import local, split_host_port
 from ockam.actors.message import Message
-from ockam.actors.node import Node
 from ockam.identity.tls import Tls, new_client_context
 from ockam.identity.tls_layer import TlsLayer
 from stream_node.node.config import Config, ConfigError
 from stream_node.version import __version__
 from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
-from stream_storage.runner import Runner
 
 if TYPE_CHECKING:
     from block_node.grpc.calls.services import GrpcServices
@@ -91,25 +88,16 @@ class BlockServicesStatistics(msgspec.Struct, frozen=True):
 class BlockServices:
     """The services for the chain of one node: publishing, subscriptions, access to blocks, status and backfill."""
 
-    def __init__(
-        self,
-        node: Node,
-        storage: Runner,
-        config: Config,
-        directory: StreamDirectory,
-        trust: BlockTrust,
-        *,
-        now_us: Callable[[], int],
-        new_id: Callable[[], str],
-    ) -> None:
+    def __init__(self, directory: StreamDirectory, trust: BlockTrust, config: Config) -> None:
         """Creates the services, which `start` then starts. config: its settings are valid, see `read_trust`."""
+        node, storage, new_id = directory.node, directory.storage, directory.new_id
         book, plan_limits = trust.book, SubscribeLimits(**_given(config, "block_subscribe_"))
         # Publishing and the store; the other services read from it.
         self._blocks = BlockNode(
             node,
             storage,
             _settings(config),
-            now_us=now_us,
+            now_us=directory.now_us,
             new_id=new_id,
             address_books=None if book is None else AddressBooks.always(book),
             tss=trust.tss,

@@ -183,18 +183,10 @@ class Services:
         if config.block_node:
             from stream_node.node.block_services import BlockServices, read_trust
 
-            self._make_blocks = partial(
-                BlockServices,
-                node,
-                storage,
-                directory=self.directory,
-                trust=read_trust(config),
-                now_us=self.directory.now_us,
-                new_id=new_id,
-            )
+            self._make_blocks = partial(BlockServices, self.directory, read_trust(config))
             # The node of a cluster that serves the shard of the chain has the block node, see `serve_chain`.
             if remote_streams is None:
-                self._blocks = self._make_blocks(config=config)
+                self._blocks = self._make_blocks(config)
 
     def start(self, stored: list[StoredStream]) -> None:
         for stream in stored:
@@ -263,7 +255,7 @@ class Services:
     def serve_chain(self) -> None:
         """Starts the block node, because this node of the cluster serves the stream of the chain from now on."""
         if self.config.block_node and self._blocks is None:
-            self._blocks = self._make_blocks(config=self.config)
+            self._blocks = self._make_blocks(self.config)
             self._blocks.refuse_blocks(self._refusal)
             self._blocks.start()
 

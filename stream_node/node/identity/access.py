@@ -92,14 +92,12 @@ class NodeAccess:
     If the new file is not valid, the old rules stay in force, and an error is logged. closers: end the connections and
     channels of the identities whose rules have changed."""
 
-    def __init__(
-        self, file: Path, keepers: Sequence[Rule], authorizer: Authorizer, audit: Audit, node: Node, closer: Closer
-    ) -> None:
+    def __init__(self, file: Path, keepers: Sequence[Rule], authorizer: Authorizer, node: Node, closer: Closer) -> None:
         self._node = node
         self._file = file
         self._keepers = tuple(keepers)
         self.authorizer = authorizer
-        self.audit = audit
+        self.audit = authorizer.audit
         self.closers: list[Closer] = [closer]
         self._seen = state_of(file)
 
@@ -173,7 +171,7 @@ def open_access(
     audit.note(Entry("node_started", reason=f"{len(rules)} rules"))
     node.usages.replace_tables(rules.limits, trio.current_time())
     node.usages.on_excess = ExcessLog(audit)
-    access = NodeAccess(file, keepers, authorizer, audit, node, close_identities)
+    access = NodeAccess(file, keepers, authorizer, node, close_identities)
     nursery.start_soon(access.watch)
     return access
 
