@@ -127,14 +127,14 @@ class NodeCluster:
         # A worker with a database of its own needs no table: the number of workers says who serves what.
         if place is not None and config.database is None:
             # The shards of such workers never move.
-            name, self._token, self._view = place.name, place.token, fixed_view(place.members)
+            name, token, self._view = place.name, place.token, fixed_view(place.members)
         else:
             assert config.cluster is not None, "a member of a cluster has a name"
-            name, self._token = config.cluster, cast(SharedEngine, database).owner
+            name, token = config.cluster, cast(SharedEngine, database).owner
         self.router = Router(
             node,
             name,
-            self._token,
+            token,
             call=lambda link: self._nursery.start_soon(self._connect, link),
             hang_up=self._hang_up,
             new_nonce=lambda: secrets.token_bytes(NONCE_BYTES),
@@ -154,7 +154,7 @@ class NodeCluster:
         else:
             at = complete_address(self._config.cluster_address or address)
             self._member = ClusterMember(
-                self.router, storage, shards, token=self._token, address=at, now_us=lambda: time.time_ns() // 1_000
+                self.router, storage, shards, address=at, now_us=lambda: time.time_ns() // 1_000
             )
         member = self._member
         self._node.register([CLUSTER], lambda: ClusterWorker(member))

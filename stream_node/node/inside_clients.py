@@ -92,13 +92,11 @@ class InsideClients:
         """Returns the node's end of the client that a request uses now, see `client`."""
         return self._held[identity, _host_of(peer)].connection
 
-    def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
-        """Forgets the clients of all identities that the function chooses; their requests fail. Returns their number.
-        reason: not used here. `TcpTransport.close_identities` ends and counts the connections at the other ends."""
-        meant = [key for key in self._held if is_meant(key[0])]
-        for key in meant:
+    def close_identities(self, is_meant: Callable[[Identity], bool]) -> None:
+        """Forgets the clients of all identities that the function chooses; their requests fail.
+        `TcpTransport.close_identities` ends and counts the connections at the other ends."""
+        for key in [key for key in self._held if is_meant(key[0])]:
             self._held.pop(key).scope.cancel()
-        return len(meant)
 
     def _find(self, identity: Identity, peer: str) -> _Held:
         key = (identity, _host_of(peer))

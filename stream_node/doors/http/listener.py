@@ -46,7 +46,7 @@ class HttpListener(DoorListener[HttpConnection, None]):
         meant = [each for each in self._open.values() if is_meant(each.peer.identity)]
         for connection in meant:
             connection.close(reason)
-        self.clients.close_identities(is_meant, reason)
+        self.clients.close_identities(is_meant)
         return len(meant)
 
     def statistics(self) -> HttpStatistics:

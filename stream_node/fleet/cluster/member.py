@@ -131,16 +131,15 @@ class ClusterMember:
         storage: Runner,
         services: ShardServices,
         *,
-        token: str,
         address: str,
         now_us: Callable[[], int],
     ) -> None:
-        """token: stands for this process in the database. address: where other members reach it."""
+        """address: where other members reach this process."""
         self.router = router
         self._storage = storage
         self._services = services
-        self._token = token
         self._address = address
+        self._token = router.token
         self._now_us = now_us
         self._hand_overs = HandOvers()
         self._machine = PlanMachine(router.name, trio.current_time())
@@ -154,7 +153,9 @@ class ClusterMember:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Joins, and beats until `leave` has ended. Raises StorageError if another process has replaced this one.
         `task_status` is started when the node has joined."""
-        joined = await self._retried(partial(join, name=self.router.name, address=self._address, token=self._token))
+        joined = await self._retried(
+            partial(join, name=self.router.name, address=self._address, token=self._token)
+        )
         logger.info("cluster_joined", member=self.router.name, address=self._address, members=sorted(joined.members))
         self._note(joined)
         # An earlier process of this name may have left shards behind. They need no new owner.

@@ -176,7 +176,6 @@ class Process:
                 router,
                 runner,
                 StreamShards(services, HostedWorkers(node, NO_TCP, nursery, config, [], lambda: 0)),
-                token=self.token,
                 address=self.address,
                 now_us=lambda: int(trio.current_time() * 1e6),
             )
