@@ -4,6 +4,7 @@ in `STREAM_NODE_ADDRESS` is used instead of the current context."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from ockam.files.durable_files import make_folder, write_durably
 from ockam.files.parsing import ParseError, parse_json
 from ockam.identity.tls import Tls
 from ockam.identity.token import Token
-from stream_node.node.config import check_environment
+from stream_node.node.config import ConfigError, unknown_variables
 from stream_service.names import near_names
 
 APPLICATION = "stream-node"
@@ -146,7 +147,10 @@ def find_target(
     node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None
 ) -> Target | None:
     """Returns the node that `resolve_target` finds. Returns None if that would be the default node."""
-    check_environment()
+    # A misspelt variable would have no effect.
+    mistakes = unknown_variables(os.environ)
+    if mistakes:
+        raise ConfigError(*mistakes)
     if node is not None and context is not None:
         raise ContextError(
             f"--context {context} and the node {node} (--node or STREAM_NODE_ADDRESS) are two nodes; leave one out"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -106,9 +105,9 @@ def database_folder(config: Config, place: WorkerPlace | None) -> Path:
     return folder if place is None else folder / place.name
 
 
-def take_place(environment: MutableMapping[str, str] = os.environ) -> WorkerPlace | None:
+def take_place() -> WorkerPlace | None:
     """Returns the place of this process, or None if it has no supervisor."""
-    text = environment.pop(VARIABLE, None)
+    text = os.environ.pop(VARIABLE, None)
     return None if text is None else msgspec.json.decode(text, type=WorkerPlace)
 
 

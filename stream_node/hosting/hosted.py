@@ -19,7 +19,7 @@ from ockam.transport.remote_streams import RemoteStreams
 from ockam.transport.tcp import TcpTransport
 from stream_node.fleet.cluster.view import shard_of
 from stream_node.hosting.specification import LoadedWorker
-from stream_node.hosting.status import OwnWorker, flat, register_own_workers
+from stream_node.hosting.status import ADDRESS, PART_ADDRESS, OwnWorker, OwnWorkersService, flat
 from stream_node.node.config import Config, ConfigError
 from stream_service.names import stream_address
 
@@ -105,7 +105,7 @@ class HostedWorkers:
         self._loaded = {each.address: each for each in loaded}
         self._host = WorkerHost()
         self.hangs = False
-        register_own_workers(node, self.states, remote_streams)
+        node.register([local(ADDRESS), PART_ADDRESS], lambda: OwnWorkersService(self.states, remote_streams))
         if loaded:
             node.register([HOST], lambda: self._host, restarts=NEVER)
             # Only a node with such workers, or with HTTP, loads the client.

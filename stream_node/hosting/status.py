@@ -11,7 +11,6 @@ import bare
 from ockam.actors.address import local
 from ockam.actors.cell import WorkerState
 from ockam.actors.message import Message
-from ockam.actors.node import Node
 from ockam.actors.pages import ask_all
 from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
@@ -91,9 +90,3 @@ def flat(state: WorkerState, process: str, depth: int = 0) -> Iterator[OwnWorker
     )
     for child in state.children:
         yield from flat(child, process, depth + 1)
-
-
-def register_own_workers(
-    node: Node, states: Callable[[], list[OwnWorker]], remote_streams: RemoteStreams | None
-) -> None:
-    node.register([local(ADDRESS), PART_ADDRESS], lambda: OwnWorkersService(states, remote_streams))

@@ -7,9 +7,8 @@ comment `# Group "Name": explanation` begins a group of settings.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -473,12 +472,17 @@ def without_effect(config: Config) -> dict[str, str]:
     return found
 
 
-def check_environment(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError if there is a variable `STREAM_NODE_…` that nothing reads: a misspelt one would have no
-    effect."""
-    mistakes = unknown_variables(environment)
-    if mistakes:
-        raise ConfigError(*mistakes)
+def mistakes_in(
+    setting: str, values: Iterable[str], check: Callable[[str], object], error_type: type[Exception]
+) -> list[str]:
+    """Returns a mistake for each value of a setting that the check refuses with this error."""
+    mistakes = []
+    for value in values:
+        try:
+            check(value)
+        except error_type as error:
+            mistakes.append(f"{setting}: {error}")
+    return mistakes
 
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}

@@ -19,7 +19,15 @@ from ockam.files.parsing import ParseError, parse_toml
 from stream_node.care.patience import parse_stuck_after
 from stream_node.cli.values import UsageError, parse_duration, parse_size
 from stream_node.hosting.specification import load_workers, worker_text
-from stream_node.node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError, unknown_variables
+from stream_node.node.config import (
+    ENVIRONMENT_PREFIX,
+    FIELDS,
+    LOG_LEVELS,
+    Config,
+    ConfigError,
+    mistakes_in,
+    unknown_variables,
+)
 from stream_node.node.identity.access import check_exposure, check_rules
 from stream_node.node.identity.channel_services import check_settings as check_channel_settings
 from stream_node.node.identity.tls_settings import check_settings as check_tls_settings
@@ -107,7 +115,19 @@ def load_effective(
 
 def _mistakes_together(config: Config) -> list[str]:
     """Returns the mistakes in settings that are valid by themselves."""
-    found = _address_mistakes(config) + _origin_mistakes(config) + _stuck_mistakes(config)
+    found = []
+    for name, addresses in (
+        ("listen", (config.listen,)),
+        ("allow_forward", config.allow_forward),
+        ("tls_forward_plaintext", config.tls_forward_plaintext),
+        ("http", config.http),
+        ("grpc", config.grpc_addresses),
+        ("mirror_address", () if config.mirror_address is None else (config.mirror_address,)),
+    ):
+        found += mistakes_in(name, addresses, split_host_port, InvalidAddress)
+    found += mistakes_in("grpc", config.grpc, read_services, ValueError)
+    found += _origin_mistakes(config)
+    found += mistakes_in("consumer_stuck_after", config.consumer_stuck_after, parse_stuck_after, UsageError)
     if config.grpc and not config.block_node:
         found.append("grpc: has no effect without block_node; switch the block node on")
     if config.log_level not in LOG_LEVELS:
@@ -171,29 +191,6 @@ def _lines_of(text: str) -> dict[str, int]:
     return found
 
 
-def _address_mistakes(config: Config) -> list[str]:
-    mistakes = []
-    for name, destinations in (
-        ("listen", (config.listen,)),
-        ("allow_forward", config.allow_forward),
-        ("tls_forward_plaintext", config.tls_forward_plaintext),
-        ("http", config.http),
-        ("grpc", config.grpc_addresses),
-        ("mirror_address", () if config.mirror_address is None else (config.mirror_address,)),
-    ):
-        for destination in destinations:
-            try:
-                split_host_port(destination)
-            except InvalidAddress as error:
-                mistakes.append(f"{name}: {error}")
-    for address in config.grpc:
-        try:
-            read_services(address)
-        except ValueError as error:
-            mistakes.append(f"grpc: {error}")
-    return mistakes
-
-
 def _origin_mistakes(config: Config) -> list[str]:
     """Returns a sentence for each origin that no browser would send, such as `*`, which stands for every page."""
     mistakes = []
@@ -209,16 +206,6 @@ def _origin_mistakes(config: Config) -> list[str]:
             mistakes.append(f"http_origins: {origin!r} is not an origin, such as https://shop.example.org")
         elif sent != origin:
             mistakes.append(f"http_origins: {origin!r} is not an origin as browsers send it; write {sent}")
-    return mistakes
-
-
-def _stuck_mistakes(config: Config) -> list[str]:
-    mistakes = []
-    for text in config.consumer_stuck_after:
-        try:
-            parse_stuck_after(text)
-        except UsageError as error:
-            mistakes.append(f"consumer_stuck_after: {error}")
     return mistakes
 
 

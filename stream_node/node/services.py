@@ -29,7 +29,7 @@ from stream_service.extensions import Retention
 from stream_service.follower_rows import list_followers
 from stream_service.limits import StreamLimits
 from stream_service.mirror_rows import list_mirrors
-from stream_service.stored import LIST_PAGE, StoredStream, list_stored
+from stream_service.stored import StoredStream, list_stored
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import register_retention
@@ -83,11 +83,8 @@ def check_no_mirrors(database: Engine) -> None:
     returns would take pushes beside it."""
     with closing(database.read_session()) as session:
         rows = list_mirrors(session)
-        names: set[str] = set()
-        after = None
-        while rows and (page := session.log.list_streams(after=after, limit=LIST_PAGE)):
-            names |= {record.name for record in page if record.stream_id in rows}
-            after = (page[-1].name, page[-1].partition)
+        stored = list_stored(session, rows, lambda record: record.stream_id in rows) if rows else ()
+        names = {each.record.name for each in stored}
     if not names:
         return
     named = ", ".join(map(repr, sorted(names)[:MIRRORS_NAMED_MAX]))

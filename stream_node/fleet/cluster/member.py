@@ -153,9 +153,7 @@ class ClusterMember:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Joins, and beats until `leave` has ended. Raises StorageError if another process has replaced this one.
         `task_status` is started when the node has joined."""
-        joined = await self._retried(
-            partial(join, name=self.router.name, address=self._address, token=self._token)
-        )
+        joined = await self._retried(partial(join, name=self.router.name, address=self._address, token=self._token))
         logger.info("cluster_joined", member=self.router.name, address=self._address, members=sorted(joined.members))
         self._note(joined)
         # An earlier process of this name may have left shards behind. They need no new owner.

@@ -104,8 +104,7 @@ class MirrorTasks:
         return [mirror for each in names for _, mirror in sorted(self._mirrors.get(each, {}).items())]
 
     def states(self, name: str = "") -> list[MirrorState]:
-        found = [mirror.find_state() for mirror in self.mirrors(name)]
-        return [state for state in found if state is not None]
+        return [state for mirror in self.mirrors(name) if (state := mirror.find_state()) is not None]
 
     def _find(self, identity: Identity) -> Mirror | None:
         return self._mirrors.get(identity[0], {}).get(identity[1])

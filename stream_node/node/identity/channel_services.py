@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from stream_node.node.config import Config, ConfigError
+from stream_node.node.config import Config, ConfigError, mistakes_in
 
 if TYPE_CHECKING:
     import trio
@@ -43,12 +43,8 @@ def check_settings(config: Config) -> None:
     from ockam.identity.channel.errors import InvalidIdentifier
     from ockam.identity.channel.identity_history import parse_identifier
 
-    mistakes = []
-    for text in config.secure_channel_trusted:
-        try:
-            parse_identifier(text)
-        except InvalidIdentifier as error:
-            mistakes.append(f"secure_channel_trusted: {error}")
+    trusted = config.secure_channel_trusted
+    mistakes = mistakes_in("secure_channel_trusted", trusted, parse_identifier, InvalidIdentifier)
     if mistakes:
         raise ConfigError(*mistakes)
 
