@@ -93,15 +93,12 @@ class NodeProcess:
 
     def stop(self, timeout_s: float = 30.0) -> int:
         """Stops the node (SIGTERM) and returns its exit code. Kills it after `timeout_s` seconds."""
-        process = self._running()
-        process.terminate()
+        self._running().terminate()
         try:
-            code = process.wait(timeout_s)
+            return self.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        self._forget()
-        return code
+            self._running().kill()
+            return self.wait()
 
     def kill(self) -> None:
         """Kills the node (SIGKILL), as a crash would. Does nothing if the node is not running."""

@@ -331,7 +331,7 @@ class Server:
         if self._hosted is not None:
             await self._hosted.stop(trio.current_time() + (deadline_s - trio.current_time()) / 2)
         parts.tcp.stop_reading()
-        parts.services.mirrors.stop()
+        parts.services.mirrors.end()
         # All submitted messages are committed and get their confirms.
         with trio.move_on_at(deadline_s):
             await parts.runner.wait_idle()

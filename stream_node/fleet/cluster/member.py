@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import count
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -235,7 +234,7 @@ class ClusterMember:
     async def _quiet(self) -> None:
         """Returns when no message was sent to other members for QUIET_S, and all passed-on messages are answered."""
         sent = -1
-        for _ in count():
+        while True:
             before, sent = sent, sum(self.router.statistics().sent.values())
             if sent == before and not self.router.owes_answers:
                 return
@@ -399,7 +398,11 @@ class FixedMember:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves the shards of this member, and connects to the others again and again. Raises StorageError.
         `task_status` is started when this member serves its shards."""
-        await self._open()
+        own = self._view.owned_by(self.router.name)
+        self.router.update(self._view)
+        # Nobody else ever has these shards, so no earlier route has to be cleared.
+        await serve_shards(self.router, self._services, own)
+        logger.info("worker_serves", worker=self.router.name, shards=len(own))
         task_status.started()
         while True:
             self.router.update(self._view)
@@ -433,10 +436,3 @@ class FixedMember:
             owners=self._view.shards,
             is_fixed=True,
         )
-
-    async def _open(self) -> None:
-        own = self._view.owned_by(self.router.name)
-        self.router.update(self._view)
-        # Nobody else ever has these shards, so no earlier route has to be cleared.
-        await serve_shards(self.router, self._services, own)
-        logger.info("worker_serves", worker=self.router.name, shards=len(own))

@@ -54,7 +54,6 @@ class MessageCopier:
         self._mirror = mirror
         self._stream, self._row = mirror.stream, mirror.row
         self._self = None if own_address is None else AskingMirror(own_address, mirror.stream.identity[0])
-        self._failure: Exception | None = None
         self._circle = MirrorCondition.FOLLOWING
         self._circle_look_s = 0.0
 
@@ -119,20 +118,25 @@ class MessageCopier:
         # The request assumes that the page at hand will be stored.
         start = self._stream.bounds.next_index + (0 if page is None else len(page.records))
         entry_id = await self._entry_id(page)
-        self._failure = None
-        failure: Exception | None = None
+        failures: list[Exception] = []
+
+        async def store(stored_page: MirrorAnswer) -> None:
+            try:
+                await self._store_page(stored_page)
+            except (MirrorError, StorageError) as error:
+                # A failed store comes first: the page behind it must not be stored.
+                failures.insert(0, error)
+
         async with trio.open_nursery() as nursery:
             if page is not None:
-                nursery.start_soon(self._store, page)
+                nursery.start_soon(store, page)
             try:
                 answer = await self._ask(remote, start, entry_id)
             except (MirrorError, ProtocolError) as error:
                 # The page that is being stored is good, so its storing goes on.
-                failure = error
-        # A failed store comes first: the page behind it must not be stored.
-        failure = self._failure or failure
-        if failure is not None:
-            raise failure
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return answer
 
     async def _ask(
@@ -156,13 +160,6 @@ class MessageCopier:
         if bounds.first_index == bounds.next_index:
             return 0
         return (await self._stream.get_history())[-1].entry_id
-
-    async def _store(self, page: MirrorAnswer) -> None:
-        """Stores a page. A failure is retained for the caller, which waits for the next page meanwhile."""
-        try:
-            await self._store_page(page)
-        except (MirrorError, StorageError) as error:
-            self._failure = error
 
     async def _store_page(self, page: MirrorAnswer) -> None:
         worker = self._stream.get_worker()

@@ -52,7 +52,9 @@ class Waiting:
         self.asks, self.gave_way = True, False
 
 
-class MirrorService:
+class MirrorService(AnsweringWorker):
+    """Serves the requests of operators; also the worker that gets them."""
+
     def __init__(self, directory: StreamDirectory, groups: LeaseGroups, *, passes_pushes: bool) -> None:
         self._node = directory.node
         self.tasks = MirrorTasks(directory, passes_pushes=passes_pushes)
@@ -65,7 +67,7 @@ class MirrorService:
         """Begins to follow and to fence as the table of mirrors says, and to serve operators.
         own_address: the `host:port` at which other nodes reach this node; None if it is not known."""
         self._nursery = nursery
-        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self))
+        self._node.register([local(ADDRESS)], lambda: self)
         # A member of a cluster has no mirrors, and answers that to operators.
         if self.tasks.directory.remote_streams is not None:
             return
@@ -78,7 +80,7 @@ class MirrorService:
         for name in sorted(promoted):
             self._promotions.resume(name, promoted[name])
 
-    def stop(self) -> None:
+    def end(self) -> None:
         self._nursery = None
         self.tasks.stop()
         for each in self._serving:
@@ -151,11 +153,28 @@ class MirrorService:
             await mirror.stream.change(partial(end_fence, fenced_us=None))
             self.tasks.note_role(mirror.stream.identity, None)
 
-    def sources(self, name: str) -> list[tuple[str, str]]:
+    def _sources(self, name: str) -> list[tuple[str, str]]:
         return sorted({(each.source, each.source_name) for each in self.tasks.states(name)})
 
-    def start_serving(self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None]) -> None:
+    def demand(self, message: Message) -> Demand | list[Demand]:
+        request = MIRRORS.decode_request(message.payload)
+        _check(request)
+        name = request.stream_name
+        # The node calls the source in its own name, so the sender needs the rights for what it does there.
+        match request.action:
+            case MirrorAction.STATUS:
+                return Demand(Right.OPERATE | Right.ADMIN, name or None)
+            case MirrorAction.ADD:
+                return to_follow(name, request.source, request.source_name or name)
+            case MirrorAction.PROMOTE:
+                return to_replace(name, self._sources(name))
+            case MirrorAction.REMOVE:
+                return Demand(Right.ADMIN, name)
+
+    def answer(self, message: Message) -> None:
         """Serves a request in a task, and answers it at the end. Raises ProtocolError if too many are served."""
+        request = MIRRORS.decode_request(message.payload)
+        _check(request)
         if self._nursery is None:
             raise ProtocolError("this node stops")
         if request.action is MirrorAction.STATUS:
@@ -163,13 +182,14 @@ class MirrorService:
             states, gate, rights = self.tasks.states(request.stream_name), self._node.gate, Right.OPERATE | Right.ADMIN
             if gate is not None:
                 states = [each for each in states if gate.holds(message.origin, rights, each.stream_name)]
-            reply(MIRRORS.encode_response(MirrorResponse(request.request_id, True, states)))
+            self.reply(message, MIRRORS.encode_response(MirrorResponse(request.request_id, True, states)))
             return
         if len(self._serving) >= REQUESTS_MAX and not self._make_room():
             raise ProtocolError(GAVE_WAY)
         # The request counts for its sender until it ends.
         waiting = Waiting(message.origin.party)
         self._serving.append(waiting)
+        reply = self.context.guard(partial(self.reply, message))
         self._nursery.start_soon(self._serve, message, request, reply, waiting)
 
     def _make_room(self) -> bool:
@@ -207,33 +227,6 @@ class MirrorService:
         # A node that stops answers nothing.
         if waiting.gave_way or not waiting.scope.cancelled_caught:
             reply(payload)
-
-
-class MirrorWorker(AnsweringWorker):
-    """Takes the requests of operators. `MirrorService` serves them."""
-
-    def __init__(self, service: MirrorService) -> None:
-        self._service = service
-
-    def demand(self, message: Message) -> Demand | list[Demand]:
-        request = MIRRORS.decode_request(message.payload)
-        _check(request)
-        name = request.stream_name
-        # The node calls the source in its own name, so the sender needs the rights for what it does there.
-        match request.action:
-            case MirrorAction.STATUS:
-                return Demand(Right.OPERATE | Right.ADMIN, name or None)
-            case MirrorAction.ADD:
-                return to_follow(name, request.source, request.source_name or name)
-            case MirrorAction.PROMOTE:
-                return to_replace(name, self._service.sources(name))
-            case MirrorAction.REMOVE:
-                return Demand(Right.ADMIN, name)
-
-    def answer(self, message: Message) -> None:
-        request = MIRRORS.decode_request(message.payload)
-        _check(request)
-        self._service.start_serving(message, request, self.context.guard(lambda payload: self.reply(message, payload)))
 
 
 def _check(request: MirrorRequest) -> None:
