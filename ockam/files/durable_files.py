@@ -183,3 +183,13 @@ def write_durably(file: Path, content: bytes, *, mode: int | None = None) -> Non
         rename_durably(part, file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def state_of(file: Path) -> tuple[int, ...]:
+    """Returns numbers that change when the file is written, replaced or given to another user; empty without a file."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    # A file that is replaced has another inode, also within one tick of the clock.
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

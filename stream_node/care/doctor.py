@@ -23,7 +23,7 @@ from stream_node.node.clock_note import find_problem
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.databases import check_url
 from stream_service.stored import list_stored
-from stream_storage.directory_lock import owner_of
+from stream_storage.directory_lock import owner_lives, owner_of
 from stream_storage.errors import StorageError
 from stream_storage.sqlite.database import FILE_NAME, Database
 from stream_storage.sqlite.migrate import version_of
@@ -134,16 +134,15 @@ def check_directory(directory: Path, there: Path) -> Finding:
     return Finding("data directory", "ok", f"{directory}{state}", values)
 
 
-def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) -> Finding:
-    """Reports which process uses the data directory, by the process id in the lock file. Does not touch the lock.
-    is_alive: whether the process with an id is running; None asks the system."""
+def check_owner(directory: Path) -> Finding:
+    """Reports which process uses the data directory, by the process id in the lock file. Does not touch the lock."""
     try:
         pid = owner_of(directory)
     except OSError:
         pid = None
     if pid is None:
         return Finding("node", "ok", "none is running here, and the last one stopped in good order", {"pid": None})
-    if (is_alive or _is_alive)(pid):
+    if owner_lives(directory):
         return Finding("node", "ok", f"process {pid} is running here", {"pid": pid})
     return Finding(
         "node",
@@ -306,16 +305,6 @@ def _mounts() -> str | None:
         return Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 CONNECT_WAIT_S = 5.0

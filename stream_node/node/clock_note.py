@@ -15,9 +15,9 @@ import structlog
 from ockam.files.durable_files import create_private
 from ockam.files.parsing import parse_json
 from ockam.files.sealed_file import with_seal, without_seal
+from stream_storage.directory_lock import boot_id
 
 FILE_NAME = "clock.json"
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 logger = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
         return Known(stored_us, None)
     # If the steady clock is earlier than in the note, this is a virtual machine that went on from a snapshot.
     is_steady = since_boot_s() * 1_000_000 >= note.time_us - note.offset_us
-    if note.boot_id and note.boot_id == _boot_id() and is_steady:
+    if note.boot_id and note.boot_id == boot_id().decode() and is_steady:
         return Known(0, note.offset_us)
     if wall_us >= note.time_us:
         # Stored messages may have later times, because the clock was wrong once. The node corrected its time before it
@@ -79,7 +79,7 @@ def find_problem(directory: Path) -> str | None:
 
 def write_note(directory: Path, offset_us: int) -> None:
     """Writes the note. A failure is only logged, because the node works without the note."""
-    note = Note(_boot_id(), offset_us + int(since_boot_s() * 1_000_000), offset_us)
+    note = Note(boot_id().decode(), offset_us + int(since_boot_s() * 1_000_000), offset_us)
     beside = directory / f"{FILE_NAME}.new"
     try:
         with create_private(beside) as writing:
@@ -87,13 +87,6 @@ def write_note(directory: Path, offset_us: int) -> None:
         beside.replace(directory / FILE_NAME)
     except OSError as error:
         logger.warning("clock_not_noted", reason=str(error))
-
-
-def _boot_id() -> str:
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
 
 
 _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import platformdirs
@@ -470,6 +470,13 @@ def without_effect(config: Config) -> dict[str, str]:
     if config.audit_log is not None and config.access_rules is None:
         found["audit_log"] = "without access_rules nothing is refused, so there is no audit log"
     return found
+
+
+def shown(value: Any) -> str:
+    """Returns the value of a setting as text."""
+    if value is None or value == ():
+        return "none"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def mistakes_in(

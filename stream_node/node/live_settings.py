@@ -11,7 +11,7 @@ import trio
 from ockam.quotas.usage import SETTING_PREFIX
 from ockam.quotas.usage_machine import LIMIT_NAMES
 from ockam.transport.connection_machine import ConnectionLimits
-from stream_node.node.config import LOG_LEVELS, Config
+from stream_node.node.config import LOG_LEVELS, Config, shown
 from stream_node.node.identity.access import identity_limits
 from stream_node.node.logs import set_level
 from stream_node.node.parts import NodeParts
@@ -85,10 +85,4 @@ def _apply(parts: NodeParts, config: Config) -> None:
 
 
 def _change(name: str, before: Any, after: Any) -> str:
-    return f"{name}: {_shown(before)} -> {_shown(after)}"
-
-
-def _shown(value: Any) -> str:
-    if value is None or value == ():
-        return "none"
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    return f"{name}: {shown(before)} -> {shown(after)}"

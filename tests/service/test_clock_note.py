@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stream_node.node import clock_note
 from stream_node.node.clock_note import FILE_NAME, Known, Note, read_known, since_boot_s, write_note
+from stream_storage import directory_lock
 
 YEAR_2036_US = 2_082_758_400_000_000
 NOW_US = 1_800_000_000_000_000
@@ -18,7 +18,7 @@ NOW_US = 1_800_000_000_000_000
 def boot_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "boot_id"
     file.write_text("first\n")
-    monkeypatch.setattr(clock_note, "BOOT_ID", file)
+    monkeypatch.setattr(directory_lock, "BOOT_ID_FILE", file)
     return file
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from ockam.files.durable_files import PRIVATE_MODE, lock_folder, make_folder, write_durably
+from ockam.files.durable_files import PRIVATE_MODE, lock_folder, make_folder, state_of, write_durably
 from ockam.files.sealed_file import with_seal, without_seal
 from ockam.identity.channel.errors import IdentityFileError, InvalidIdentifier
 from ockam.identity.channel.identity_history import (
@@ -97,7 +97,7 @@ class TrustList:
         """Reads the file again if it has changed since the last call. Returns whether it has changed."""
         if self._file is None:
             return False
-        stamp = _stamp_of(self._file)
+        stamp = state_of(self._file)
         if stamp == self._stamp:
             return False
         self._stamp = stamp
@@ -124,15 +124,6 @@ class TrustList:
         if self.anyone or self.is_named(peer):
             return None
         return f"{peer} is not trusted here; `stream-node trust add {peer}` on this node would trust it"
-
-
-def _stamp_of(file: Path) -> tuple[int, ...]:
-    try:
-        found = file.stat()
-    except OSError:
-        return ()
-    # A file that is replaced has another inode, also within one tick of the clock.
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class KnownHistories:

@@ -94,6 +94,8 @@ def config_show(flags: FlagOptions = NO_FLAGS) -> None:
     """
     import msgspec
 
+    from stream_node.node.config import shown
+
     effective, found = flags.load()
     _report_without_effect(effective)
     settings: list[dict[str, Any]] = msgspec.to_builtins(found)
@@ -101,7 +103,7 @@ def config_show(flags: FlagOptions = NO_FLAGS) -> None:
         # A token that was given in place of its file must not be shown.
         each["value"] = _without_tokens(each["value"])
     rows = [("setting", "value", "from")]
-    rows += [(each["name"], _shown(each["value"]), each["where"] or each["origin"]) for each in settings]
+    rows += [(each["name"], shown(each["value"]), each["where"] or each["origin"]) for each in settings]
     say({"settings": settings}, columns(rows))
 
 
@@ -230,12 +232,6 @@ def _way(target: Target) -> str:
     words += [] if target.token_file is None else ["token"]
     words += [] if target.peer is None else ["secure channel"]
     return " ".join(words if target.tls is None else [*words, "tls"])
-
-
-def _shown(value: Any) -> str:
-    if value is None or value == ():
-        return "none"
-    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _without_tokens(value: Any) -> Any:

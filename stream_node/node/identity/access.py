@@ -13,6 +13,7 @@ import trio
 
 from ockam.actors.address import split_host_port
 from ockam.actors.node import Node
+from ockam.files.durable_files import state_of
 from ockam.identity.rules.audit import Audit
 from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.authorizer import Authorizer
@@ -23,7 +24,7 @@ from ockam.quotas.usage import SETTING_PREFIX, Excess, Usages
 from ockam.quotas.usage_machine import LIMIT_NAMES, IdentityLimits
 from stream_node.fleet.worker_place import WorkerPlace, worker_name
 from stream_node.node.config import Config, ConfigError
-from stream_node.node.identity.token_services import Closer, state_of
+from stream_node.node.identity.token_services import Closer
 from stream_node.node.keepers import keepers_of
 
 INTERVAL_S = 0.5

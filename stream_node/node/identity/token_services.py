@@ -16,6 +16,7 @@ from ockam.actors.address import split_host_port
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.errors import InvalidAddress
+from ockam.files.durable_files import state_of
 from ockam.identity.authentication import NODE_AUTHENTICATE, TokenStatus, TokenVerdict
 from ockam.identity.authenticator import (
     ANSWERS,
@@ -168,12 +169,3 @@ class NodeTokens:
     def _note(self, event: str, *, reason: str) -> None:
         if self._audit is not None:
             self._audit.note(Entry(event, reason=reason))
-
-
-def state_of(file: Path) -> tuple[int, ...]:
-    """Returns numbers that change when the file is written, replaced or given to another user; empty without a file."""
-    try:
-        found = file.stat()
-    except OSError:
-        return ()
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stream_node.care import doctor
 from stream_node.care.doctor import (
     EARLIEST_US,
     LITESTREAM_FOLDER,
@@ -192,21 +193,24 @@ def test_listening_beyond_this_machine_is_a_warning(listen: str, status: str) ->
     assert check_listen(Config(listen=listen)).status == status
 
 
-def test_whose_the_directory_is(tmp_path: Path) -> None:
+def test_whose_the_directory_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_owner(tmp_path).status == "ok"
     (tmp_path / LOCK_NAME).write_bytes(b"")
     assert check_owner(tmp_path).values == {"pid": None}
     (tmp_path / LOCK_NAME).write_bytes(b"%d\n" % os.getpid())
     assert (check_owner(tmp_path).status, check_owner(tmp_path).values) == ("ok", {"pid": os.getpid()})
-    assert check_owner(tmp_path, lambda pid: False).status == "warning"
+    monkeypatch.setattr(doctor, "owner_lives", lambda directory: False)
+    assert check_owner(tmp_path).status == "warning"
 
 
-def test_whose_the_directory_is_that_a_node_has_opened(tmp_path: Path) -> None:
+def test_whose_the_directory_is_that_a_node_has_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the lock file as the program writes it, which has more than the process."""
     database = Database.open(tmp_path)
     assert check_owner(tmp_path).values == {"pid": os.getpid()}
     killed = shutil.copytree(tmp_path, tmp_path / "killed")
-    assert check_owner(killed, lambda pid: False).status == "warning"
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor, "owner_lives", lambda directory: False)
+        assert check_owner(killed).status == "warning"
     database.close()
     assert check_owner(tmp_path).values == {"pid": None}
 
