@@ -18,17 +18,13 @@ from stream_node.fleet.worker_place import has_own_databases
 async def show_consumers(page: DashboardPage) -> Response:
     search, first = page.query.get("search", ""), page.count("first", 0)
     page.need(Right.INDEX)
+    asked = listing.Asked(search, "lag", first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
     async with page.client() as client:
         if has_own_databases(page.call.parts.config):
             saved, infos = await listing.list_saved(client), await listing.permitted(listing.list_infos(client))
-            rows = [
-                each
-                for each in listing.consumer_rows(infos, saved)
-                if search.lower() in f"{each.client_id}\n{each.stream}".lower()
-            ]
+            rows = [row for row in listing.consumer_rows(infos, saved) if asked.finds(row.client_id, row.stream)]
             shown = listing.show_rows(page, sorted(rows, key=lambda row: -(row.lag or 0)))
         else:
-            asked = listing.Asked(search, "lag", first, page.edges(STREAM_RIGHTS), page.edges(Right.INDEX))
             shown = await listing.find(page.call.parts.runner, asked, listing.find_consumers)
             for row in shown.rows:
                 saved = await listing.list_saved(client, stream_name=row.stream, client_id=row.client_id)

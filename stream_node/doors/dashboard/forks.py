@@ -122,11 +122,11 @@ def find_reorgs(blocks: Iterable[ForkBlock]) -> list[HeadChange]:
         if head is None or block.batch.weight > head.batch.weight:
             if head is not None and block.batch.parent != head.batch.hash:
                 chain = {each.batch.hash for each in _chain(block, known)}
-                left = [each for each in _chain(head, known) if each.batch.hash not in chain]
+                former = _chain(head, known)
+                left = sum(each.batch.hash not in chain for each in former)
                 # If earlier blocks of the new chain are unknown, nobody can say where the two chains part.
-                meets = any(each.batch.hash in chain for each in _chain(head, known))
-                if left and meets:
-                    turns.append(HeadChange(block, len(left), head))
+                if 0 < left < len(former):
+                    turns.append(HeadChange(block, left, head))
             head = block
     return turns
 
