@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from spark_export import open_session
 from spark_export.exporter.job import ExportSettings
-from spark_export.exporter.run import open_exporter
+from spark_export.exporter.run import Exporter
 from spark_export.pipeline import gold
 from spark_export.pipeline.bronze import BronzeTable, read_bronze
 from spark_export.pipeline.silver_messages import silver_messages
@@ -26,7 +26,7 @@ with blocking.connect(address) as client, client.create("plots").publisher() as 
 
 
 async def export(folder: str) -> None:
-    async with open_exporter(ExportSettings(Path(folder), address)) as exporter:
+    async with Exporter(ExportSettings(Path(folder), address)) as exporter:
         await exporter.run()
 
 

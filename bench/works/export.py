@@ -139,8 +139,8 @@ def _in_time(rounds: int, rounds_min: int, ends_s: float) -> Iterator[int]:
 
 def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path], None]]:
     """Each way to get all messages into files below a folder. Columns and codec are the same in all of them."""
-    from spark_export.exporter.application import SparkChoice, open_spark_exporter
-    from spark_export.exporter.run import open_exporter
+    from spark_export.exporter.application import SparkChoice, SparkExporter
+    from spark_export.exporter.run import Exporter
 
     spark.dataSource.register(_tuple_source())
     options = {"endpoint": node.address, "subscribe": STREAM, "columns": "stream"}
@@ -152,15 +152,15 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
             spark.read.format(name).options(**options, **more).load().write.parquet(str(target / "table"))
         )
 
-    on_spark = partial(open_spark_exporter, choice=SparkChoice(f"local[{CORES},4]", session=spark))
+    on_spark = partial(SparkExporter, choice=SparkChoice(f"local[{CORES},4]", session=spark))
     return {
         NATIVE: lambda target: spark.read.parquet(native).write.parquet(str(target / "table")),
         OVER_TCP: read("stream_node"),
         OF_FILE: read("stream_node", path=str(node.data_dir)),
         APPLICATION: lambda target: _export(on_spark, node, target),
-        SMALL_ENGINE: lambda target: _export(open_exporter, node, target),
-        SMALL_ENGINE_DELTA: lambda target: _export(open_exporter, node, target, format="delta"),
-        SMALL_ENGINE_OF_FILE: lambda target: _export(open_exporter, node, target, data_dir=node.data_dir),
+        SMALL_ENGINE: lambda target: _export(Exporter, node, target),
+        SMALL_ENGINE_DELTA: lambda target: _export(Exporter, node, target, format="delta"),
+        SMALL_ENGINE_OF_FILE: lambda target: _export(Exporter, node, target, data_dir=node.data_dir),
         TUPLES: read("bench_tuples"),
     }
 
@@ -183,12 +183,12 @@ def _export(opened: Callable[..., Any], node: BenchNode, address: Path | str, **
 
 def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:
     """Returns a function that exports without Spark, each time to a new address in a server's bucket."""
-    from spark_export.exporter.run import open_exporter
+    from spark_export.exporter.run import Exporter
 
     def copy(target: Path) -> None:
         target.mkdir()
         address = f"s3://{s3.BUCKET}/{time.time_ns()}"
-        _export(open_exporter, node, address, store_options={"endpoint": endpoint}, history=target / "history.sqlite")
+        _export(Exporter, node, address, store_options={"endpoint": endpoint}, history=target / "history.sqlite")
 
     return copy
 

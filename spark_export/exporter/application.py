@@ -16,18 +16,17 @@ import os
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from spark_export.exporter.errors import SparkLost, StreamsLeftOut, TaskFailed
+from spark_export.exporter.errors import SparkLost, TaskFailed
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, ExportStep, take_step
-from spark_export.exporter.run import OVERTAKEN_MAX, Exporter, ExportOutcome, OnStep, add_up
+from spark_export.exporter.run import Exporter
 from spark_export.exporter.spark_files import write_files
 from spark_export.queries import open_query
 from spark_export.session import (
@@ -72,6 +71,8 @@ class SparkExporter(Exporter):
     """Executes the exports of one table on Spark, one at a time. The first export with new messages starts a session.
     Later exports use the same session; a session that has ended is replaced."""
 
+    overtaken_event = "run begun anew"
+
     def __init__(self, settings: ExportSettings, choice: SparkChoice) -> None:
         super().__init__(settings)
         self._choice = choice
@@ -79,68 +80,29 @@ class SparkExporter(Exporter):
         self._stopping = threading.Event()
         self._submitter = os.getppid() if is_submitted() else None
 
-    async def run(self, *, on_step: OnStep | None = None) -> ExportOutcome:
-        """Exports all messages that are on the node at the time of the call; see `Exporter.run`."""
-        started_s, steps, left_out = time.monotonic(), list[ExportStep](), dict[str, LeftOutStream]()
-        overtaken, committed, done = 0, 0, False
-        until: dict[Incarnation, int] | None = None
-        self._is_ending = False
-        self._stopping.clear()
-        while not done:
-            state, ranges = await self._plan(until, left_out)
-            if until is None:
-                # As in `Exporter.run`: a run that meets other exporters must end even if a producer goes on pushing.
-                until = {each.of: each.end for each in ranges}
-            if not ranges:
-                break
-            try:
-                done = await self._run_query(state, ranges, steps, left_out, on_step)
-            except PositionsMoved as error:
-                # Only failures in a row count: a long export that gets on may meet another exporter often.
-                overtaken = overtaken + 1 if len(steps) == committed else 1
-                committed = len(steps)
-                if overtaken > OVERTAKEN_MAX:
-                    raise
-                logger.warning("run begun anew", reason=str(error))
-        outcome = add_up(steps, left_out.values(), time.monotonic() - started_s)
-        if left_out:
-            raise StreamsLeftOut(outcome)
-        return outcome
-
     def check_alive(self) -> None:
         # Java, which spark-submit has started, is the parent of this process. A killed Java leaves this process behind.
         if self._submitter not in (None, os.getppid()):
             raise SparkLost("the Spark of spark-submit has ended; submit the daemon again")
 
-    async def close(self) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         if self._session is not None and self._choice.session is None:
             session, self._session = self._session, None
             await asyncio.to_thread(close_session, session)
 
-    async def _run_query(
-        self,
-        state: TableState,
-        ranges: Iterable[IndexRange],
-        steps: list[ExportStep],
-        left_out: dict[str, LeftOutStream],
-        on_step: OnStep | None,
-    ) -> bool:
-        """Runs one query. Adds committed steps to `steps`, and streams that cannot be read to `left_out`.
-
-        Returns whether all ranges are exported. After False, the caller plans again, without the streams left out.
-        """
+    async def _export(self, state: TableState, left: list[IndexRange]) -> list[IndexRange] | None:
+        """Exports all ranges by one query. Returns None if streams were left out: the others are planned again."""
         loop = asyncio.get_running_loop()
-        planned = {each.of.place: each for each in ranges}
+        self._stopping.clear()
+        planned = {each.of.place: each for each in left}
         # A range without rows only records that messages were lost.
         empty = [each for each in planned.values() if not each.rows]
         if empty:
             plan = await asyncio.to_thread(self._plan_files, state)
             commit = self._commit(plan, Written((), empty), time.time_ns() // 1000, time.monotonic())
-            steps.append(await self._to_its_end(commit))
-            if on_step is not None:
-                await self._to_its_end(on_step(steps[-1]))
+            await self._committed(await self._to_its_end(commit))
         if len(empty) == len(planned):
-            return True
+            return []
         # A cancellation during the commit was put off until here. It counts because rows are left to export.
         if self._is_ending:
             raise asyncio.CancelledError
@@ -148,9 +110,7 @@ class SparkExporter(Exporter):
         def take(rows: Any) -> None:
             step = self._take(rows, planned, loop)
             if step is not None:
-                steps.append(step)
-                if on_step is not None:
-                    asyncio.run_coroutine_threadsafe(on_step(step), loop).result()
+                asyncio.run_coroutine_threadsafe(self._committed(step), loop).result()
 
         querying = asyncio.create_task(asyncio.to_thread(self._query, planned, take))
         try:
@@ -170,10 +130,9 @@ class SparkExporter(Exporter):
             if not blamed:
                 raise
             for stream in blamed:
-                left_out[stream] = LeftOutStream(stream, str(error))
-                logger.warning("stream left out", stream=stream, reason=str(error))
-            return False
-        return True
+                self._leave_out(LeftOutStream(stream, str(error)))
+            return None
+        return []
 
     def _query(self, planned: Mapping[tuple[str, int], IndexRange], take: Callable[[Any], None]) -> None:
         """Runs the query in a thread. Raises ExportErrors of `take`, and TaskFailed."""
@@ -331,13 +290,3 @@ def task_error(text: str) -> TaskFailed:
         return TaskFailed(own)
     python = PYTHONS.findall(text)
     return TaskFailed(f"Spark could not finish the run: {python[-1] if python else ' '.join(text.split())[:500]}")
-
-
-@asynccontextmanager
-async def open_spark_exporter(settings: ExportSettings, choice: SparkChoice) -> AsyncIterator[SparkExporter]:
-    """Yields an exporter that works on Spark. Creates a missing table. Raises ExportError."""
-    exporter = SparkExporter(settings, choice)
-    try:
-        yield exporter
-    finally:
-        await exporter.close()

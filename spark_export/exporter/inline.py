@@ -14,8 +14,9 @@ from spark_export.tables.files import write_ranges
 from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import FilesPlan, IndexRange, Written
 
+PROGRESS_INTERVAL_S = 0.2
 GIVE_UP_S = 1.0
-"""How long `TaskThreads.run` waits for its threads after a failure, in seconds. Then it returns, even if a task still
+"""How long `run_tasks` waits for its threads after a failure, in seconds. Then it returns, even if a task still
 waits for the node."""
 
 
@@ -23,64 +24,64 @@ class _Stopped(Exception):
     """The run has ended without this task, whose files are removed."""
 
 
-class TaskThreads:
-    """The threads that execute the tasks of one run."""
+async def run_tasks(
+    tasks: Sequence[Sequence[IndexRange]],
+    plan: FilesPlan,
+    node: NodeSide,
+    parallelism: int,
+    on_rows: Callable[[int, int], None],
+) -> Written:
+    """Executes the tasks, and returns what they have written. Raises the error of the first task that failed.
 
-    def __init__(self, parallelism: int) -> None:
-        self.parallelism = parallelism
-        self._progress: dict[int, tuple[int, int]] = {}
+    After an error or a cancellation, the files of all tasks are removed.
 
-    def progress(self) -> tuple[int, int]:
-        """Returns the rows and the bytes of message data that the tasks have written so far."""
-        found = list(self._progress.values())
-        return sum(rows for rows, _ in found), sum(data_bytes for _, data_bytes in found)
+    on_rows: called about every PROGRESS_INTERVAL_S seconds with the rows and the bytes of message data that the tasks
+        have written so far.
+    """
+    waiting, done, stop = deque(enumerate(tasks)), list[Written](), threading.Event()
+    progress: dict[int, tuple[int, int]] = {}
 
-    async def run(self, tasks: Sequence[Sequence[IndexRange]], plan: FilesPlan, node: NodeSide) -> Written:
-        """Executes the tasks, and returns what they have written. Raises the error of the first task that failed.
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                number, task = waiting.popleft()
+            except IndexError:
+                return
 
-        After an error or a cancellation, the files of all tasks are removed.
-        """
-        waiting, done, stop = deque(enumerate(tasks)), list[Written](), threading.Event()
-
-        def work() -> None:
-            while not stop.is_set():
-                try:
-                    number, task = waiting.popleft()
-                except IndexError:
-                    return
-
-                def told(rows: int, data_bytes: int, number: int = number) -> None:
-                    self._progress[number] = rows, data_bytes
-                    failpoint("writing")
-                    if stop.is_set():
-                        raise _Stopped
-
-                written = write_ranges(task, node.read, plan, is_of_stream=node.is_of_stream, on_rows=told)
-                done.append(written)
+            def told(rows: int, data_bytes: int, number: int = number) -> None:
+                progress[number] = rows, data_bytes
+                failpoint("writing")
                 if stop.is_set():
-                    # `run` may have removed the files of the tasks that were done, and does not wait for this one.
-                    remove_files(plan, written.files)
+                    raise _Stopped
 
-        workers = [_in_thread(work) for _ in range(min(self.parallelism, len(tasks)))]
-        all_done = asyncio.gather(*workers)
-        # After a cancellation nobody takes the errors of the threads, which asyncio would log.
-        all_done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        try:
-            # Like `shield`, `wait` does not cancel the workers. But from Python 3.14 on, `shield` logs their errors.
-            await asyncio.wait([all_done])
-            all_done.result()
-        except BaseException:
-            stop.set()
-            await asyncio.wait(workers, timeout=GIVE_UP_S)
-            # A task that is still at work removes its files itself.
-            await asyncio.to_thread(remove_files, plan, [each for written in done for each in written.files])
-            raise
-        without = {each.stream: each for written in done for each in written.left_out}
-        return Written(
-            [each for written in done for each in written.files],
-            [each for written in done for each in written.ranges if each.of.stream not in without],
-            list(without.values()),
-        )
+            written = write_ranges(task, node.read, plan, is_of_stream=node.is_of_stream, on_rows=told)
+            done.append(written)
+            if stop.is_set():
+                # `run_tasks` may have removed the files of the tasks that were done, and does not wait for this one.
+                remove_files(plan, written.files)
+
+    workers = [_in_thread(work) for _ in range(min(parallelism, len(tasks)))]
+    all_done = asyncio.gather(*workers)
+    # After a cancellation nobody takes the errors of the threads, which asyncio would log.
+    all_done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    try:
+        # Like `shield`, `wait` does not cancel the workers. But from Python 3.14 on, `shield` logs their errors.
+        while not (await asyncio.wait([all_done], timeout=PROGRESS_INTERVAL_S))[0]:
+            found = list(progress.values())
+            on_rows(sum(rows for rows, _ in found), sum(data_bytes for _, data_bytes in found))
+        all_done.result()
+    except BaseException:
+        stop.set()
+        await asyncio.wait(workers, timeout=GIVE_UP_S)
+        # A task that is still at work removes its files itself.
+        await asyncio.to_thread(remove_files, plan, [each for written in done for each in written.files])
+        raise
+    without = {each.stream: each for written in done for each in written.left_out}
+    return Written(
+        [each for written in done for each in written.files],
+        [each for written in done for each in written.ranges if each.of.stream not in without],
+        list(without.values()),
+    )
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:

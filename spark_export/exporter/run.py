@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import structlog
 
@@ -32,7 +31,6 @@ from stream_client.errors import ClientError
 
 if TYPE_CHECKING:
     from spark_export.exporter.history import ExportHistory
-    from spark_export.exporter.inline import TaskThreads
 
 T = TypeVar("T")
 OnStep: TypeAlias = Callable[[ExportStep], Coroutine[Any, Any, None]]
@@ -40,7 +38,6 @@ OnStep: TypeAlias = Callable[[ExportStep], Coroutine[Any, Any, None]]
 
 logger = structlog.get_logger(__name__)
 
-PROGRESS_INTERVAL_S = 0.2
 OVERTAKEN_MAX = 5
 """How often in a row another exporter may be faster before an export gives up."""
 
@@ -105,10 +102,15 @@ def add_up(
 
 
 class Exporter:
-    """Executes the exports of one table, one at a time.
+    """Executes the exports of one table, one at a time, in threads of this process. It is an async context manager.
 
     on_progress: called about every PROGRESS_INTERVAL_S seconds while tasks write files.
+
+    `_steps`, `_left_out`: the committed steps of the present export, and the streams that it cannot export.
     """
+
+    overtaken_event = "overtaken by another exporter"
+    """What the log says before an export is planned anew."""
 
     def __init__(self, settings: ExportSettings, on_progress: Callable[[Progress], None] | None = None) -> None:
         """Creates a missing table. Raises ExportError."""
@@ -118,8 +120,13 @@ class Exporter:
         self._client_id = settings.consumer(self._table_id)
         self._node = settings.node_side()
         self._on_progress = on_progress
-        self._is_ending = False
         self._is_first_plan = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        """Ends what the exports have started."""
 
     async def run(self, *, on_step: OnStep | None = None) -> ExportOutcome:
         """Exports all messages that are on the node at the time of the call, in steps that are committed separately.
@@ -128,56 +135,39 @@ class Exporter:
         cancels this call during a commit, the commit is completed first. Raises StreamsLeftOut at the end if a stream
         could not be exported, and other ExportErrors and ClientErrors at once; the committed steps stay in the table.
         """
-        started_s = time.monotonic()
-        self._is_ending = False
-        bounds = self._settings.bounds()
-        pace, steps, left_out = Pace(bounds, started_s), list[ExportStep](), dict[str, LeftOutStream]()
-        state, left = await self._plan(None, left_out)
-        # The first plan fixes the end of the export, which would otherwise never end while a producer pushes messages.
-        until, overtaken = {each.of: each.end for each in left}, 0
-        while left:
-            # Take a step of a size that fits into the time that is left.
-            rows_max = pace.next_rows(time.monotonic(), sum(each.rows for each in left))
-            if rows_max is None:
-                break
-            part = take_step(left, rows_max, bounds.bytes_max)
+        started_s, self._is_ending, self._on_step = time.monotonic(), False, on_step
+        self._steps, self._left_out = list[ExportStep](), dict[str, LeftOutStream]()
+        self._pace = Pace(self._settings.bounds(), started_s)
+        until: dict[Incarnation, int] | None = None
+        left: list[IndexRange] | None = None
+        overtaken = committed = 0
+        while left is None:
+            # Each step is planned again, since retention and deletions may have removed messages during the last step.
+            state, ranges = await self._plan(until)
+            if until is None:
+                # The first plan fixes the end of the export, which would otherwise never end while a producer pushes.
+                until = {each.of: each.end for each in ranges}
             try:
-                with full_disk_told(self._log.place):
-                    step = await self._step(state, part, left_out, self._progress_reporter(steps, left))
+                left = await self._export(state, ranges) if ranges else []
             except PositionsMoved as error:
-                # Another exporter has committed some of these messages; the plan is made anew from its positions.
-                overtaken += 1
+                # Another exporter has committed some of these messages; the plan is made anew from its positions. Only
+                # failures in a row count: a long export that gets on may meet another exporter often.
+                overtaken = overtaken + 1 if len(self._steps) == committed else 1
+                committed = len(self._steps)
                 if overtaken > OVERTAKEN_MAX:
                     raise
-                logger.warning("overtaken by another exporter", reason=str(error))
-                state, left = await self._plan(until, left_out)
-                continue
-            overtaken = 0
-            if step is not None:
-                # Learn the speed, which decides the size of the next step, and tell the caller.
-                steps.append(step)
-                pace.took(step.rows, step.seconds)
-                if on_step is not None:
-                    await self._to_its_end(on_step(step))
-            # A cancellation during the commit was put off until here. It counts only if messages are left to export.
-            if self._is_ending and part != left:
-                raise asyncio.CancelledError
-            # Each step is planned again, since retention and deletions may have removed messages during the last step.
-            state, left = (state, []) if part == left else await self._plan(until, left_out)
-        outcome = add_up(steps, left_out.values(), time.monotonic() - started_s, left)
+                logger.warning(self.overtaken_event, reason=str(error))
+        outcome = add_up(self._steps, self._left_out.values(), time.monotonic() - started_s, left)
         # The caller gets the outcome in any case: other streams may have been exported.
-        if left_out:
+        if self._left_out:
             raise StreamsLeftOut(outcome)
         return outcome
 
     def check_alive(self) -> None:
         """Raises SparkLost if no later call can succeed. A daemon calls this method between two runs."""
 
-    async def _plan(
-        self, until: Mapping[Incarnation, int] | None, left_out: dict[str, LeftOutStream]
-    ) -> tuple[TableState, list[IndexRange]]:
-        """Returns the state of the table, and the ranges of the new messages up to `until`. Adds streams that cannot be
-        exported to `left_out`."""
+    async def _plan(self, until: Mapping[Incarnation, int] | None) -> tuple[TableState, list[IndexRange]]:
+        """Returns the state of the table, and the ranges of the new messages up to `until`."""
         # The table is read first. A position that another exporter moved later could be beyond the ends read before it.
         state = await asyncio.to_thread(self._log.load)
         selection = self._settings.selection
@@ -185,7 +175,7 @@ class Exporter:
         if not ends and selection.pattern is not None:
             logger.warning("no stream of the node matches", pattern=selection.pattern)
         # A stream that was left out stays out until the next export, so that the stream is reported once.
-        ends = [each for each in ends if each.stream not in left_out]
+        ends = [each for each in ends if each.stream not in self._left_out]
         # Compare the positions of the table with the node. Without the saved positions, a node that was put back to an
         # earlier state, and has grown again, could not be told from a healthy one.
         saved = await asyncio.to_thread(self._node.load_positions, self._client_id)
@@ -193,62 +183,85 @@ class Exporter:
         plan = plan_ranges(ends, state, accept_lost=self._settings.accept_lost, put_back=put_back)
         # The table itself can refuse a stream, because of its name. Leave out each stream with a problem as a whole.
         refused = {each.of.stream: self._log.refusal_of(each.of.stream) for each in plan.ranges}
-        for each in (*plan.left_out, *(LeftOutStream(stream, reason) for stream, reason in refused.items() if reason)):
-            left_out[each.stream] = each
-            logger.warning("stream left out", stream=each.stream, reason=each.reason)
+        for each in plan.left_out:
+            self._leave_out(each)
+        for stream, reason in refused.items():
+            if reason is not None:
+                self._leave_out(LeftOutStream(stream, reason))
         # A run that was killed after its commit has not saved its positions on the node. Save them now: otherwise the
         # node shows a wrong lag until new messages come.
         latest = state.latest()
         untold = {
             known[0]: known[1].end
             for end in ends
-            if end.stream not in left_out
+            if end.stream not in self._left_out
             and (known := latest.get((end.stream, end.partition))) is not None
             and known[0].created_us == end.created_us
             and saved.get(known[0].place, 0) < known[1].end
         }
         await self._tell(untold)
-        ranges = [each for each in plan.ranges if each.of.stream not in left_out]
+        ranges = [each for each in plan.ranges if each.of.stream not in self._left_out]
         return state, ranges if until is None else cut_at(ranges, until)
 
-    async def _step(
-        self,
-        state: TableState,
-        ranges: list[IndexRange],
-        left_out: dict[str, LeftOutStream],
-        on_rows: Callable[[int, int], None],
-    ) -> ExportStep | None:
-        """Exports the ranges as one run. Streams that cannot be read are added to `left_out`.
+    def _leave_out(self, each: LeftOutStream) -> None:
+        self._left_out.setdefault(each.stream, each)
+        logger.warning("stream left out", stream=each.stream, reason=each.reason)
 
-        Returns None, and commits nothing, if no stream could be read. Raises ExportError, ClientError.
+    async def _export(self, state: TableState, left: list[IndexRange]) -> list[IndexRange] | None:
+        """Exports a step, which begins with these ranges.
+
+        Returns the ranges for which there is no time, or [] at the end; None if the other ranges are to be planned
+        again.
+        """
+        # Take a step of a size that fits into the time that is left.
+        rows_max = self._pace.next_rows(time.monotonic(), sum(each.rows for each in left))
+        if rows_max is None:
+            return left
+        part = take_step(left, rows_max, self._settings.bounds().bytes_max)
+        with full_disk_told(self._log.place):
+            step = await self._step(state, part, self._progress_reporter(left))
+        if step is not None:
+            # Learn the speed, which decides the size of the next step, and tell the caller.
+            self._pace.took(step.rows, step.seconds)
+            await self._committed(step)
+        # A cancellation during the commit was put off until here. It counts only if messages are left to export.
+        if self._is_ending and part != left:
+            raise asyncio.CancelledError
+        return [] if part == left else None
+
+    async def _committed(self, step: ExportStep) -> None:
+        self._steps.append(step)
+        if self._on_step is not None:
+            await self._to_its_end(self._on_step(step))
+
+    async def _step(
+        self, state: TableState, ranges: list[IndexRange], on_rows: Callable[[int, int], None]
+    ) -> ExportStep | None:
+        """Exports the ranges as one run. Returns None, and commits nothing, if no stream could be read.
+
+        Raises ExportError, ClientError.
         """
         # A run without new messages does not load the modules that read messages and write files.
-        from spark_export.exporter.inline import TaskThreads
+        from spark_export.exporter.inline import run_tasks
 
         started_us, started_s, written = time.time_ns() // 1000, time.monotonic(), Written()
         failpoint("planned")
         # Decide where the files go. Nobody else uses their names, so they can be removed after a failure.
         plan = await asyncio.to_thread(self._plan_files, state)
         try:
-            # Let the tasks write files, while another task reports how far they are.
-            threads = TaskThreads(os.cpu_count() or 1)
-            tasks = plan_tasks(ranges, threads.parallelism)
-            watching = asyncio.create_task(_watch(threads, on_rows))
-            try:
-                written = await threads.run(tasks, plan, self._node)
-            finally:
-                watching.cancel()
+            # Let the tasks write files.
+            parallelism = os.cpu_count() or 1
+            written = await run_tasks(plan_tasks(ranges, parallelism), plan, self._node, parallelism, on_rows)
             failpoint("tasks_done")
             # Leave out the streams that could not be read, with the files that other tasks wrote of them: a later
             # position would hide the gap.
             for each in written.left_out:
-                left_out.setdefault(each.stream, each)
-                logger.warning("stream left out", stream=each.stream, reason=each.reason)
-            without = [each for each in written.files if each.stream in left_out]
+                self._leave_out(each)
+            without = [each for each in written.files if each.stream in self._left_out]
             await asyncio.to_thread(remove_files, plan, without)
-            written = Written([each for each in written.files if each.stream not in left_out], written.ranges)
+            written = Written([each for each in written.files if each.stream not in self._left_out], written.ranges)
             if not written.ranges:
-                raise _NothingRead(next(iter(left_out.values())).reason)
+                raise _NothingRead(next(iter(self._left_out.values())).reason)
         except BaseException as error:
             # Nothing was committed, so the files are of no use. The shield lets a second cancellation leave no file.
             await asyncio.shield(self._abandon(plan, written, error, started_us))
@@ -328,8 +341,9 @@ class Exporter:
         await history.begin(self._table_id, str(place), self._log.format, self._client_id)
         return history
 
-    def _progress_reporter(self, steps: Sequence[ExportStep], left: Sequence[IndexRange]) -> Callable[[int, int], None]:
+    def _progress_reporter(self, left: Sequence[IndexRange]) -> Callable[[int, int], None]:
         """Returns a function that reports the progress of the whole export, given the progress of the current step."""
+        steps = self._steps
         number, rows, data_bytes = len(steps) + 1, sum(e.rows for e in steps), sum(e.data_bytes for e in steps)
         rows_planned = rows + sum(each.rows for each in left)
         bytes_planned = data_bytes + sum(each.size_bytes for each in left)
@@ -354,19 +368,5 @@ class Exporter:
         return await task
 
 
-async def _watch(threads: TaskThreads, on_rows: Callable[[int, int], None]) -> None:
-    while True:
-        await asyncio.sleep(PROGRESS_INTERVAL_S)
-        on_rows(*threads.progress())
-
-
 class _NothingRead(Exception):
     """No stream of a step could be read. The text of this error says why one of the streams could not be read."""
-
-
-@asynccontextmanager
-async def open_exporter(
-    settings: ExportSettings, *, on_progress: Callable[[Progress], None] | None = None
-) -> AsyncIterator[Exporter]:
-    """Yields an exporter that works in threads of this process. Creates a missing table. Raises ExportError."""
-    yield Exporter(settings, on_progress)

@@ -12,7 +12,7 @@ from typing import Any
 from spark_export.errors import SourceError, SourceUnreachable
 from spark_export.exporter.errors import ExportDiskFull, ExportNodeFailed, ExportStopped, TaskFailed, is_disk_full
 from spark_export.exporter.job import ExportSettings
-from spark_export.exporter.run import ExportOutcome, Progress, open_exporter
+from spark_export.exporter.run import Exporter, ExportOutcome, Progress
 from spark_export.tables.errors import ExportError, PositionsMoved
 from stream_client.errors import ClientError
 
@@ -69,7 +69,7 @@ async def _run_until(
     """Executes one export. Returns None if `stop` was set and the export was abandoned."""
 
     async def work() -> ExportOutcome:
-        async with open_exporter(settings, on_progress=on_progress) as exporter:
+        async with Exporter(settings, on_progress) as exporter:
             return await exporter.run()
 
     task = asyncio.create_task(work())

@@ -45,11 +45,11 @@ def export(folder: Path, node: str, stream: str) -> None:
 
     from spark_export.exporter.job import ExportSettings
     from spark_export.exporter.node_side import Selection
-    from spark_export.exporter.run import open_exporter
+    from spark_export.exporter.run import Exporter
 
     async def run() -> None:
         settings = ExportSettings(folder, node, selection=Selection((stream,)))
-        async with open_exporter(settings) as exporter:
+        async with Exporter(settings) as exporter:
             await exporter.run()
 
     asyncio.run(run())

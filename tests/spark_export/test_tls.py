@@ -25,7 +25,7 @@ from spark_export import register
 from spark_export.errors import OptionError, SourceError, SourceTlsFailed
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.run import open_exporter
+from spark_export.exporter.run import Exporter
 from spark_export.source.node import asked, list_partitions
 from spark_export.source.options import read_options, write_options
 from spark_export.source.plan import ReadRange
@@ -172,7 +172,7 @@ def test_the_exporter_runs_whole_over_mutual_tls(keys: Keys, tls_node: NodeProce
     chosen = ExportSettings(tmp_path / "lake", tls_node.address, selection=Selection(("orders",)), tls=keys.tls())
 
     async def run() -> int:
-        async with open_exporter(chosen) as exporter:
+        async with Exporter(chosen) as exporter:
             return (await exporter.run()).rows
 
     assert asyncio.run(run()) == COUNT
@@ -193,7 +193,7 @@ def test_a_certificate_without_rules_gets_nothing(keys: Keys, tls_node: NodeProc
     chosen = ExportSettings(tmp_path / "lake", tls_node.address, selection=Selection(("orders",)), tls=keys.tls(bob))
 
     async def run() -> None:
-        async with open_exporter(chosen) as exporter:
+        async with Exporter(chosen) as exporter:
             await exporter.run()
 
     with pytest.raises(AccessDenied, match="certificate:bob"):

@@ -29,7 +29,7 @@ from spark_export import register
 from spark_export.errors import NodeRefused, OptionError, SourceUnreachable, TokenRefused
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import NodeSide, Selection
-from spark_export.exporter.run import open_exporter
+from spark_export.exporter.run import Exporter
 from spark_export.source.node import asked, list_partitions
 from spark_export.source.options import read_options, write_options
 from spark_export.source.plan import ReadRange, StreamEnds
@@ -177,7 +177,7 @@ def test_the_exporter_runs_whole_with_a_token(place: Place, tmp_path: Path) -> N
     )
 
     async def run() -> int:
-        async with open_exporter(chosen) as exporter:
+        async with Exporter(chosen) as exporter:
             return (await exporter.run()).rows
 
     assert asyncio.run(run()) == COUNT

@@ -50,14 +50,14 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
     with _progress() as on_progress:
         from spark_export.exporter.errors import StreamsLeftOut
         from spark_export.exporter.report import outcome_lines, outcome_row
-        from spark_export.exporter.run import ExportOutcome, log_step, open_exporter
+        from spark_export.exporter.run import Exporter, ExportOutcome, log_step
 
         choose_log_level(log_level)
         os.nice(nice)
         chosen = export.settings()
 
         async def main() -> ExportOutcome:
-            async with open_exporter(chosen, on_progress=on_progress) as exporter:
+            async with Exporter(chosen, on_progress=on_progress) as exporter:
                 return await exporter.run(on_step=log_step)
 
         # A run that left streams out has exported the others: its report comes before the failure.

@@ -301,19 +301,19 @@ class SparkOptions(NamedTuple):
     ] = None
 
     def open_exporter(self, settings: Any) -> Any:
-        """Returns a context manager that yields the exporter. Raises UsageError."""
+        """Returns the exporter. Raises UsageError, ExportError."""
         auto = EMBEDDED if find_spec("pyspark") is not None else INLINE
         master = auto if self.master == AUTO else self.master
         if self.remote is None and master == INLINE:
-            from spark_export.exporter.run import open_exporter
+            from spark_export.exporter.run import Exporter
 
-            return open_exporter(settings)
-        from spark_export.exporter.application import SparkChoice, open_spark_exporter
+            return Exporter(settings)
+        from spark_export.exporter.application import SparkChoice, SparkExporter
 
         if settings.seconds_max is not None:
             raise UsageError("--seconds-max is no setting of Spark; leave it out, or say --master inline")
         conf = pairs(self.conf)
-        return open_spark_exporter(settings, SparkChoice(master, self.remote, conf, self.aot_cache))
+        return SparkExporter(settings, SparkChoice(master, self.remote, conf, self.aot_cache))
 
 
 DEFAULT_SPARK = SparkOptions()

@@ -15,7 +15,7 @@ import pytest
 
 from spark_export.exporter.job import ExportSettings, open_existing
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.run import Exporter, ExportOutcome, Progress, open_exporter
+from spark_export.exporter.run import Exporter, ExportOutcome, Progress
 from spark_export.exporter.upkeep import Kept, TableUpkeep
 from spark_export.exporter.verify import VerificationResult, verify
 from spark_export.tables.columns import ROWS
@@ -60,14 +60,14 @@ class World:
 
     def run(self, *, on_progress: Callable[[Progress], None] | None = None, **changes: Any) -> ExportOutcome:
         async def main() -> ExportOutcome:
-            async with open_exporter(replace(self.settings, **changes), on_progress=on_progress) as exporter:
+            async with Exporter(replace(self.settings, **changes), on_progress=on_progress) as exporter:
                 return await exporter.run()
 
         return asyncio.run(main())
 
     def with_exporter(self, work: Callable[[Exporter], Any], **changes: Any) -> Any:
         async def main() -> Any:
-            async with open_exporter(replace(self.settings, **changes)) as exporter:
+            async with Exporter(replace(self.settings, **changes)) as exporter:
                 return await work(exporter)
 
         return asyncio.run(main())

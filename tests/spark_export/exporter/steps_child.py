@@ -14,7 +14,7 @@ from pathlib import Path
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.planning import ExportStep
-from spark_export.exporter.run import open_exporter
+from spark_export.exporter.run import Exporter
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -32,7 +32,7 @@ async def main(folder: str, node: str, stream: str, rows_max: str) -> None:
         sys.stdout.write(json.dumps([rows, resident_bytes()]) + "\n")
 
     settings = ExportSettings(Path(folder), node, selection=Selection((stream,)), rows_max=int(rows_max))
-    async with open_exporter(settings) as exporter:
+    async with Exporter(settings) as exporter:
         await exporter.run(on_step=told)
 
 

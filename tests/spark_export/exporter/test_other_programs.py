@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from spark_export.exporter.history import history_of
 from spark_export.exporter.node_side import Selection
-from spark_export.exporter.run import open_exporter
+from spark_export.exporter.run import Exporter
 from spark_export.exporter.upkeep import forget
 from spark_export.tables.errors import ExportError, PositionsMoved, TableRefused
 from spark_export.tables.files import write_ranges
@@ -397,7 +397,7 @@ def test_an_exporter_races_another_in_threads(each_format: World) -> None:
 
     def run() -> None:
         async def main() -> None:
-            async with open_exporter(replace(world.settings, rows_max=20)) as exporter:
+            async with Exporter(replace(world.settings, rows_max=20)) as exporter:
                 await exporter.run()
 
         try:

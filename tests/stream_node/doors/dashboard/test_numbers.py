@@ -201,7 +201,7 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
     from spark_export.exporter.metrics import ExporterStatistics, to_prometheus
     from spark_export.exporter.node_side import Selection
     from spark_export.exporter.planning import ExportStep
-    from spark_export.exporter.run import open_exporter
+    from spark_export.exporter.run import Exporter
 
     lake, statistics = tmp_path / "lake", ExporterStatistics()
 
@@ -211,7 +211,7 @@ async def test_every_number_of_an_export_is_that_of_the_command_and_the_metrics(
 
     async def export(address: str) -> None:
         settings = ExportSettings(lake, address, selection=Selection(("orders",)), accept_lost=True)
-        async with open_exporter(settings) as exporter:
+        async with Exporter(settings) as exporter:
             await exporter.run(on_step=count)
 
     async with http_node(tmp_path, export_folders=(str(lake),)) as node, node.client() as client:
