@@ -25,7 +25,7 @@ import structlog
 
 from spark_export.exporter.errors import SparkLost, TaskFailed
 from spark_export.exporter.job import ExportSettings
-from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, ExportStep, take_step
+from spark_export.exporter.planning import ExportStep, take_step
 from spark_export.exporter.run import Exporter
 from spark_export.exporter.spark_files import write_files
 from spark_export.queries import open_query
@@ -34,6 +34,7 @@ from spark_export.session import (
     WORKER_LATE,
     close_session,
     find_own_message,
+    is_embedded,
     is_sparks,
     is_submitted,
     open_session,
@@ -139,7 +140,8 @@ class SparkExporter(Exporter):
         left = [each for each in planned.values() if each.rows]
         try:
             session = self._ensure_session()
-            rows_max, bytes_max = self._step_sizes(session)
+            is_cluster = self._choice.remote is not None or not is_embedded(session.sparkContext.master)
+            rows_max, bytes_max = self._settings.step_sizes(CLUSTER_FACTOR if is_cluster else 1)
             if self._choice.remote is None and HAS_LIMITS:
                 # Spark bounds a micro-batch by its rows.
                 rows_max = sum(each.rows for each in take_step(left, rows_max, bytes_max))
@@ -160,12 +162,6 @@ class SparkExporter(Exporter):
             if is_sparks(error):
                 raise task_error(str(error)) from error
             raise
-
-    def _step_sizes(self, session: Any) -> tuple[int, int]:
-        """Returns the most rows and bytes of a step. A cluster executes many tasks at once, so its steps are larger."""
-        is_embedded = self._choice.remote is None and session.sparkContext.master.startswith("local")
-        factor = 1 if is_embedded else CLUSTER_FACTOR
-        return self._settings.rows_max or STEP_ROWS_MAX * factor, self._settings.bytes_max or STEP_BYTES_MAX * factor
 
     def _options(self, ranges: Sequence[IndexRange]) -> dict[str, str]:
         """Returns the options of the source that read these ranges, from their beginnings."""

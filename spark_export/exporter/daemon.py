@@ -74,7 +74,7 @@ async def run_daemon(
             if stop.is_set() and outcome is None:
                 break
             if outcome is None:
-                statistics = statistics.after_failure()
+                statistics = statistics.added(runs=1, failed_runs=1)
             else:
                 statistics = statistics.after_run(outcome, time.time())
                 if on_outcome is not None:
@@ -84,7 +84,7 @@ async def run_daemon(
             following = next_start(started_s, time.monotonic(), every_s, chance())
             if following.skipped:
                 logger.warning("run took longer than the interval", every_s=every_s, skipped=following.skipped)
-            statistics = statistics.after_skips(following.skipped)
+            statistics = statistics.added(skipped_starts=following.skipped)
             await _keep_metrics(metrics_file, statistics)
             await _rest(exporter, stop, following.delay_s)
     failed = {"failed": statistics.failed_runs, "failed_upkeeps": statistics.failed_upkeeps}
@@ -134,10 +134,10 @@ async def _keep_table(upkeep: TableUpkeep, statistics: ExporterStatistics) -> Ex
         done = await asyncio.to_thread(upkeep.run)
     except (ExportError, OSError) as error:
         logger.error("upkeep failed", error=" ".join(str(error).split()))
-        return statistics.after_upkeep(None)
+        return statistics.added(failed_upkeeps=1)
     if done.merged or done.expired:
         logger.info("table kept", files_before=done.files_before, files=done.files_after, expired=done.expired)
-    return statistics.after_upkeep(done)
+    return statistics.added(compactions=done.merged > 0, expired=done.expired)
 
 
 async def _keep_metrics(path: Path | None, statistics: ExporterStatistics) -> None:

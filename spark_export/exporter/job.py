@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_export.exporter.errors import full_disk_told
 from spark_export.exporter.node_side import NodeSide, Selection
-from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
+from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX
 from spark_export.tables.address import StoreLocation, parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableRefused
@@ -43,7 +43,8 @@ class ExportSettings:
         `catalog`, else of parquet in a folder and of delta on a store.
     codec: the Parquet compression.
     accept_lost: whether to export streams that lost messages, or were made anew.
-    rows_max, bytes_max, seconds_max: see `spark_export.exporter.planning.Bounds`; on Spark, seconds_max has no effect.
+    rows_max, bytes_max: the largest number of rows of a step, and the largest estimated size of its message data.
+    seconds_max: the time limit, see `spark_export.exporter.planning.Pace`. On Spark it has no effect.
     decoder: adds columns to the rows, as `spark_export.decode.decoding.decoder` makes it; None: only the messages.
     without_data: whether the table has the decoder's columns in place of the column `data`.
     store_options: the options of the store, see `spark_export.tables.address`.
@@ -78,8 +79,9 @@ class ExportSettings:
         checked = self.verify_checksums
         return NodeSide(self.node, self.tls, self.token, data_dir=self.data_dir, verify_checksums=checked)
 
-    def bounds(self) -> Bounds:
-        return Bounds(self.rows_max or STEP_ROWS_MAX, self.bytes_max or STEP_BYTES_MAX, self.seconds_max)
+    def step_sizes(self, factor: int = 1) -> tuple[int, int]:
+        """Returns the most rows and bytes of a step. factor: that of the default sizes."""
+        return self.rows_max or STEP_ROWS_MAX * factor, self.bytes_max or STEP_BYTES_MAX * factor
 
     def columns(self) -> pa.Schema:
         """Returns the columns of the rows: those of the messages, and those of the decoder."""

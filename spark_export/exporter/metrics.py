@@ -19,7 +19,6 @@ from prometheus_client.registry import Collector
 from ockam.files.durable_files import write_durably
 from spark_export.exporter.planning import AMOUNTS, ExportStep
 from spark_export.exporter.run import ExportOutcome
-from spark_export.exporter.upkeep import Kept
 
 
 def _metric(kind: str, name: str, text: str, default: float | None = 0) -> Any:
@@ -64,37 +63,22 @@ class ExporterStatistics(Collector):
         "last_success_timestamp_seconds", "Time at which the last successful run ended, in seconds since 1970.", None
     )
 
+    def added(self, **amounts: int) -> ExporterStatistics:
+        """Returns the metrics with these amounts added to the counters of these names."""
+        return replace(self, **{name: getattr(self, name) + amount for name, amount in amounts.items()})
+
     def after_step(self, step: ExportStep) -> ExporterStatistics:
         """Returns the metrics after a step was published, even if its run goes on."""
-        sums = {name: getattr(self, name) + getattr(step, name) for name in AMOUNTS}
-        return replace(self, steps=self.steps + 1, **sums)
+        return self.added(steps=1, **{name: getattr(step, name) for name in AMOUNTS})
 
     def after_run(self, outcome: ExportOutcome, now_s: float) -> ExporterStatistics:
         """Returns the metrics after a run whose steps `after_step` has counted. A run that left out streams counts as
         failed."""
         told = replace(self, streams_left_out=len(outcome.left_out), rows_left=outcome.rows_left)
         if outcome.left_out:
-            return told.after_failure()
-        return replace(
-            told,
-            runs=self.runs + 1,
-            idle_runs=self.idle_runs + (outcome.run_id is None),
-            last_run_seconds=outcome.seconds,
-            last_success_s=now_s,
-        )
-
-    def after_failure(self) -> ExporterStatistics:
-        return replace(self, runs=self.runs + 1, failed_runs=self.failed_runs + 1)
-
-    def after_upkeep(self, done: Kept | None) -> ExporterStatistics:
-        """Returns the metrics after an upkeep; `done` is None if the upkeep failed."""
-        if done is None:
-            return replace(self, failed_upkeeps=self.failed_upkeeps + 1)
-        compactions = self.compactions + (done.merged > 0)
-        return replace(self, compactions=compactions, expired=self.expired + done.expired)
-
-    def after_skips(self, skipped: int) -> ExporterStatistics:
-        return replace(self, skipped_starts=self.skipped_starts + skipped)
+            return told.added(runs=1, failed_runs=1)
+        told = told.added(runs=1, idle_runs=outcome.run_id is None)
+        return replace(told, last_run_seconds=outcome.seconds, last_success_s=now_s)
 
     def collect(self) -> Iterator[Metric]:
         for each in fields(self):

@@ -125,40 +125,29 @@ def cut_at(ranges: Iterable[IndexRange], until: Mapping[Incarnation, int]) -> li
     return [each for each in cut if each.rows or each.lost]
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """The limits of an export.
+class Pace:
+    """The sizes of the steps of one export. Times are in seconds of a monotonic clock.
 
     rows_max: the largest number of rows in one step.
-    bytes_max: the largest estimated size of the message data in one step, in bytes.
     seconds_max: the time limit of the export, in seconds, or None for no limit. After this time no step begins. Steps
         get smaller towards the limit, so that the last step probably ends before it.
     """
 
-    rows_max: int = STEP_ROWS_MAX
-    bytes_max: int = STEP_BYTES_MAX
-    seconds_max: float | None = None
-
-
-class Pace:
-    """The sizes of the steps of one export. Times are in seconds of a monotonic clock."""
-
-    def __init__(self, bounds: Bounds, started_s: float) -> None:
-        self._bounds = bounds
-        self._started_s = started_s
+    def __init__(self, rows_max: int, seconds_max: float | None, started_s: float) -> None:
+        self._rows_max = rows_max
+        self._end_s = None if seconds_max is None else started_s + seconds_max
         self._rows_per_s: float | None = None
 
     def next_rows(self, now_s: float, rows_left: int) -> int | None:
         """Returns the largest number of rows of the next step, or None if there is no time for a further step."""
-        if self._bounds.seconds_max is None:
-            return self._bounds.rows_max
-        remaining_s = self._started_s + self._bounds.seconds_max - now_s
-        if remaining_s <= 0:
+        if self._end_s is None:
+            return self._rows_max
+        if self._end_s <= now_s:
             return None
         if self._rows_per_s is None:
-            return min(self._bounds.rows_max, FIRST_STEP_ROWS)
-        rows = min(self._bounds.rows_max, int(self._rows_per_s * remaining_s * TIME_SHARE))
-        return rows if rows >= min(WORTH_ROWS, rows_left, self._bounds.rows_max) else None
+            return min(self._rows_max, FIRST_STEP_ROWS)
+        rows = min(self._rows_max, int(self._rows_per_s * (self._end_s - now_s) * TIME_SHARE))
+        return rows if rows >= min(WORTH_ROWS, rows_left, self._rows_max) else None
 
     def took(self, rows: int, seconds: float) -> None:
         """Computes the speed of the export from the step that has just ended."""

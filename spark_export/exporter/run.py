@@ -137,7 +137,7 @@ class Exporter:
         """
         started_s, self._is_ending, self._on_step = time.monotonic(), False, on_step
         self._steps, self._left_out = list[ExportStep](), dict[str, LeftOutStream]()
-        self._pace = Pace(self._settings.bounds(), started_s)
+        self._pace = Pace(self._settings.step_sizes()[0], self._settings.seconds_max, started_s)
         until: dict[Incarnation, int] | None = None
         left: list[IndexRange] | None = None
         overtaken = committed = 0
@@ -217,7 +217,7 @@ class Exporter:
         rows_max = self._pace.next_rows(time.monotonic(), sum(each.rows for each in left))
         if rows_max is None:
             return left
-        part = take_step(left, rows_max, self._settings.bounds().bytes_max)
+        part = take_step(left, rows_max, self._settings.step_sizes()[1])
         with full_disk_told(self._log.place):
             step = await self._step(state, part, self._progress_reporter(left))
         if step is not None:

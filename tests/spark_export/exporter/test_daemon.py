@@ -22,7 +22,6 @@ from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import ExportOutcome
-from spark_export.exporter.upkeep import Kept
 from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_process import exporting, wait_until
@@ -113,9 +112,9 @@ def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> No
     lost = IndexRange(Incarnation("orders", 0, 0, 1), 4, 11, lost=4)
     step = ExportStep(3, (lost,), rows=7, data_bytes=70, file_bytes=50, files=2, seconds=1.5)
     partly = replace(outcome, left_out=(LeftOutStream("a", "lost"), LeftOutStream("b", "lost")))
-    statistics = ExporterStatistics().after_step(step).after_run(outcome, 10.0).after_run(idle, 12.5).after_skips(2)
-    statistics = statistics.after_run(partly, 14.0).after_failure()
-    statistics = statistics.after_upkeep(None).after_upkeep(Kept(9, 1, 9, 3))
+    statistics = ExporterStatistics().after_step(step).after_run(outcome, 10.0).after_run(idle, 12.5)
+    statistics = statistics.after_run(partly, 14.0).added(runs=1, failed_runs=1, skipped_starts=2)
+    statistics = statistics.added(failed_upkeeps=1, compactions=1, expired=3)
     write_metrics(tmp_path / "m.prom", statistics)
     text = (tmp_path / "m.prom").read_text()
     assert text == to_prometheus(statistics)

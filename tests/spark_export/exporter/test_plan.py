@@ -20,7 +20,6 @@ from spark_export.exporter.planning import (
     TASK_ROWS_MAX,
     TASK_ROWS_MIN,
     TIME_SHARE,
-    Bounds,
     Pace,
     RangePlan,
     cut_at,
@@ -190,20 +189,20 @@ def test_an_export_ends_where_the_node_was_at_its_beginning() -> None:
 
 
 def test_steps_without_a_limit_of_time_have_the_given_size() -> None:
-    pace = Pace(Bounds(rows_max=7), 100.0)
+    pace = Pace(7, None, 100.0)
     pace.took(7, 1000.0)
     assert pace.next_rows(1e9, 100) == 7
 
 
 def test_steps_shrink_with_the_time_that_remains_and_end_with_it() -> None:
-    pace = Pace(Bounds(rows_max=10**7, seconds_max=60.0), 100.0)
+    pace = Pace(10**7, 60.0, 100.0)
     assert pace.next_rows(100.0, 10**9) == FIRST_STEP_ROWS
     pace.took(FIRST_STEP_ROWS, 1.0)
     assert pace.next_rows(101.0, 10**9) == 59 * FIRST_STEP_ROWS * TIME_SHARE
     assert pace.next_rows(159.9, 10**9) is None, "a step of so few rows is not worth its start"
     assert (pace.next_rows(159.85, 5_000) or 0) >= 5_000, "the rest is not left for so little"
     assert pace.next_rows(160.0, 5_000) is None
-    assert Pace(Bounds(rows_max=10, seconds_max=60.0), 100.0).next_rows(100.0, 10**9) == 10
+    assert Pace(10, 60.0, 100.0).next_rows(100.0, 10**9) == 10
 
 
 def test_small_partitions_share_a_task() -> None:
