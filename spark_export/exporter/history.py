@@ -10,8 +10,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,15 +165,10 @@ class ExportHistory:
     async def begin(self, table_id: str, address: str, table_format: str, client_id: str) -> None:
         """Records the address, the format and the client id of an export. A repeated call updates the record."""
         said = {"address": address, "format": table_format, "client_id": client_id}
-
-        async def work(connection: AsyncConnection) -> None:
-            known = (await connection.execute(sa.select(exports).where(exports.c.table_id == table_id))).one_or_none()
-            if known is None:
-                await connection.execute(sa.insert(exports).values(table_id=table_id, created_us=_now_us(), **said))
-            elif {name: getattr(known, name) for name in said} != said:
-                await connection.execute(exports.update().where(exports.c.table_id == table_id).values(**said))
-
-        await self._write(work)
+        new = insert_or_update(exports).values(table_id=table_id, created_us=_now_us(), **said)
+        is_other = sa.or_(*(exports.c[name] != value for name, value in said.items()))
+        statement = new.on_conflict_do_update(index_elements=[exports.c.table_id], set_=said, where=is_other)
+        await self._write(lambda connection: connection.execute(statement))
 
     async def add_run(self, step: ExportStep, started_us: int) -> None:
         values = {name: getattr(step, name) for name in ("run", *AMOUNTS)}
@@ -241,9 +236,12 @@ class ExportHistory:
             return Run(*run), [IndexRange(Incarnation(*row[1:5]), row[5], row[6], lost=row[7]) for row in found]
 
     async def _write(self, work: Any) -> None:
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        engine = create_async_engine("sqlite+aiosqlite://", async_creator=self._connect, poolclass=NullPool)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            async with open_database(self.path) as connection:
+            async with engine.begin() as connection:
                 await connection.execute(sa.text(f"PRAGMA busy_timeout = {BUSY_MS}"))
                 # Of two processes that make the file at once, one waits, and finds the tables of the other.
                 await connection.execute(sa.text("BEGIN IMMEDIATE"))
@@ -252,6 +250,16 @@ class ExportHistory:
             give_to_folder(self.path, self.path.parent)
         except (SQLAlchemyError, OSError) as error:
             logger.warning("history not written", file=str(self.path), error=" ".join(str(error).split()))
+        finally:
+            await engine.dispose()
+
+    async def _connect(self) -> Any:
+        import aiosqlite
+
+        # A connection of aiosqlite that cannot open its file leaves a thread behind, which fails if the event loop ends
+        # before it. So the file is open before the connection is made.
+        opened = sqlite3.connect(_address(self.path, "rwc"), uri=True, check_same_thread=False)
+        return await aiosqlite.Connection(lambda: opened, iter_chunk_size=64)
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -273,26 +281,6 @@ class ExportHistory:
         end_s = time.monotonic() + READ_S_MAX
         connection.set_progress_handler(lambda: time.monotonic() > end_s, 10_000)
         return connection
-
-
-@asynccontextmanager
-async def open_database(path: Path, mode: str = "rwc") -> AsyncIterator[AsyncConnection]:
-    """Opens an SQLite file for one transaction. mode: as in SQLite's addresses. Raises SQLAlchemyError."""
-    import aiosqlite
-    from sqlalchemy.ext.asyncio import create_async_engine
-
-    async def connect() -> aiosqlite.Connection:
-        # A connection of aiosqlite that cannot open its file leaves a thread behind, which fails if the event loop ends
-        # before it. So the file is open before the connection is made.
-        opened = sqlite3.connect(_address(path, mode), uri=True, check_same_thread=False)
-        return await aiosqlite.Connection(lambda: opened, iter_chunk_size=64)
-
-    engine = create_async_engine("sqlite+aiosqlite://", async_creator=connect, poolclass=NullPool)
-    try:
-        async with engine.begin() as connection:
-            yield connection
-    finally:
-        await engine.dispose()
 
 
 def history_of(place: StoreLocation, chosen: Path | None = None) -> ExportHistory:

@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 Interval: TypeAlias = tuple[int, int]
-
-
-class Difference(NamedTuple):
-    """The missing, unexpected and repeated indexes, as ordered lists of intervals."""
-
-    missing: list[Interval]
-    unexpected: list[Interval]
-    repeated: list[Interval]
-
-
-def compare(wanted: Iterable[Interval], there: Iterable[Interval]) -> Difference:
-    """Compares the wanted indexes with the existing ones, `there`. The intervals of `wanted` must not overlap."""
-    merged_there, repeated = merge(there)
-    merged_wanted, _ = merge(wanted)
-    return Difference(subtract(merged_wanted, merged_there), subtract(merged_there, merged_wanted), merge(repeated)[0])
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:

@@ -9,30 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
-from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 
 from ockam.files.durable_files import rename_durably
-from spark_export.exporter.history import ExportHistory, open_database
-from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
-from spark_export.exporter.verify import batch_intervals
+from spark_export.exporter.history import ExportHistory
+from spark_export.exporter.intervals import Interval, merge, subtract, total
+from spark_export.exporter.verify import TableRows
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableRefused
-from spark_export.tables.files import Place, read_file, split_places
+from spark_export.tables.files import Place, read_file
 from spark_export.tables.filesystem import locked, open_filesystem, store_errors
 from spark_export.tables.log import TableLog
-from spark_export.tables.model import DataFile, Incarnation, IndexRange, TablePosition
+from spark_export.tables.model import DataFile, Incarnation, IndexRange, TablePosition, TableState
 from spark_export.tables.open import CatalogChoice, open_table
 
 LEDGER, STORED_LEDGER, LOCK = "ledger.sqlite", "_export/ledger.sqlite", "exporter.lock"
@@ -51,8 +50,8 @@ class OldExport:
     generation: int
     states: Mapping[int, str]
     runs: Mapping[int, list[IndexRange]]
-    files: Mapping[int, list[DataFile]]
-    losses: Mapping[Place, list[Interval]]
+    files: defaultdict[int, list[DataFile]]
+    losses: defaultdict[Place, list[Interval]]
 
 
 async def migrate(
@@ -68,41 +67,48 @@ async def migrate(
     over, if the rows are not those of the ledger, or if an exporter of the earlier version is at work; then rows and
     ledger are unchanged. Afterwards the ledger has another name, so that the earlier version does not go on from it.
     """
+    log, client_id, done = await asyncio.to_thread(_take_over, place, options, catalog, ledger)
+    await history.begin(log.table_id(), str(place), log.format, client_id)
+    await history.add_record("migrate", done)
+    return done
+
+
+def _take_over(
+    place: StoreLocation, options: Mapping[str, str], catalog: CatalogChoice | None, ledger: Path | None
+) -> tuple[TableLog, str, dict[str, Any]]:
+    """Returns the table's log, the client id of the export, and what was done."""
     filesystem, root = open_filesystem(str(place), options)
     is_stored, stored = ledger is None and not place.is_local, f"{root}/{STORED_LEDGER}"
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as locks:
         path = ledger or (Path(temporary, LEDGER) if is_stored else place.folder / LEDGER)
         if is_stored:
-            await asyncio.to_thread(_fetch, filesystem, stored, path)
-        if not await asyncio.to_thread(path.is_file):
+            _fetch(filesystem, stored, path)
+        if not path.is_file():
             raise TableRefused(f"{path} is missing: there is no export of an earlier version to take over")
         if ledger is not None:
             locks.enter_context(_alone(ledger.with_name(f"{ledger.name}.lock")))
         if place.is_local:
             locks.enter_context(_alone(place.folder / LOCK))
-        old, read = await _read_ledger(path), path.read_bytes()
-        log = await asyncio.to_thread(_open_old, place, options, catalog, old, filesystem, root)
+        old, read = _read_ledger(path), path.read_bytes()
+        log = _open_old(place, options, catalog, old, filesystem, root)
         runs = {number: found for number, found in old.runs.items() if _is_published(log, old, number)}
-        rows = await asyncio.to_thread(_prove, log, old, runs, place)
+        rows = _prove(log, old, runs, place)
         positions: dict[Incarnation, TablePosition] = {}
         for number in sorted(runs):
             positions |= {each.of: TablePosition(each.end) for each in runs[number]}
-        adopted = {number: (found, old.files.get(number, ())) for number, found in runs.items()}
         if is_stored:
             # A ledger on a store has no lock, but an exporter writes it before each run.
-            await asyncio.to_thread(_fetch, filesystem, stored, path)
+            _fetch(filesystem, stored, path)
             if path.read_bytes() != read:
                 raise TableRefused(f"{stored} has changed meanwhile: stop the exporter of the earlier version")
-        await asyncio.to_thread(log.adopt, old.table_id, adopted, positions)
+        log.adopt(old.table_id, {number: (found, old.files[number]) for number, found in runs.items()}, positions)
         if is_stored:
             with store_errors(stored):
-                await asyncio.to_thread(filesystem.move, stored, f"{stored}.migrated")
+                filesystem.move(stored, f"{stored}.migrated")
         else:
             rename_durably(path, path.with_name(f"{path.name}.migrated"))
     done = {"rows": rows, "partitions": len({of.place for of in positions}), "runs": len(runs), "format": log.format}
-    await history.begin(log.table_id(), str(place), log.format, old.client_id)
-    await history.add_record("migrate", done)
-    return done
+    return log, old.client_id, done
 
 
 def _alone(path: Path) -> AbstractContextManager[None]:
@@ -118,37 +124,34 @@ def _fetch(filesystem: fs.FileSystem, source: str, target: Path) -> None:
         raise TableRefused(f"{source} is missing: there is no export of an earlier version to take over") from error
 
 
-async def _read_ledger(path: Path) -> OldExport:
+def _read_ledger(path: Path) -> OldExport:
     try:
-        async with open_database(path, "ro") as connection:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
 
-            async def rows(statement: str) -> list[Any]:
-                return list(await connection.execute(text(statement)))
+            def rows(what: str) -> list[Any]:
+                return connection.execute(f"SELECT {what}").fetchall()
 
-            table_id, table_format, client_id = (await rows("SELECT table_id, format, client_id FROM export"))[0]
-            generation = (await rows("SELECT max(id) FROM generations WHERE state = 'published'"))[0][0]
-            if await rows("SELECT 1 FROM generations WHERE state IN ('planned', 'written')"):
+            table_id, table_format, client_id = rows("table_id, format, client_id FROM export")[0]
+            generation = rows("max(id) FROM generations WHERE state = 'published'")[0][0]
+            if rows("1 FROM generations WHERE state IN ('planned', 'written')"):
                 raise TableRefused(
                     f"{path}: a compaction or repair is unfinished; run `stream-node export compact` of the earlier "
                     "version once more, and then migrate"
                 )
-            states = {number: state for number, state in await rows("SELECT id, state FROM runs")}
+            states = dict(rows("id, state FROM runs"))
             runs, files = defaultdict[int, list[IndexRange]](list), defaultdict[int, list[DataFile]](list)
             names = "run_id, stream, partition, era, made_us, start_index, end_index, lost"
-            for run, *of, begin, end, lost in await rows(f"SELECT {names} FROM ranges ORDER BY run_id"):
+            for run, *of, begin, end, lost in rows(f"{names} FROM ranges ORDER BY run_id"):
                 runs[run].append(IndexRange(Incarnation(*of), begin, end, lost=lost))
             names = "run_id, path, stream, era, date, rows, data_bytes, file_bytes"
-            for run, name, stream, era, date, *sizes in await rows(
-                f"SELECT {names} FROM files WHERE generation = {generation}"
-            ):
+            for run, name, stream, era, date, *sizes in rows(f"{names} FROM files WHERE generation = {generation}"):
                 files[run].append(DataFile(name, stream, era, {"stream": stream, "date": date}, *sizes))
             losses = defaultdict[Place, list[Interval]](list)
-            if await rows("SELECT 1 FROM sqlite_master WHERE name = 'losses'"):
-                names = "stream, partition, era, start_index, end_index"
-                for stream, partition, era, begin, end in await rows(f"SELECT {names} FROM losses"):
-                    losses[stream, partition, era].append((begin, end))
-    except SQLAlchemyError as error:
-        raise TableRefused(f"{path} is not the ledger of an export: {' '.join(str(error).split())}") from error
+            if rows("1 FROM sqlite_master WHERE name = 'losses'"):
+                for *place, begin, end in rows("stream, partition, era, start_index, end_index FROM losses"):
+                    losses[place[0], place[1], place[2]].append((begin, end))
+    except sqlite3.Error as error:
+        raise TableRefused(f"{path} is not the ledger of an export: {error}") from error
     return OldExport(
         table_id, table_format, client_id, generation, states=states, runs=runs, files=files, losses=losses
     )
@@ -198,26 +201,21 @@ def _prove(log: TableLog, old: OldExport, runs: Mapping[int, list[IndexRange]], 
     """
     wanted: dict[Place, list[Interval]] = defaultdict(list)
     for each in (part for found in runs.values() for part in found):
-        wanted[each.of.stream, each.of.partition, each.of.era].append((each.begin, each.end))
-    there: dict[Place, list[Interval]] = defaultdict(list)
-    rows = 0
+        wanted[each.of[:3]].append((each.begin, each.end))
+    rows = TableRows(TableState(0), ())
     for batch in _old_rows(log, old, place):
-        rows += batch.num_rows
-        for found, part in split_places(batch):
-            there[found] += batch_intervals(part.column("index"))
-    for found in sorted(wanted.keys() | there.keys()):
-        given_up, _ = merge(old.losses.get(found, ()))
-        difference = compare(subtract(merge(wanted[found])[0], given_up), there[found])
-        wrong = [difference.unexpected, difference.repeated]
-        if old.format == "parquet":
-            wrong.append(difference.missing)
-        if any(wrong):
+        rows.add(batch)
+    for found in sorted(wanted.keys() | rows.there.keys()):
+        exported = subtract(merge(wanted[found])[0], merge(old.losses[found])[0])
+        there, repeated = merge(rows.there[found])
+        missing, unexpected = subtract(exported, there), subtract(there, exported)
+        if unexpected or repeated or (missing and old.format == "parquet"):
             raise TableRefused(
-                f"{found[0]}/{found[1]}: the table has not the rows of its ledger ({total(difference.missing)} are "
-                f"missing, {total(difference.unexpected)} too many, {total(difference.repeated)} there twice); put the "
-                "whole folder back, or export into another one"
+                f"{found[0]}/{found[1]}: the table has not the rows of its ledger ({total(missing)} are missing, "
+                f"{total(unexpected)} too many, {total(merge(repeated)[0])} there twice); put the whole folder back, "
+                "or export into another one"
             )
-    return rows
+    return rows.count
 
 
 def _old_rows(log: TableLog, old: OldExport, place: StoreLocation) -> Iterable[pa.RecordBatch]:

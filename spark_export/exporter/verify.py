@@ -75,7 +75,7 @@ def verify(
     # The state is read first, so that the table has all rows of this state. Later commits of exporters may add rows.
     state, commits, files = log.load(), log.commits(), log.list_files()
     problems = [] if not checksums else [*_check_files(log, files, on_file)]
-    rows = _Rows(state, ends if read is not None else ())
+    rows = TableRows(state, ends if read is not None else ())
     # The rows of damaged files would say nothing about the others.
     if not problems:
         for batch in log.read(NAMES if read is not None or state.forgotten else NAMES[:4]):
@@ -143,7 +143,7 @@ def _check_files(log: TableLog, files: Sequence[TableFile], on_file: Callable[[i
         on_file(number + 1, len(files))
 
 
-class _Rows:
+class TableRows:
     """The rows of a table, counted by their indexes. there: the intervals of indexes, in the order of the files.
 
     ends: the partitions of the node whose contents are compared. A sum is kept for each piece of PIECE_ROWS indexes.

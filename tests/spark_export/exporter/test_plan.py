@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 
 from spark_export.exporter.daemon import next_start
-from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
+from spark_export.exporter.intervals import Interval, merge, subtract, total
 from spark_export.exporter.planning import (
     FIRST_STEP_ROWS,
     TASK_BYTES_MAX,
@@ -142,7 +142,7 @@ def test_tasks_cover_each_index_once_and_are_bounded(planned: list[IndexRange], 
             there[piece.of].append((piece.begin, piece.end))
     assert {each.of for each in join(piece for task in tasks for piece in task)} == {each.of for each in planned}
     for each in planned:
-        assert compare([(each.begin, each.end)], there[each.of]) == ([], [], [])
+        assert merge(there[each.of]) == merge([(each.begin, each.end)])
         if each.rows and each.size_bytes / each.rows * TASK_ROWS_MIN > TASK_BYTES_MAX:
             assert len(there[each.of]) > 1
 
@@ -228,11 +228,11 @@ def test_intervals_are_sets_of_indexes(one: list[Interval], other: list[Interval
         return [index for start, stop in intervals for index in range(start, stop)]
 
     wanted = merge(one)[0]
-    found = compare(wanted, other)
-    assert set(members(found.missing)) == set(members(one)) - set(members(other))
-    assert set(members(found.unexpected)) == set(members(other)) - set(members(one))
+    there, repeated = merge(other)
+    assert set(members(subtract(wanted, there))) == set(members(one)) - set(members(other))
+    assert set(members(subtract(there, wanted))) == set(members(other)) - set(members(one))
     twice = {index for index in members(other) if members(other).count(index) > 1}
-    assert set(members(found.repeated)) == twice
+    assert set(members(repeated)) == twice
     assert total(wanted) == len(set(members(one)))
     assert subtract(wanted, wanted) == []
 
