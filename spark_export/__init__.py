@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_export.decode.decoding import decoder
     from spark_export.exporter.job import table_files
-    from spark_export.registration import register
     from spark_export.session import open_session
+    from spark_export.shipping import register
     from spark_export.source.ranges import read_range
 
 __all__ = ["decoder", "open_session", "read_range", "register", "table_files"]
@@ -49,7 +49,7 @@ _HOMES = {
     "decoder": "spark_export.decode.decoding",
     "open_session": "spark_export.session",
     "read_range": "spark_export.source.ranges",
-    "register": "spark_export.registration",
+    "register": "spark_export.shipping",
     "table_files": "spark_export.exporter.job",
 }
 

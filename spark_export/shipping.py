@@ -1,4 +1,4 @@
-"""Makes the packages of this project importable in Spark's Python processes, which need not have them installed.
+"""Registers the formats of this project with a Spark session, whose Python processes need not have its packages.
 
 `ship` gives a session a zip with the bytecode of the packages. Spark's workers then import classes and functions that
 are pickled by reference. They need pyarrow and msgspec, and nothing else.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copyreg
 import marshal
+import os
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -36,15 +37,59 @@ PACKAGES = (
 PYC_HEADER = MAGIC_NUMBER + bytes(12)
 
 
-def ship(spark: Any) -> None:
-    """Gives a session, also one of Spark Connect, the packages of this project. A repeated call has no effect."""
+def register(spark: Any) -> None:
+    """Registers the format `stream_node` with a session, so that `spark.read.format("stream_node")` works.
+
+    Also gives the session a zip with the packages of this project (`spark_export.shipping`), so that the workers need
+    only pyarrow and msgspec. A repeated call has no further effect. If this project is installed on the driver and on
+    the workers, Spark finds the format without this call.
+    """
+    from spark_export.source.source import StreamNodeSource
+
+    _use_this_python(spark)
+    register_format(spark, StreamNodeSource)
+
+
+def register_format(spark: Any, source: type[Shipped]) -> None:
+    """Registers another format of this project with a session. A repeated call has no further effect."""
+    ship(spark)
+    # Spark refuses a name that the active session knows, even if this session does not. A new table makes this session
+    # the active one.
+    spark.createDataFrame([], "name string")
+    try:
+        spark.dataSource.register(shipped(source))
+    except Exception as error:
+        # If this project is installed, Spark finds the format itself. Spark 4.0 then refuses to register its name.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+
+
+def _use_this_python(spark: Any) -> None:
+    """Makes Spark on this machine run its workers with the Python of this process, if the user has chosen none.
+
+    Otherwise Spark takes the first python3 of PATH, which can lack pyarrow or have another version.
+    """
+    context = _context_of(spark)
+    if context is None or os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python"):
+        return
+    if context.master.startswith("local"):
+        context.pythonExec = sys.executable
+
+
+def _context_of(spark: Any) -> Any:
+    """Returns the context of a session; None for a session of Spark Connect, whose server chooses the Python."""
     from pyspark.sql import SparkSession
 
-    archive = own_archive() or make_archive()
-    if not isinstance(spark, SparkSession) or hasattr(spark, "_client"):
+    return spark.sparkContext if isinstance(spark, SparkSession) and not hasattr(spark, "_client") else None
+
+
+def ship(spark: Any) -> None:
+    """Gives a session, also one of Spark Connect, the packages of this project. A repeated call has no effect."""
+    archive, context = own_archive() or make_archive(), _context_of(spark)
+    if context is None:
         spark.addArtifacts(archive, pyfile=True)
-    elif Path(archive).name not in spark.sparkContext._python_includes:
-        spark.sparkContext.addPyFile(archive)
+    elif Path(archive).name not in context._python_includes:
+        context.addPyFile(archive)
 
 
 class Shipped(DataSource):

@@ -2,7 +2,7 @@
 
     spark-submit …/stream_node/__main__.py export daemon LAKE --node HOST:PORT
 
-A run is a query `readStream` with the trigger `availableNow` (`spark_export/queries.py::open_query`). For each
+A run is a query `readStream` with the trigger `availableNow` (`spark_export/session.py::open_query`). For each
 micro-batch, tasks write its rows as files (`spark_files`), and this process commits them and the new positions in one
 transaction of the table. The positions in the table decide where the next query begins. So a checkpoint counts for one
 query only, and this exporter and the one without Spark (`run.py`) can continue each other's exports.
@@ -28,7 +28,6 @@ from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.planning import ExportStep, take_step
 from spark_export.exporter.run import Exporter
 from spark_export.exporter.spark_files import write_files
-from spark_export.queries import open_query
 from spark_export.session import (
     EMBEDDED,
     WORKER_LATE,
@@ -37,6 +36,7 @@ from spark_export.session import (
     is_embedded,
     is_sparks,
     is_submitted,
+    open_query,
     open_session,
 )
 from spark_export.source.spark_versions import HAS_LIMITS

@@ -23,8 +23,7 @@ from pyarrow import fs
 
 from ockam.files.durable_files import rename_durably
 from spark_export.exporter.history import ExportHistory
-from spark_export.exporter.intervals import Interval, merge, subtract, total
-from spark_export.exporter.verify import TableRows
+from spark_export.exporter.verify import Interval, TableRows, merge, subtract, total
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS
 from spark_export.tables.errors import TableRefused

@@ -20,8 +20,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from spark_export.registration import register_format
-from spark_export.shipping import Shipped
+from spark_export.shipping import Shipped, register_format
 from spark_export.tables.files import FilesWriter, check_complete
 from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import DataFile, FilesPlan, Incarnation, IndexRange, Written

@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_export.exporter.intervals import Interval, merge, subtract, total
 from spark_export.source.plan import StreamEnds
 from spark_export.tables.files import Place, forget, open_checked, split_places
 from spark_export.tables.filesystem import open_filesystem
@@ -29,6 +29,10 @@ PIECE_ROWS = 65_536
 CREATED = "CREATE TABLE"
 """Delta's name for the first commit, which is not reported as a change by others."""
 NAMES = ("stream", "partition", "era", "index", "timestamp", "key", "data")
+
+
+Interval: TypeAlias = tuple[int, int]
+"""Consecutive indexes: the first one, and the one after the last. Lists of intervals stand for sets of indexes."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,44 @@ def batch_intervals(index: pa.Array) -> list[Interval]:
     starts = [0, *pc.indices_nonzero(jumps).to_pylist()]
     ends = [*starts[1:], len(index)]
     return [(index[start].as_py(), index[end - 1].as_py() + 1) for start, end in zip(starts, ends, strict=True)]
+
+
+def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:
+    """Returns the union of the intervals, joined where they touch, and the overlaps, which can overlap each other."""
+    union: list[Interval] = []
+    repeated: list[Interval] = []
+    for start, end in sorted(each for each in intervals if each[0] < each[1]):
+        if union and start <= union[-1][1]:
+            last_start, last_end = union[-1]
+            if start < last_end:
+                repeated.append((start, min(end, last_end)))
+            union[-1] = (last_start, max(end, last_end))
+        else:
+            union.append((start, end))
+    return union, repeated
+
+
+def subtract(kept: Sequence[Interval], taken: Sequence[Interval]) -> list[Interval]:
+    """Returns the indexes of `kept` that are not in `taken`. Both are ordered and without overlaps."""
+    return [each for one in kept for each in _without(one, taken)]
+
+
+def _without(one: Interval, taken: Sequence[Interval]) -> Iterator[Interval]:
+    start, end = one
+    for taken_start, taken_end in taken:
+        if taken_end <= start:
+            continue
+        if taken_start >= end:
+            break
+        if start < taken_start:
+            yield start, taken_start
+        start = max(start, taken_end)
+    if start < end:
+        yield start, end
+
+
+def total(intervals: Iterable[Interval]) -> int:
+    return sum(end - start for start, end in intervals)
 
 
 def _compare(

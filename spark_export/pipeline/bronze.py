@@ -21,8 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_export.exporter.planning import take_step
-from spark_export.registration import register_format
-from spark_export.shipping import Shipped
+from spark_export.shipping import Shipped, register_format
 from spark_export.source.schema import KAFKA_HEADERS
 from spark_export.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_export.tables.address import parse_place

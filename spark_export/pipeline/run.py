@@ -23,9 +23,8 @@ from spark_export.errors import SourceError
 from spark_export.pipeline.bronze import FORMAT, BronzeTable, Ends, TableSource, read_bronze
 from spark_export.pipeline.outputs import Manifest, load_manifest, table_at
 from spark_export.pipeline.step import TAKEN, Settings, Step
-from spark_export.queries import open_query
-from spark_export.registration import register_format
-from spark_export.session import WORKER_LATE, close_session, find_own_message, first_line, is_sparks
+from spark_export.session import WORKER_LATE, close_session, find_own_message, first_line, is_sparks, open_query
+from spark_export.shipping import register_format
 from spark_export.tables.errors import ExportError, TableRefused
 from spark_export.tables.filesystem import locked
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 
 from spark_export.exporter.daemon import next_start
-from spark_export.exporter.intervals import Interval, merge, subtract, total
 from spark_export.exporter.planning import (
     FIRST_STEP_ROWS,
     TASK_BYTES_MAX,
@@ -27,6 +26,7 @@ from spark_export.exporter.planning import (
     plan_tasks,
     take_step,
 )
+from spark_export.exporter.verify import Interval, merge, subtract, total
 from spark_export.source.plan import StreamEnds
 from spark_export.tables.errors import RangeIncomplete
 from spark_export.tables.model import Incarnation, IndexRange, TablePosition, TableState, join
