@@ -139,7 +139,7 @@ def _in_time(rounds: int, rounds_min: int, ends_s: float) -> Iterator[int]:
 
 def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path], None]]:
     """Each way to get all messages into files below a folder. Columns and codec are the same in all of them."""
-    from spark_export.exporter.application import SparkChoice, SparkExporter
+    from spark_export.exporter.application import SparkExporter
     from spark_export.exporter.run import Exporter
 
     spark.dataSource.register(_tuple_source())
@@ -152,7 +152,7 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
             spark.read.format(name).options(**options, **more).load().write.parquet(str(target / "table"))
         )
 
-    on_spark = partial(SparkExporter, choice=SparkChoice(f"local[{CORES},4]", session=spark))
+    on_spark = partial(SparkExporter, session=spark)
     return {
         NATIVE: lambda target: spark.read.parquet(native).write.parquet(str(target / "table")),
         OVER_TCP: read("stream_node"),

@@ -17,8 +17,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -29,7 +28,6 @@ from spark_export.exporter.planning import ExportStep, take_step
 from spark_export.exporter.run import Exporter
 from spark_export.exporter.spark_files import write_files
 from spark_export.session import (
-    EMBEDDED,
     WORKER_LATE,
     close_session,
     find_own_message,
@@ -54,30 +52,20 @@ PYTHONS = re.compile(r"^\w*Error: .+", re.MULTILINE)
 """Finds a Python error that is not of this project, such as that of a full disk, in the traceback of a Spark worker."""
 
 
-@dataclass(frozen=True)
-class SparkChoice:
-    """Where Spark runs; see `spark_export.session.open_session`.
-
-    session: an existing session to use; the exporter does not stop it. None: the exporter starts a session.
-    """
-
-    master: str = EMBEDDED
-    remote: str | None = None
-    conf: Mapping[str, str] | None = None
-    aot_cache: Path | None = None
-    session: Any = None
-
-
 class SparkExporter(Exporter):
     """Executes the exports of one table on Spark, one at a time. The first export with new messages starts a session.
-    Later exports use the same session; a session that has ended is replaced."""
+    Later exports use the same session; a session that has ended is replaced.
+
+    session: an existing session to use; the exporter does not stop it. None: the exporter starts a session.
+    options: the arguments of `spark_export.session.open_session`, which say where Spark runs.
+    """
 
     overtaken_event = "run begun anew"
 
-    def __init__(self, settings: ExportSettings, choice: SparkChoice) -> None:
+    def __init__(self, settings: ExportSettings, session: Any = None, **options: Any) -> None:
         super().__init__(settings)
-        self._choice = choice
-        self._session = choice.session
+        self._options, self._is_remote = options, options.get("remote") is not None
+        self._session, self._is_own = session, session is None
         self._stopping = threading.Event()
         self._submitter = os.getppid() if is_submitted() else None
 
@@ -87,7 +75,7 @@ class SparkExporter(Exporter):
             raise SparkLost("the Spark of spark-submit has ended; submit the daemon again")
 
     async def __aexit__(self, *raised: object) -> None:
-        if self._session is not None and self._choice.session is None:
+        if self._session is not None and self._is_own:
             session, self._session = self._session, None
             await asyncio.to_thread(close_session, session)
 
@@ -140,12 +128,12 @@ class SparkExporter(Exporter):
         left = [each for each in planned.values() if each.rows]
         try:
             session = self._ensure_session()
-            is_cluster = self._choice.remote is not None or not is_embedded(session.sparkContext.master)
+            is_cluster = self._is_remote or not is_embedded(session.sparkContext.master)
             rows_max, bytes_max = self._settings.step_sizes(CLUSTER_FACTOR if is_cluster else 1)
-            if self._choice.remote is None and HAS_LIMITS:
+            if not self._is_remote and HAS_LIMITS:
                 # Spark bounds a micro-batch by its rows.
                 rows_max = sum(each.rows for each in take_step(left, rows_max, bytes_max))
-                options = {"maxOffsetsPerTrigger": str(rows_max), **self._options(left)}
+                options = {"maxOffsetsPerTrigger": str(rows_max), **self._source_options(left)}
                 rows = session.readStream.format("stream_node").options(**options).load()
                 with open_query(rows, take, availableNow=True) as query:
                     while not self._stopping.is_set() and not query.awaitTermination(STOP_POLL_S):
@@ -155,7 +143,7 @@ class SparkExporter(Exporter):
             # would make one micro-batch of everything. So in both cases each step is a batch query.
             while left and not self._stopping.is_set():
                 part = take_step(left, rows_max, bytes_max)
-                take(session.read.format("stream_node").options(**self._options(part), **_ends(part)).load())
+                take(session.read.format("stream_node").options(**self._source_options(part), **_ends(part)).load())
                 left = [each.cut(done.end, each.end) for each, done in zip(left, part, strict=True)]
                 left = [each for each in left if each.rows]
         except Exception as error:
@@ -163,7 +151,7 @@ class SparkExporter(Exporter):
                 raise task_error(str(error)) from error
             raise
 
-    def _options(self, ranges: Sequence[IndexRange]) -> dict[str, str]:
+    def _source_options(self, ranges: Sequence[IndexRange]) -> dict[str, str]:
         """Returns the options of the source that read these ranges, from their beginnings."""
         assigned: dict[str, list[int]] = {}
         for each in ranges:
@@ -183,7 +171,7 @@ class SparkExporter(Exporter):
         failpoint("planned")
         plan = self._plan_files(state)
         try:
-            written = write_files(rows, plan, starts, is_remote=self._choice.remote is not None)
+            written = write_files(rows, plan, starts, is_remote=self._is_remote)
             failpoint("tasks_done")
             self._check_incarnations(planned.values())
             _check_there(plan, written)
@@ -214,19 +202,12 @@ class SparkExporter(Exporter):
                 raise PositionsMoved(f"{each.of.stream} was deleted or made anew during the export")
 
     def _ensure_session(self) -> Any:
-        if self._session is not None and self._choice.session is None and not self._is_usable():
+        if self._session is not None and self._is_own and not self._is_usable():
             logger.warning("the Spark session has ended; another one is started")
             session, self._session = self._session, None
             close_session(session)
         if self._session is None:
-            choice = self._choice
-            self._session = open_session(
-                choice.master,
-                remote=choice.remote,
-                name="stream-node export",
-                config=choice.conf,
-                aot_cache=choice.aot_cache,
-            )
+            self._session = open_session(name="stream-node export", **self._options)
         return self._session
 
     def _is_usable(self) -> bool:

@@ -76,12 +76,7 @@ async def run_tasks(
         # A task that is still at work removes its files itself.
         await asyncio.to_thread(remove_files, plan, [each for written in done for each in written.files])
         raise
-    without = {each.stream: each for written in done for each in written.left_out}
-    return Written(
-        [each for written in done for each in written.files],
-        [each for written in done for each in written.ranges if each.of.stream not in without],
-        list(without.values()),
-    )
+    return Written.together(done)
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:

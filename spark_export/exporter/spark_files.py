@@ -8,11 +8,10 @@ that Spark repeats, or a checkpoint that is older than the table, changes nothin
 from __future__ import annotations
 
 import base64
-import json
 import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from spark_export.shipping import Shipped, register_format
 from spark_export.tables.files import FilesWriter, check_complete
 from spark_export.tables.filesystem import remove_files
-from spark_export.tables.model import DataFile, FilesPlan, Incarnation, IndexRange, Written
+from spark_export.tables.model import FilesPlan, IndexRange, Written
 from spark_export.work_folder import work_folder
 
 FORMAT = "stream_node_files"
@@ -40,8 +39,8 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
     """
     if is_remote:
         # `mapInArrow` needs pandas, which a client of Spark Connect has anyway.
-        found = rows.mapInArrow(_Mapped(plan, dict(starts)), "part string").collect()
-        return _decoded([row["part"] for row in found])
+        found = rows.mapInArrow(_Mapped(plan, dict(starts)), "part binary").collect()
+        return Written.together([pickle.loads(row["part"]) for row in found])
     register_format(rows.sparkSession, FilesSink)
     # For a write, Spark looks the format up in the active session of this thread. This call activates the session.
     rows.sparkSession.createDataFrame([], "part string")
@@ -49,20 +48,7 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
         result = Path(folder) / "written"
         job = base64.b64encode(pickle.dumps((plan, dict(starts)))).decode()
         rows.write.format(FORMAT).mode("append").option("job", job).option("result", str(result)).save()
-        return _decoded(json.loads(result.read_bytes()))
-
-
-def _encoded(written: Written) -> str:
-    return json.dumps(asdict(written))
-
-
-def _decoded(parts: list[str]) -> Written:
-    """Returns what all tasks have written together."""
-    files, ranges = list[DataFile](), list[IndexRange]()
-    for part in map(json.loads, parts):
-        files += [DataFile(**each) for each in part["files"]]
-        ranges += [IndexRange(**{**each, "of": Incarnation(*each["of"])}) for each in part["ranges"]]
-    return Written(files, ranges)
+        return Written.together(pickle.loads(result.read_bytes()))
 
 
 @dataclass
@@ -73,8 +59,8 @@ class _Mapped:
     starts: Starts
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part = _encoded(write_rows(batches, self.plan, self.starts))
-        yield pa.RecordBatch.from_arrays([pa.array([part], pa.string())], ["part"])
+        part = pickle.dumps(write_rows(batches, self.plan, self.starts))
+        yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], ["part"])
 
 
 class FilesSink(Shipped):
@@ -91,7 +77,7 @@ class FilesSink(Shipped):
 
 @dataclass
 class _Part(WriterCommitMessage):
-    part: str
+    written: Written
 
 
 class FilesTaskWriter(DataSourceArrowWriter):
@@ -101,15 +87,16 @@ class FilesTaskWriter(DataSourceArrowWriter):
         self._result = result
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _Part(_encoded(write_rows(iterator, self._plan, self._starts)))
+        return _Part(write_rows(iterator, self._plan, self._starts))
 
     def commit(self, messages: list[Any]) -> None:
         # Spark calls this method in a process of its own, on the machine of the driver.
-        Path(self._result).write_text(json.dumps([each.part for each in messages if each is not None]))
+        Path(self._result).write_bytes(pickle.dumps([each.written for each in messages if each is not None]))
 
     def abort(self, messages: list[Any]) -> None:
         # The tasks that failed have removed their own files.
-        remove_files(self._plan, _decoded([each.part for each in messages if each is not None]).files)
+        for each in filter(None, messages):
+            remove_files(self._plan, each.written.files)
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Starts) -> Written:

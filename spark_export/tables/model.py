@@ -165,6 +165,16 @@ class Written:
     ranges: Sequence[IndexRange] = ()
     left_out: Sequence[LeftOutStream] = ()
 
+    @classmethod
+    def together(cls, parts: Sequence[Written]) -> Written:
+        """Returns what several tasks have written."""
+        left_out = {each.stream: each for part in parts for each in part.left_out}
+        return cls(
+            [each for part in parts for each in part.files],
+            [each for part in parts for each in part.ranges if each.of.stream not in left_out],
+            list(left_out.values()),
+        )
+
 
 @dataclass(frozen=True)
 class Commit:

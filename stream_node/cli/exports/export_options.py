@@ -308,12 +308,12 @@ class SparkOptions(NamedTuple):
             from spark_export.exporter.run import Exporter
 
             return Exporter(settings)
-        from spark_export.exporter.application import SparkChoice, SparkExporter
+        from spark_export.exporter.application import SparkExporter
 
         if settings.seconds_max is not None:
             raise UsageError("--seconds-max is no setting of Spark; leave it out, or say --master inline")
-        conf = pairs(self.conf)
-        return SparkExporter(settings, SparkChoice(master, self.remote, conf, self.aot_cache))
+        options = {"master": master, "remote": self.remote, "config": pairs(self.conf), "aot_cache": self.aot_cache}
+        return SparkExporter(settings, **options)
 
 
 DEFAULT_SPARK = SparkOptions()

@@ -28,7 +28,6 @@ from pyspark.errors import StreamingQueryException
 
 from spark_export import decoder
 from spark_export.exporter.application import (
-    SparkChoice,
     SparkExporter,
     blamed_streams,
     task_error,
@@ -54,7 +53,7 @@ MASTER = ("--master", "local[2,4]", "--every", "1s", "--compact-files", "0")
 def on_spark(world: World, spark: Any, on_step: Any = None, **changes: Any) -> ExportOutcome:
     async def main() -> ExportOutcome:
         settings = replace(world.settings, **changes)
-        async with SparkExporter(settings, SparkChoice(session=spark)) as exporter:
+        async with SparkExporter(settings, session=spark) as exporter:
             return await exporter.run(on_step=on_step)
 
     return asyncio.run(main())
@@ -244,7 +243,7 @@ def test_a_loss_without_rows_is_told_as_a_step(world: World) -> None:
 
     async def main() -> None:
         settings = replace(world.settings, accept_lost=True)
-        async with SparkExporter(settings, SparkChoice(session=object())) as exporter:
+        async with SparkExporter(settings, session=object()) as exporter:
             assert (await exporter.run(on_step=on_step)).lost == 5
 
     asyncio.run(main())
@@ -269,7 +268,7 @@ def test_a_stop_during_the_commit_of_a_loss_ends_the_run(world: World) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         settings = replace(world.settings, accept_lost=True, selection=Selection((world.stream, other)))
-        async with SparkExporter(settings, SparkChoice(session=object())) as exporter:
+        async with SparkExporter(settings, session=object()) as exporter:
             run = asyncio.create_task(exporter.run(on_step=on_step))
             append = exporter._log.append
 
@@ -292,7 +291,7 @@ def test_only_conflicts_in_a_row_end_a_run(spark: Any, world: World) -> None:
     calls = count()
 
     async def main() -> ExportOutcome:
-        async with SparkExporter(replace(world.settings, rows_max=20), SparkChoice(session=spark)) as exporter:
+        async with SparkExporter(replace(world.settings, rows_max=20), session=spark) as exporter:
             append = exporter._log.append
 
             def append_in_turn(plan: FilesPlan, written: Written) -> Commit:
@@ -313,7 +312,7 @@ def test_a_stream_made_anew_after_the_plan_is_noticed(world: World) -> None:
     world.push(1, partitions=1)
 
     async def main() -> None:
-        async with SparkExporter(world.settings, SparkChoice(session=object())) as exporter:
+        async with SparkExporter(world.settings, session=object()) as exporter:
             assert isinstance(exporter, SparkExporter)
             (end,) = world.settings.node_side().list_ends(world.settings.selection)
             of = Incarnation(world.stream, 0, 0, end.created_us)
@@ -375,7 +374,7 @@ def test_a_node_that_restarts_during_a_micro_batch_is_told_as_such(world: World)
         raise NodeUnreachable("127.0.0.1:4000 cannot be reached")
 
     async def main() -> None:
-        async with SparkExporter(world.settings, SparkChoice(session=session)) as exporter:
+        async with SparkExporter(world.settings, session=session) as exporter:
             assert isinstance(exporter, SparkExporter)
             with pytest.raises(NodeUnreachable):
                 exporter._query({of.place: IndexRange(of, 0, 1)}, fail)

@@ -21,7 +21,7 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
-from spark_export.exporter.application import SparkChoice, SparkExporter
+from spark_export.exporter.application import SparkExporter
 from spark_export.exporter.daemon import run_daemon
 from spark_export.exporter.errors import SparkLost
 from tests.spark_export.exporter.export_process import wait_until
@@ -104,7 +104,7 @@ def test_the_daemon_ends_with_its_spark(world: World, tmp_path: Path, spark_open
 def test_a_daemon_without_its_spark_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: the error tells what to do. Method: an exporter that was started by a process other than its parent."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    exporter = SparkExporter(world.settings, SparkChoice())
+    exporter = SparkExporter(world.settings)
     exporter.check_alive()
     monkeypatch.setattr(os, "getppid", lambda: 1)
     with pytest.raises(SparkLost, match="submit the daemon again"):
