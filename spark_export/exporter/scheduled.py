@@ -49,7 +49,9 @@ def run_export(
             failure = ExportDiskFull if is_full else ExportNodeFailed if can_pass else ExportError
             raise failure(" ".join(str(error).split())) from error
     if outcome is None:
-        _report_to_scheduler(received)
+        # The scheduler's own handler of the signal can raise.
+        if received and callable(handler := signal.getsignal(received[0])):
+            handler(received[0], None)
         raise ExportStopped(f"the export into {settings.folder} was stopped; the next one takes its messages again")
     return outcome
 
@@ -69,8 +71,7 @@ async def _run_until(
     """Executes one export. Returns None if `stop` was set and the export was abandoned."""
 
     async def work() -> ExportOutcome:
-        async with Exporter(settings, on_progress) as exporter:
-            return await exporter.run()
+        return await Exporter(settings, on_progress).run()
 
     task = asyncio.create_task(work())
     while not task.done():
@@ -103,11 +104,3 @@ def _signals_caught(stop: threading.Event, received: list[int]) -> Iterator[None
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def _report_to_scheduler(received: list[int]) -> None:
-    """Calls the scheduler's own handler of the signal that stopped the export. The handler can raise."""
-    for number in received[:1]:
-        handler = signal.getsignal(number)
-        if callable(handler):
-            handler(number, None)

@@ -85,7 +85,10 @@ def verify(
         for batch in log.read(NAMES if read is not None or state.forgotten else NAMES[:4]):
             rows.add(batch)
     # A row that is there twice is a problem, whoever wrote it.
-    notes, removed = [*_tell_others(commits)], 0
+    others = Counter(each for each in commits if isinstance(each, str) and each not in (CREATED, UPKEEP))
+    notes, removed = list[str](), 0
+    if others:
+        notes.append("other commits: " + ", ".join(f"{count} {name}" for name, count in sorted(others.items())))
     for place in sorted(rows.there):
         _, repeated = merge(rows.there[place])
         if repeated:
@@ -279,12 +282,6 @@ def _compare(
     exported, _ = merge([*((each.begin, each.end) for each in ranges), *((a, min(b, first)) for a, b in found)])
     exported = [(begin, min(end, position.end)) for begin, end in exported if begin < position.end]
     return subtract(exported, found), subtract(found, exported)
-
-
-def _tell_others(commits: Sequence[Commit | str]) -> Iterator[str]:
-    operations = Counter(each for each in commits if isinstance(each, str) and each not in (CREATED, UPKEEP))
-    if operations:
-        yield "other commits: " + ", ".join(f"{count} {name}" for name, count in sorted(operations.items()))
 
 
 def _name(place: Sequence[str | int]) -> str:

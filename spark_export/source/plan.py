@@ -96,7 +96,8 @@ def by_place(ends: Iterable[StreamEnds]) -> dict[Place, StreamEnds]:
 
 def resolve(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
     """Returns an index for each partition, with EARLIEST and LATEST resolved. Raises OptionError as `for_each` does."""
-    return {place: _marked(index, ends[place]) for place, index in for_each(offsets, ends, option).items()}
+    marks = {place: {EARLIEST: each.first_index, LATEST: each.next_index} for place, each in ends.items()}
+    return {place: marks[place].get(index, index) for place, index in for_each(offsets, ends, option).items()}
 
 
 def for_each(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
@@ -112,10 +113,6 @@ def for_each(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: s
         wrong = f"has no offset for {_listed(missing)}" if missing else f"names {_listed(unknown)}, which is not read"
         raise OptionError(f"{option} {wrong}; name every partition that is read, and no other")
     return {place: offsets[place[0]][place[1]] for place in ends}
-
-
-def _marked(index: int, end: StreamEnds) -> int:
-    return {EARLIEST: end.first_index, LATEST: end.next_index}.get(index, index)
 
 
 def _listed(places: Sequence[Place]) -> str:

@@ -31,7 +31,10 @@ def own_options(given: Mapping[str, str]) -> dict[str, str]:
     found = {name[len(OPTION) :]: value for name, value in given.items() if name.lower().startswith(OPTION)}
     # Spark removes the option `path`, and passes its value as the location of the table.
     location = next((value for name, value in given.items() if name.lower() == "path"), None)
-    return found if location is None else {**found, "path": _plain_path(location)}
+    if location is not None:
+        # Spark makes an address such as file:/data from a path.
+        found["path"] = unquote(urlsplit(location).path) if location.startswith("file:") else location
+    return found
 
 
 def is_table(given: Mapping[str, str]) -> bool:
@@ -88,8 +91,3 @@ def is_insert(schema: StructType) -> bool:
     """Returns whether rows with this schema come from an INSERT INTO a table, not from another write."""
     is_of_table = any(METADATA in (field.metadata or {}) for field in schema.fields)
     return is_of_table and not {"index", "offset"}.isdisjoint(schema.fieldNames())
-
-
-def _plain_path(value: str) -> str:
-    """Returns the path in an address such as file:/data, which Spark makes from a path; other texts unchanged."""
-    return unquote(urlsplit(value).path) if value.startswith("file:") else value

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSelector
 
 from ockam.files.durable_files import make_folder
 from spark_export.tables import log, model
@@ -183,17 +183,15 @@ class DeltaLog(log.TableLog):
         found = []
         for each in pa.table(table.get_add_actions(flatten=True)).to_pylist():
             least, greatest = each.get("min.index"), each.get("max.index")
-            marked = ((name.partition("."), value) for name, value in each.items())
-            found.append(
-                log.TableFile(
-                    f"{self.address}/{unquote(each['path'])}",
-                    each["size_bytes"],
-                    each["num_records"],
-                    {name: _plain(value) for (kind, _, name), value in marked if kind == "partition"},
-                    None if least is None or greatest is None else (least, greatest),
-                    has_removed_rows,
-                )
-            )
+            # The values of partitions are as JSON has them: a date is a text.
+            values = {
+                name.removeprefix("partition."): value if value is None or isinstance(value, int) else str(value)
+                for name, value in each.items()
+                if name.startswith("partition.")
+            }
+            address, indexes = f"{self.address}/{unquote(each['path'])}", (least, greatest)
+            sizes = each["size_bytes"], each["num_records"]
+            found.append(log.TableFile(address, *sizes, values, None if None in indexes else indexes, has_removed_rows))
         return found
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -331,8 +329,12 @@ class DeltaLog(log.TableLog):
                 raise TableRefused(f"the table {self.address} has the property {name}: {reason}")
         positions, forgotten = {}, dict[str, dict[str, int]]()
         applications = self._load_applications(table)
-        if RUN not in applications and (any(name.startswith(EARLIER) for name in applications) or self._has_mark()):
-            raise EarlierVersion(self.address)
+        if RUN not in applications:
+            # A mark of plain Parquet of an earlier version stands beside the table if a `migrate` ended early.
+            with store_errors(self.address):
+                has_mark = self._filesystem.get_file_info(f"{self._root}/{log.EARLIER_MARK}").is_file
+            if has_mark or any(name.startswith(EARLIER) for name in applications):
+                raise EarlierVersion(self.address)
         for name, (number, time_ms) in applications.items():
             kind, *parts = name.split("/")
             if kind == RUN and len(parts) == 4:
@@ -342,11 +344,6 @@ class DeltaLog(log.TableLog):
                 forgotten.setdefault(unquote(parts[0]), {})[parts[1]] = number
         run = applications.get(RUN, (0, 0))[0]
         return model.TableState(table.version(), run, positions, forgotten)
-
-    def _has_mark(self) -> bool:
-        """Returns whether the table stands beside plain Parquet of an earlier version: a `migrate` ended early."""
-        with store_errors(self.address):
-            return bool(self._filesystem.get_file_info(f"{self._root}/{log.EARLIER_MARK}").is_file)
 
     def _load_applications(self, table: DeltaTable) -> Mapping[str, tuple[int, int]]:
         """Returns the version and the time (milliseconds) of each application id in the log.
@@ -359,7 +356,7 @@ class DeltaLog(log.TableLog):
             # The folder was removed, and another table made in it.
             self._known_of, self._known, self._applications = table_id, -1, {}
         with store_errors(self._log):
-            infos = self._filesystem.get_file_info(_selector(self._log))
+            infos = self._filesystem.get_file_info(FileSelector(self._log, allow_not_found=True))
             names = [each.base_name for each in infos]
             commits = {int(found[1]): name for name in names if (found := _COMMIT.fullmatch(name))}
             if self._known > version or any(number not in commits for number in range(self._known + 1, version + 1)):
@@ -423,12 +420,6 @@ def _application(of: model.Incarnation) -> str:
     return f"{RUN}/{quote(of.stream, safe='')}/{of.partition}/{of.era}/{of.created_us}"
 
 
-def _selector(folder: str) -> Any:
-    from pyarrow.fs import FileSelector
-
-    return FileSelector(folder, allow_not_found=True)
-
-
 def delta_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, str] | None:
     """Returns the options of a store by the names that deltalake has for them; None for a folder."""
     if place.scheme == FILE:
@@ -451,11 +442,6 @@ def delta_options(place: StoreLocation, given: Mapping[str, str]) -> dict[str, s
         if endpoint:
             found["azure_storage_endpoint"] = endpoint
     return found
-
-
-def _plain(value: Any) -> Any:
-    """Returns the value of a partition as JSON has it; a date as a text."""
-    return value if value is None or isinstance(value, int) else str(value)
 
 
 @contextmanager

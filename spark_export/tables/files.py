@@ -98,9 +98,7 @@ class FilesWriter:
     def close(self) -> list[model.DataFile]:
         """Closes the open files. Returns all written files, complete and durable."""
         while self._open:
-            place = next(iter(self._open))
-            self.done.append(self._open[place].close())
-            del self._open[place]
+            self._close_oldest()
         return self.done
 
     def discard(self, stream: str) -> None:
@@ -110,12 +108,15 @@ class FilesWriter:
         remove_files(self.plan, [each for each in self.done if each.stream == stream])
         self.done = [each for each in self.done if each.stream != stream]
 
+    def _close_oldest(self) -> None:
+        # Each use moves a file to the end, so the file that was used longest ago comes first.
+        oldest = next(iter(self._open))
+        self.done.append(self._open[oldest].close())
+        del self._open[oldest]
+
     def _new_file(self, place: tuple[str, int, tuple[str, ...]]) -> _OpenFile:
         while len(self._open) >= OPEN_FILES_MAX:
-            # Each use moves a file to the end, so the file that was used longest ago comes first.
-            oldest = next(iter(self._open))
-            self.done.append(self._open[oldest].close())
-            del self._open[oldest]
+            self._close_oldest()
         self._count += 1
         stream, era, values = place
         partition = {each.name: value for each, value in zip(self.plan.partition_by, values, strict=True)}

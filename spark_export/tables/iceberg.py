@@ -85,11 +85,12 @@ class IcebergLog(log.TableLog):
                 raise TableRefused(
                     f"--catalog-option {option}: a secret is not given as an option, which `ps` shows; set {variable}"
                 )
-            if _has_password(value):
-                raise TableRefused(
-                    f"--catalog-option {option}: its address has a password, which `ps` and the file {CHOICE} would "
-                    f"show; set {variable} to the address"
-                )
+            with suppress(ValueError):
+                if urlsplit(value).password is not None:
+                    raise TableRefused(
+                        f"--catalog-option {option}: its address has a password, which `ps` and the file {CHOICE} "
+                        f"would show; set {variable} to the address"
+                    )
         self._chosen = chosen
         self._choice = chosen or self._read_choice()
         table = (self._choice and self._choice.table) or TABLE_NAME
@@ -148,7 +149,9 @@ class IcebergLog(log.TableLog):
     def load(self) -> TableState:
         self._table = self._open()
         properties = self._table.properties
-        if log.RUN_KEY not in properties and any(_is_earlier(each) for each in self._table.snapshots()):
+        # Earlier versions named a run ID/NUMBER.
+        runs = (said.get(log.RUN_KEY, "") for said in _properties_of_snapshots(self._table))
+        if log.RUN_KEY not in properties and any("/" in run for run in runs):
             raise EarlierVersion(self.address)
         positions = log.positions_from_json(json.loads(properties.get(POSITIONS_KEY, "[]")))
         run, forgotten = int(properties.get(log.RUN_KEY, "0")), json.loads(properties.get(FORGOTTEN_KEY, "{}"))
@@ -181,12 +184,11 @@ class IcebergLog(log.TableLog):
                     pass
 
     def find_run(self, plan: FilesPlan) -> int | None:
-        said = (each.summary.additional_properties for each in self._table.snapshots() if each.summary is not None)
-        return next((int(each[log.RUN_KEY]) for each in said if each.get(log.PLAN_KEY) == plan.plan_id), None)
+        found = _properties_of_snapshots(self._table)
+        return next((int(each[log.RUN_KEY]) for each in found if each.get(log.PLAN_KEY) == plan.plan_id), None)
 
     def has_old_run(self, old_id: str, run: int) -> bool:
-        found = [each.summary for each in self._open().snapshots() if each.summary is not None]
-        return any(each.additional_properties.get(log.RUN_KEY) == f"{old_id}/{run}" for each in found)
+        return any(each.get(log.RUN_KEY) == f"{old_id}/{run}" for each in _properties_of_snapshots(self._open()))
 
     def adopt(self, old_id: str, runs: log.OldRuns, positions: Positions) -> None:
         table = self._open()
@@ -291,11 +293,15 @@ class IcebergLog(log.TableLog):
             if not exactly:
                 keep_s = max(keep_s, rule.keep_s)
             # The files are listed before the snapshots are read again: a file of a later commit is not in the list.
+            filesystem, root = open_filesystem(_address_of(table), self.options)
+            selectors = (
+                fs.FileSelector(f"{root}/{name}", allow_not_found=True, recursive=True) for name in ("data", "metadata")
+            )
             listed = [
                 each
-                for folder in ("data", "metadata")
-                for each in self._list(f"{_address_of(table)}/{folder}")
-                if each.base_name.startswith("part-") or each.base_name.endswith(".avro")
+                for selector in selectors
+                for each in filesystem.get_file_info(selector)
+                if each.is_file and (each.base_name.startswith("part-") or each.base_name.endswith(".avro"))
             ]
             before = _files_of_snapshots(table)
             # A snapshot is the current one from its own time to the time of the next snapshot.
@@ -321,7 +327,6 @@ class IcebergLog(log.TableLog):
                 for each in listed
                 if each.base_name not in needed and (each.base_name in before or each.mtime.timestamp() <= orphans_s)
             ]
-            filesystem, _ = open_filesystem(_address_of(table), self.options)
             for each in removed:
                 filesystem.delete_file(each.path)
         return len(expired) + len(removed)
@@ -355,11 +360,6 @@ class IcebergLog(log.TableLog):
                 if any(each.num_rows for each in rows.to_arrow_batch_reader()):
                     found.append(f"the {ref.snapshot_ref_type.value} {name}")
         return sorted(found)
-
-    def _list(self, address: str) -> list[fs.FileInfo]:
-        filesystem, path = open_filesystem(address, self.options)
-        found = filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
-        return [each for each in found if each.type == fs.FileType.File]
 
     @contextmanager
     def _changing(self, table: Any) -> Iterator[Any]:
@@ -421,13 +421,6 @@ class IcebergLog(log.TableLog):
             raise TableRefused(f"{self.place}/{CHOICE} cannot be read: {one_line(error)}") from error
 
 
-def _has_password(address: str) -> bool:
-    try:
-        return urlsplit(address).password is not None
-    except ValueError:
-        return False
-
-
 def _text(positions: Positions) -> str:
     return json.dumps(log.positions_to_json(positions), ensure_ascii=False, separators=(",", ":"))
 
@@ -442,9 +435,8 @@ def _least(file: Any, columns: Sequence[Any]) -> list[int]:
     return [-1 if bound is None else int(from_bytes(kind, bound)) for kind, bound in bounds]
 
 
-def _is_earlier(snapshot: Any) -> bool:
-    """Returns whether an earlier version made a snapshot. Earlier versions named a run ID/NUMBER."""
-    return snapshot.summary is not None and "/" in snapshot.summary.additional_properties.get(log.RUN_KEY, "")
+def _properties_of_snapshots(table: Any) -> Iterator[Mapping[str, str]]:
+    return (each.summary.additional_properties for each in table.snapshots() if each.summary is not None)
 
 
 def _latest_of_branches(table: Any, count: int) -> set[int]:

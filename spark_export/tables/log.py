@@ -258,19 +258,23 @@ class TableLog(ABC):
 
 def said_of(run: int, ranges: Iterable[model.IndexRange], plan: model.FilesPlan) -> dict[str, str]:
     """Returns the properties that a commit of an export has in the log."""
-    return {RUN_KEY: str(run), RANGES_KEY: ranges_to_json(ranges), PLAN_KEY: plan.plan_id}
+    return {
+        RUN_KEY: str(run),
+        RANGES_KEY: json.dumps(ranges_to_rows(ranges), ensure_ascii=False),
+        PLAN_KEY: plan.plan_id,
+    }
 
 
 def commit_of(said: Mapping[str, Any], operation: str) -> model.Commit | str:
     """Reads a commit from its properties. For a commit without ranges, returns UPKEEP if an exporter made it, and
     otherwise `operation`."""
     if RANGES_KEY in said:
-        return model.Commit(int(said[RUN_KEY]), ranges_from_json(said[RANGES_KEY]))
+        return model.Commit(int(said[RUN_KEY]), ranges_from_rows(json.loads(said[RANGES_KEY])))
     return UPKEEP if UPKEEP_KEY in said else operation
 
 
-def ranges_to_json(ranges: Iterable[model.IndexRange]) -> str:
-    return json.dumps([[*each.of, each.begin, each.end, each.lost] for each in ranges], ensure_ascii=False)
+def ranges_to_rows(ranges: Iterable[model.IndexRange]) -> list[list[Any]]:
+    return [[*each.of, each.begin, each.end, each.lost] for each in ranges]
 
 
 def positions_to_json(positions: model.Positions) -> list[list[Any]]:
@@ -281,7 +285,5 @@ def positions_from_json(rows: Iterable[Sequence[Any]]) -> dict[model.Incarnation
     return {model.Incarnation(*of): model.TablePosition(end, last_us) for *of, end, last_us in rows}
 
 
-def ranges_from_json(text: str) -> list[model.IndexRange]:
-    return [
-        model.IndexRange(model.Incarnation(*of), begin, end, lost=lost) for *of, begin, end, lost in json.loads(text)
-    ]
+def ranges_from_rows(rows: Iterable[Sequence[Any]]) -> list[model.IndexRange]:
+    return [model.IndexRange(model.Incarnation(*of), begin, end, lost=lost) for *of, begin, end, lost in rows]

@@ -18,11 +18,11 @@ import shutil
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -37,6 +37,8 @@ from spark_export.tables.failpoint import failpoint
 from spark_export.tables.filesystem import locked, take_lock
 
 TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
+FileOfRun: TypeAlias = tuple[Path, model.DataFile]
+"""The folder of a run, and one of its files."""
 PARTITION_BY = (model.PartitionField("stream", "stream"), model.PartitionField("date", "timestamp", "day"))
 
 
@@ -125,11 +127,9 @@ class ParquetFolderLog(log.TableLog):
     ) -> None:
         tree = Path(plan.root) / "tree"
         for each in written.files:
-            target = tree / each.path
             # After a conflict, the files of the first attempt are there already.
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.rename(Path(plan.root) / each.path, target)
+            if not (tree / each.path).exists():
+                _move(Path(plan.root) / each.path, tree / each.path)
         after = state.after(ranges)
         self._write_run(tree, written.files, ranges, after, plan_id=plan.plan_id)
         with self._locked():
@@ -187,17 +187,10 @@ class ParquetFolderLog(log.TableLog):
                 yield from _read(folder / name, stream, columns)
 
     def compact(self, *, files_min: int = 2) -> int:
-        def chosen(files: Sequence[tuple[Path, model.DataFile]]) -> list[tuple[Path, model.DataFile]]:
-            small = [each for each in files if each[1].file_bytes < log.SMALL_BYTES]
-            return small if len(small) >= files_min else []
-
-        return self._repeat("nothing is merged", lambda: self._rewrite(chosen, None)[0])
+        return self._repeat("nothing is merged", lambda: self._rewrite(files_min, None)[0])
 
     def forget(self, stream: str, key: bytes | None, until_us: int) -> int:
-        def chosen(files: Sequence[tuple[Path, model.DataFile]]) -> list[tuple[Path, model.DataFile]]:
-            return [each for each in files if each[1].stream == stream]
-
-        return self._repeat("nothing is forgotten", lambda: self._rewrite(chosen, (stream, key, until_us))[1])
+        return self._repeat("nothing is forgotten", lambda: self._rewrite(0, (stream, key, until_us))[1])
 
     def expire(self, keep_s: float, *, exactly: bool = False) -> int:
         """Removes generations that the link left at least `keep_s` seconds ago, and the files of killed runs."""
@@ -212,45 +205,47 @@ class ParquetFolderLog(log.TableLog):
                     shutil.rmtree(folder)
         return removed
 
-    def _rewrite(
-        self,
-        chosen: Callable[[Sequence[tuple[Path, model.DataFile]]], Sequence[tuple[Path, model.DataFile]]],
-        record: tuple[str, bytes | None, int] | None,
-    ) -> tuple[int, int]:
-        """Makes another generation, in which the chosen files of each stream, era and date are merged.
+    def _rewrite(self, files_min: int, record: tuple[str, bytes | None, int] | None) -> tuple[int, int]:
+        """Makes another generation. Returns the numbers of rewritten files and of removed rows.
 
-        record: what is forgotten (a stream, a key or None, and a time), or None. Returns the numbers of rewritten files
-        and of removed rows.
+        Of each stream, era and date, the small files are merged if there are `files_min` of them. With a record of what
+        is forgotten (a stream, a key or None, and a time), the files of that stream are written again instead.
         """
         generation = self._generation()
         folders = self._runs(generation)
         state = _state_of(folders) if record is None else _state_of(folders).forget(*record)
-        groups: dict[tuple[str, int, str], list[tuple[Path, model.DataFile]]] = defaultdict(list)
+        groups: dict[tuple[str, int, str], list[FileOfRun]] = defaultdict(list)
         for folder in folders:
             for each in _files_of(folder):
                 groups[each.stream, each.era, each.partition["date"]].append((folder, each))
-        merges = {place: found for place, files in groups.items() if (found := chosen(files))}
+        merges: list[list[FileOfRun]] = []
+        for (stream, _, _), files in groups.items():
+            if record is not None:
+                merges += [files] if stream == record[0] else []
+            elif len(small := [each for each in files if each[1].file_bytes < log.SMALL_BYTES]) >= max(1, files_min):
+                merges.append(small)
         if not merges and record is None:
             return 0, 0
         from spark_export.tables.files import columns_of
 
-        paths = (folder / each.path for files in merges.values() for folder, each in files)
+        merged = [each for files in merges for each in files]
         # Files of earlier versions lack the column `era`.
+        paths = (folder / each.path for folder, each in merged)
         plan = self.files_plan(state, columns_of(paths, pa.schema([ROWS.field("era")])))
         tree = Path(plan.root) / "generation" / f"run={state.run:06d}"
         try:
             made = self._merge(plan, tree, merges)
-            gone = sum(each.rows for files in merges.values() for _, each in files) - sum(each.rows for each in made)
-            for files in groups.values():
-                for folder, each in files:
-                    if (folder, each) not in merges.get((each.stream, each.era, each.partition["date"]), ()):
-                        target = tree / each.path
-                        if target.exists():
-                            # Earlier versions gave the files of each run the same names.
-                            target = target.with_name(f"{folder.name.removeprefix('run=')}-{target.name}")
-                        target.parent.mkdir(parents=True, exist_ok=True)
-                        os.link(folder / each.path, target)
-                        made.append(replace(each, path=str(target.relative_to(tree))))
+            gone = sum(each.rows for _, each in merged) - sum(each.rows for each in made)
+            names = {folder / each.path for folder, each in merged}
+            for folder, each in (one for files in groups.values() for one in files):
+                if folder / each.path not in names:
+                    target = tree / each.path
+                    if target.exists():
+                        # Earlier versions gave the files of each run the same names.
+                        target = target.with_name(f"{folder.name.removeprefix('run=')}-{target.name}")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    os.link(folder / each.path, target)
+                    made.append(replace(each, path=str(target.relative_to(tree))))
             ranges = model.join(part for folder in folders for part in _ranges_of(_run_file(folder)))
             self._write_run(tree, made, ranges, state)
             with self._locked():
@@ -272,25 +267,19 @@ class ParquetFolderLog(log.TableLog):
             failpoint("rewritten")
         finally:
             self.abandon(plan)
-        return sum(len(files) for files in merges.values()), gone
+        return len(merged), gone
 
-    def _merge(
-        self,
-        plan: model.FilesPlan,
-        tree: Path,
-        merges: Mapping[tuple[str, int, str], Sequence[tuple[Path, model.DataFile]]],
-    ) -> list[model.DataFile]:
+    def _merge(self, plan: model.FilesPlan, tree: Path, merges: Sequence[Sequence[FileOfRun]]) -> list[model.DataFile]:
         from spark_export.tables.files import least_place, rewrite_rows
 
         made: list[model.DataFile] = []
-        for files in merges.values():
+        for files in merges:
             # The tasks of a run report their files in any order.
             ordered = sorted(files, key=lambda one: least_place(one[0] / one[1].path))
             names = plan.schema.names
             rows = (part for folder, each in ordered for part in _read(folder / each.path, each.stream, names))
             for done in rewrite_rows(plan, rows)[1]:
-                (tree / done.path).parent.mkdir(parents=True, exist_ok=True)
-                os.rename(Path(plan.root) / done.path, tree / done.path)
+                _move(Path(plan.root) / done.path, tree / done.path)
                 made.append(done)
         return made
 
@@ -308,14 +297,8 @@ class ParquetFolderLog(log.TableLog):
             "run": after.run,
             "plan": plan_id,
             "time_us": time.time_ns() // 1000 if time_us is None else time_us,
-            "files": [
-                {
-                    name: getattr(each, name)
-                    for name in ("path", "stream", "era", "partition", "rows", "data_bytes", "file_bytes")
-                }
-                for each in files
-            ],
-            "ranges": json.loads(log.ranges_to_json(ranges)),
+            "files": [{name: value for name, value in asdict(each).items() if name != "stats"} for each in files],
+            "ranges": log.ranges_to_rows(ranges),
             "positions": log.positions_to_json(after.positions),
             "forgotten": after.forgotten,
         }
@@ -378,6 +361,11 @@ class ParquetFolderLog(log.TableLog):
         return locked(self.folder / "exporter.lock")
 
 
+def _move(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.rename(path, target)
+
+
 def _read(path: Path, stream: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a file, with the column `stream`. Raises TableDamaged."""
     # A run without new messages does not load the modules that read and write Parquet.
@@ -396,7 +384,7 @@ def _state_of(folders: Sequence[Path]) -> model.TableState:
 
 
 def _ranges_of(run: Mapping[str, Any]) -> list[model.IndexRange]:
-    return log.ranges_from_json(json.dumps(run["ranges"]))
+    return log.ranges_from_rows(run["ranges"])
 
 
 def _files_of(folder: Path) -> list[model.DataFile]:
