@@ -22,7 +22,6 @@ from typing import Any
 
 import structlog
 
-from spark_export.exporter.errors import SparkLost, TaskFailed
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.planning import ExportStep, take_step
 from spark_export.exporter.run import Exporter
@@ -39,7 +38,7 @@ from spark_export.session import (
 )
 from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
-from spark_export.tables.errors import ExportError, PositionsMoved
+from spark_export.tables.errors import ExportError, PositionsMoved, SparkLost, TaskFailed
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, LeftOutStream, TableState, Written
 

@@ -18,12 +18,11 @@ from typing import NamedTuple
 import structlog
 
 from spark_export.errors import SourceError
-from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import Exporter, ExportOutcome, OnStep, log_step
 from spark_export.exporter.upkeep import TableUpkeep
-from spark_export.tables.errors import ExportError
+from spark_export.tables.errors import ExportError, StreamsLeftOut
 from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)

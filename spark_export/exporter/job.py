@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_export.exporter.errors import full_disk_told
 from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.exporter.planning import STEP_BYTES_MAX, STEP_ROWS_MAX
 from spark_export.tables.address import StoreLocation, parse_place
 from spark_export.tables.columns import ROWS
-from spark_export.tables.errors import TableRefused
+from spark_export.tables.errors import TableRefused, full_disk_told
 from spark_export.tables.log import TableLog
 from spark_export.tables.model import FilesPlan, TableState
 from spark_export.tables.open import CatalogChoice, find_format, open_table

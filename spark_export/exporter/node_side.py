@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,7 +169,5 @@ class NodeSide:
                     )
         return found
 
-    @contextmanager
-    def _connect(self) -> Iterator[blocking.StreamClient]:
-        with blocking.connect(self.address, reconnect=None, tls=self._tls, token=self._token) as client:
-            yield client
+    def _connect(self) -> AbstractContextManager[blocking.StreamClient]:
+        return blocking.connect(self.address, reconnect=None, tls=self._tls, token=self._token)

@@ -29,14 +29,6 @@ TASK_BYTES_MAX = 1024 * 1024 * 1024
 """The largest estimated size of a task, in bytes of message data. A failed task is repeated as a whole."""
 
 
-@dataclass(frozen=True)
-class RangePlan:
-    """The ranges of new messages to export, one for each partition, and the streams to leave out, without a range."""
-
-    ranges: list[IndexRange]
-    left_out: list[LeftOutStream]
-
-
 AMOUNTS = ("rows", "data_bytes", "file_bytes", "files", "lost")
 """The fields of a step that are summed up."""
 
@@ -64,8 +56,9 @@ class ExportStep:
 
 def plan_ranges(
     ends: Iterable[StreamEnds], state: TableState, *, accept_lost: bool, put_back: Mapping[str, str] | None = None
-) -> RangePlan:
-    """Plans an index range for each partition with new or lost messages, ordered by stream and partition.
+) -> tuple[list[IndexRange], list[LeftOutStream]]:
+    """Returns an index range for each partition with new or lost messages, ordered by stream and partition, and the
+    streams to leave out, without a range.
 
     The range of a partition that was never exported begins at the earliest message that the node still has.
 
@@ -84,7 +77,7 @@ def plan_ranges(
             left_out[end.stream] = LeftOutStream(end.stream, found)
         elif found.rows or found.lost:
             ranges.append(found)
-    return RangePlan([each for each in ranges if each.of.stream not in left_out], list(left_out.values()))
+    return [each for each in ranges if each.of.stream not in left_out], list(left_out.values())
 
 
 def _plan_one(end: StreamEnds, known: tuple[Incarnation, TablePosition] | None, accept_lost: bool) -> IndexRange | str:

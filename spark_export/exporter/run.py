@@ -19,11 +19,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import structlog
 
-from spark_export.exporter.errors import ExportDiskFull, StreamsLeftOut, full_disk_told, is_disk_full
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.planning import AMOUNTS, ExportStep, Pace, cut_at, plan_ranges, plan_tasks, take_step
 from spark_export.tables.columns import DATE, ROWS
-from spark_export.tables.errors import ExportError, PositionsMoved
+from spark_export.tables.errors import (
+    ExportDiskFull,
+    ExportError,
+    PositionsMoved,
+    StreamsLeftOut,
+    full_disk_told,
+    is_disk_full,
+)
 from spark_export.tables.failpoint import failpoint
 from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, LeftOutStream, TableState, Written
@@ -180,10 +186,10 @@ class Exporter:
         # earlier state, and has grown again, could not be told from a healthy one.
         saved = await asyncio.to_thread(self._node.load_positions, self._client_id)
         put_back = await asyncio.to_thread(self._node.find_put_back, ends, state, saved)
-        plan = plan_ranges(ends, state, accept_lost=self._settings.accept_lost, put_back=put_back)
+        planned, left_out = plan_ranges(ends, state, accept_lost=self._settings.accept_lost, put_back=put_back)
         # The table itself can refuse a stream, because of its name. Leave out each stream with a problem as a whole.
-        refused = {each.of.stream: self._log.refusal_of(each.of.stream) for each in plan.ranges}
-        for each in plan.left_out:
+        refused = {each.of.stream: self._log.refusal_of(each.of.stream) for each in planned}
+        for each in left_out:
             self._leave_out(each)
         for stream, reason in refused.items():
             if reason is not None:
@@ -200,7 +206,7 @@ class Exporter:
             and saved.get(known[0].place, 0) < known[1].end
         }
         await self._tell(untold)
-        ranges = [each for each in plan.ranges if each.of.stream not in self._left_out]
+        ranges = [each for each in planned if each.of.stream not in self._left_out]
         return state, ranges if until is None else cut_at(ranges, until)
 
     def _leave_out(self, each: LeftOutStream) -> None:

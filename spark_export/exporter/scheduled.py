@@ -10,10 +10,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from spark_export.errors import SourceError, SourceUnreachable
-from spark_export.exporter.errors import ExportDiskFull, ExportNodeFailed, ExportStopped, TaskFailed, is_disk_full
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.run import Exporter, ExportOutcome, Progress
-from spark_export.tables.errors import ExportError, PositionsMoved
+from spark_export.tables.errors import (
+    ExportDiskFull,
+    ExportError,
+    ExportNodeFailed,
+    ExportStopped,
+    PositionsMoved,
+    TaskFailed,
+    is_disk_full,
+)
 from stream_client.errors import ClientError
 
 DONE, FAILED, TRY_AGAIN, STOPPED = 0, 1, 75, 143

@@ -48,9 +48,9 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
     For at most ten minutes: stream-node export run ./lake --seconds-max 600
     """
     with _progress() as on_progress:
-        from spark_export.exporter.errors import StreamsLeftOut
         from spark_export.exporter.report import outcome_lines, outcome_row
         from spark_export.exporter.run import Exporter, ExportOutcome, log_step
+        from spark_export.tables.errors import StreamsLeftOut
 
         choose_log_level(log_level)
         os.nice(nice)

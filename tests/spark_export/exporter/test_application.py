@@ -32,11 +32,10 @@ from spark_export.exporter.application import (
     blamed_streams,
     task_error,
 )
-from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import OVERTAKEN_MAX, ExportOutcome
-from spark_export.tables.errors import PositionsMoved, TableRefused
+from spark_export.tables.errors import PositionsMoved, StreamsLeftOut, TableRefused
 from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.tables.model import Commit, FilesPlan, Incarnation, IndexRange, Written
 from stream_client import NodeUnreachable

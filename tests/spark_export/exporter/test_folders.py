@@ -23,14 +23,13 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 import pyarrow as pa
 import pyarrow.dataset as dataset
 
-from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.history import history_of
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
-from spark_export.tables.errors import ExportError, TableDamaged, TableRefused
+from spark_export.tables.errors import ExportError, StreamsLeftOut, TableDamaged, TableRefused
 from spark_export.tables.model import NO_NAME, Commit, hive_folder
 from spark_export.tables.parquet_folder import ParquetFolderLog
 from stream_node.node.process import NodeProcess

@@ -112,7 +112,7 @@ class Table:
         from spark_export.exporter.planning import plan_ranges
 
         ends = self.world.settings.node_side().list_ends(self.world.settings.selection)
-        return plan_ranges(ends, state, accept_lost=False).ranges
+        return plan_ranges(ends, state, accept_lost=False)[0]
 
     def _reader(self) -> Any:
         return self.world.settings.node_side()

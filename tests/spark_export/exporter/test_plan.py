@@ -20,7 +20,6 @@ from spark_export.exporter.planning import (
     TASK_ROWS_MIN,
     TIME_SHARE,
     Pace,
-    RangePlan,
     cut_at,
     plan_ranges,
     plan_tasks,
@@ -29,7 +28,7 @@ from spark_export.exporter.planning import (
 from spark_export.exporter.verify import Interval, merge, subtract, total
 from spark_export.source.plan import StreamEnds
 from spark_export.tables.errors import RangeIncomplete
-from spark_export.tables.model import Incarnation, IndexRange, TablePosition, TableState, join
+from spark_export.tables.model import Incarnation, IndexRange, LeftOutStream, TablePosition, TableState, join
 
 KNOWN = Incarnation("orders", 0, 0, 1)
 
@@ -38,23 +37,24 @@ def end(first: int = 0, following: int = 10, *, made_us: int = 1, partition: int
     return StreamEnds("orders", partition, first, following, size, made_us)
 
 
-def plan_whole(ends: StreamEnds, exported: int | None, accept_lost: bool = False) -> RangePlan:
+def plan_whole(
+    ends: StreamEnds, exported: int | None, accept_lost: bool = False
+) -> tuple[list[IndexRange], list[LeftOutStream]]:
     """exported: how far the first incarnation is in the table."""
     positions = {} if exported is None else {KNOWN: TablePosition(exported)}
     return plan_ranges([ends], TableState(1, 1, positions), accept_lost=accept_lost)
 
 
 def plan(ends: StreamEnds, exported: int | None, accept_lost: bool = False) -> list[IndexRange]:
-    found = plan_whole(ends, exported, accept_lost)
-    assert found.left_out == []
-    return found.ranges
+    ranges, left_out = plan_whole(ends, exported, accept_lost)
+    assert left_out == []
+    return ranges
 
 
 def reason(ends: StreamEnds, exported: int | None, accept_lost: bool = False) -> str:
     """Why the stream is left out."""
-    found = plan_whole(ends, exported, accept_lost)
-    assert found.ranges == []
-    (left_out,) = found.left_out
+    ranges, (left_out,) = plan_whole(ends, exported, accept_lost)
+    assert ranges == []
     assert left_out.stream == ends.stream
     return left_out.reason
 
@@ -89,22 +89,24 @@ def test_a_stream_made_anew_is_another_era() -> None:
     assert plan(end(0, 10, made_us=2), 4, accept_lost=True) == [IndexRange(anew, 0, 10, 1000)]
     # The clock of the node may have gone back since.
     state = TableState(1, 1, {KNOWN: TablePosition(4), Incarnation("orders", 0, 1, 0): TablePosition(9)})
-    assert plan_ranges([end(0, 10, made_us=0)], state, accept_lost=False).ranges[0].begin == 9
+    assert plan_ranges([end(0, 10, made_us=0)], state, accept_lost=False)[0][0].begin == 9
 
 
 def test_a_node_put_back_to_an_earlier_state_is_noticed() -> None:
     assert "put back" in reason(end(0, 3), 4, accept_lost=True)
-    found = plan_ranges([end(0, 9)], TableState(1), accept_lost=True, put_back={"orders": "it was put back"})
-    assert (found.ranges, found.left_out[0].reason) == ([], "it was put back")
+    ranges, (left_out,) = plan_ranges(
+        [end(0, 9)], TableState(1), accept_lost=True, put_back={"orders": "it was put back"}
+    )
+    assert (ranges, left_out.reason) == ([], "it was put back")
 
 
 def test_a_stream_with_a_loss_is_left_out_whole_and_the_others_are_not() -> None:
     """Also its partitions without a loss, before and after the one with it."""
     ends = [end(partition=number) for number in range(3)] + [StreamEnds("other", 0, 0, 5, 50, 1)]
     state = TableState(1, 1, {Incarnation("orders", 1, 0, 7): TablePosition(2)})
-    found = plan_ranges(ends, state, accept_lost=False)
-    assert [each.of.place for each in found.ranges] == [("other", 0)]
-    assert [each.stream for each in found.left_out] == ["orders"]
+    ranges, left_out = plan_ranges(ends, state, accept_lost=False)
+    assert [each.of.place for each in ranges] == [("other", 0)]
+    assert [each.stream for each in left_out] == ["orders"]
 
 
 def test_what_tasks_return_is_one_range_of_each_partition_or_is_refused() -> None:

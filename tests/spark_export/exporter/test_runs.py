@@ -19,12 +19,11 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 import pyarrow.parquet as pq
 
 from spark_export import decoder
-from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.history import ExportHistory, history_of
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.tables.columns import ROWS
-from spark_export.tables.errors import ExportError, TableRefused
+from spark_export.tables.errors import ExportError, StreamsLeftOut, TableRefused
 from stream_client import Header, NodeUnreachable, StreamNotFound
 from stream_node.node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World, rows_of

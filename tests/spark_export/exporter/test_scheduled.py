@@ -25,10 +25,16 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
-from spark_export.exporter.errors import ExportDiskFull, ExportNodeFailed, ExportStopped
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.scheduled import FAILED, STOPPED, TRY_AGAIN, exit_code, run_export
-from spark_export.tables.errors import ExportError, PositionsMoved, TableRefused
+from spark_export.tables.errors import (
+    ExportDiskFull,
+    ExportError,
+    ExportNodeFailed,
+    ExportStopped,
+    PositionsMoved,
+    TableRefused,
+)
 from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import HELD_BYTES, files_at_work

@@ -17,10 +17,10 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.errors import SourceUnreachable
-from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import Exporter, Progress
+from spark_export.tables.errors import StreamsLeftOut
 from spark_export.tables.files import write_ranges
 from spark_export.tables.model import Incarnation, IndexRange
 from stream_node.node.process import NodeProcess

@@ -23,7 +23,7 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.application import SparkExporter
 from spark_export.exporter.daemon import run_daemon
-from spark_export.exporter.errors import SparkLost
+from spark_export.tables.errors import SparkLost
 from tests.spark_export.exporter.export_process import wait_until
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_application import taken
