@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_, or_
 from typing import Any
 
 import pyarrow as pa
@@ -198,8 +199,8 @@ def _chosen(
         rows = pa.RecordBatch.from_arrays([_column(batch, field, values) for field in COLUMNS], schema=COLUMNS)
         if ranges is not None and rows.num_rows:
             streams = set(pc.unique(rows["stream"]).to_pylist())
-            masks = [_mask(rows, key, each) for key, each in ranges.items() if key[0] in streams]
-            rows = rows.filter(reduce(pc.or_, masks)) if masks else rows.slice(0, 0)
+            wanted = [_condition(key, each) for key, each in ranges.items() if key[0] in streams]
+            rows = rows.filter(reduce(or_, wanted)) if wanted else rows.slice(0, 0)
         if rows.num_rows:
             yield rows
 
@@ -212,10 +213,9 @@ def _column(batch: pa.RecordBatch, field: pa.Field, values: Mapping[str, Any]) -
     return pc.fill_null(column, 0) if field.name == "era" else column
 
 
-def _mask(rows: pa.RecordBatch, key: tuple[str, int, int], indexes: tuple[int, int]) -> pa.Array:
-    same = [pc.equal(rows[name], value) for name, value in zip(("stream", "partition", "era"), key, strict=True)]
-    index = rows["index"]
-    return reduce(pc.and_, [*same, pc.greater_equal(index, indexes[0]), pc.less(index, indexes[1])])
+def _condition(key: tuple[str, int, int], indexes: tuple[int, int]) -> pc.Expression:
+    same = [pc.field(name) == value for name, value in zip(("stream", "partition", "era"), key, strict=True)]
+    return reduce(and_, [*same, pc.field("index") >= indexes[0], pc.field("index") < indexes[1]])
 
 
 def _overlaps(file: TableFile, ranges: Ranges) -> bool:

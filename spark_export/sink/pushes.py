@@ -21,12 +21,12 @@ from functools import partial
 import pyarrow.compute as compute
 
 from spark_export.errors import OptionError, RowsDiffer, SourceError
-from spark_export.sink.sink_record import MARK, count_partitions, find_bounds, load_record, save_place
+from spark_export.sink.sink_record import MARK, count_partitions, load_record, save_place
 from spark_export.sink.write_rows import RowToPush, content_of, digest_of
 from spark_export.source.bulk_pages import BulkPages
-from spark_export.source.node import asked, connected, mapped_errors, pause, source_error
+from spark_export.source.node import asked, connected, find_partition, mapped_errors, pause, source_error
 from spark_export.source.options import ReadOptions, WriteOptions
-from spark_export.source.plan import Place, ReadRange
+from spark_export.source.plan import Place, ReadRange, StreamEnds
 from stream_client import AccessDenied, ClientError, RequestRefused
 from stream_client.blocking import Publisher, StreamClient
 from stream_client.blocking.streams import Stream
@@ -96,7 +96,7 @@ class Pushes:
     """
 
     def __init__(
-        self, options: WriteOptions, attempt: Attempt | None = None, ends: Mapping[Place, tuple[int, int]] | None = None
+        self, options: WriteOptions, attempt: Attempt | None = None, ends: Mapping[Place, StreamEnds] | None = None
     ) -> None:
         """Finds the rows that earlier executions of the task stored, and connects to the node."""
         self.counts: Counter[Place] = Counter()
@@ -176,18 +176,17 @@ class Pushes:
             return
         for place in (each for each in self._record if each[0] != MARK):
             # In a first execution, only an earlier run of the batch can have stored its rows: before `_ends`.
-            bounds = find_bounds(client, place) if attempt.repeated else self._ends.get(place)
+            bounds = find_partition(client, place) if attempt.repeated else self._ends.get(place)
             if bounds is None:
                 continue
-            own = newer = self._find_own(client, attempt, place, bounds)
+            own = newer = self._find_own(client, attempt, bounds)
             # Pushes of the earlier execution may still be on their way to the node.
             while newer:
                 pause(SETTLE_S)
-                first, until = bounds[1], find_bounds(client, place)
-                if until is None or until[1] <= first:
+                first, bounds = bounds.next_index, find_partition(client, place)
+                if bounds is None or bounds.next_index <= first:
                     break
-                bounds = first, until[1]
-                newer = find_messages(client, ReadRange(*place, *bounds), attempt)[0]
+                newer = find_messages(client, ReadRange(*place, first, bounds.next_index), attempt)[0]
                 own |= newer
             if list(own) != list(range(len(own))):
                 raise RowsDiffer(
@@ -198,13 +197,12 @@ class Pushes:
             if own:
                 self._earlier[place], self._first_numbers[place] = Counter(own.values()), len(own)
 
-    def _find_own(
-        self, client: StreamClient, attempt: Attempt, place: Place, bounds: tuple[int, int]
-    ) -> dict[int, bytes]:
+    def _find_own(self, client: StreamClient, attempt: Attempt, bounds: StreamEnds) -> dict[int, bytes]:
         """Returns the digests that `find_messages` finds from the query's saved index on. Adds the tasks to `seen`."""
-        start, (first, end) = self._record.get(place, 0), bounds
+        place, end = (bounds.stream, bounds.partition), bounds.next_index
+        start = self._record.get(place, 0)
         # An index beyond the end is of a stream that was deleted and created again since, so it is invalid.
-        start = max(0 if start > end else start, first)
+        start = max(0 if start > end else start, bounds.first_index)
         if start >= end:
             return {}
         own, tasks = find_messages(client, ReadRange(*place, start, end), attempt)
@@ -227,12 +225,13 @@ class Pushes:
     def _find_doubted(self, place: Place, start: int, end: int, client: StreamClient) -> tuple[int, dict[int, bytes]]:
         """Returns the first index of a partition, and the digests that `find_messages` finds. start: -1 if unknown."""
         assert self._attempt is not None
-        bounds = find_bounds(client, place)
-        if bounds is None or start < 0:
-            return (0, {}) if bounds is None else (bounds[0], self._find_own(client, self._attempt, place, bounds))
-        start = max(start, bounds[0])
-        wanted = ReadRange(*place, start, end)
-        return bounds[0], find_messages(client, wanted, self._attempt)[0] if start < end else {}
+        bounds = find_partition(client, place)
+        if bounds is None:
+            return 0, {}
+        if start < 0:
+            return bounds.first_index, self._find_own(client, self._attempt, bounds)
+        wanted = ReadRange(*place, max(start, bounds.first_index), end)
+        return bounds.first_index, find_messages(client, wanted, self._attempt)[0] if wanted.count > 0 else {}
 
     def _differ(self, place: Place, what: str) -> None:
         assert self._attempt is not None
@@ -273,7 +272,7 @@ class Pushes:
             return found
         attempt = self._attempt
         if attempt is not None and place not in self._record:
-            index = self._record[place] = self._ends.get(place, (0, 0))[1]
+            index = self._record[place] = self._ends[place].next_index if place in self._ends else 0
             asked(self._options, lambda client: save_place(client, attempt.query, place, index))
         stream = Stream(self._client.session, *self._client.session.core.find_handles(place[0], [place[1]]))
         found = self._publishers[place] = stream.publisher(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from index_service.extensions import FENCED_SAVE, FencedSave, SaveStatus
 from spark_export.errors import BadAnswer
-from spark_export.source.node import find_partition, list_partitions, list_streams
+from spark_export.source.node import list_partitions, list_streams
 from spark_export.source.options import WriteOptions
-from spark_export.source.plan import Place
+from spark_export.source.plan import Place, StreamEnds, by_place
 from stream_client.blocking import StreamClient, list_positions, set_position
 from stream_client.core.service_route import INDEX_SERVICE
 
@@ -49,11 +49,6 @@ def commit_batch(client: StreamClient, client_id: str, batch: int, written: set[
                 save_place(client, client_id, place, each.next_index)
 
 
-def find_bounds(client: StreamClient, place: Place) -> tuple[int, int] | None:
-    found = find_partition(client, place)
-    return None if found is None else (found.first_index, found.next_index)
-
-
 def count_partitions(client: StreamClient, stream: str) -> int:
     """Returns the number of partitions of a stream. Creates a missing stream with one partition."""
     found = list_partitions(client, stream)
@@ -62,8 +57,8 @@ def count_partitions(client: StreamClient, stream: str) -> int:
     return max((each.partition + 1 for each in found), default=1)
 
 
-def find_ends(client: StreamClient, options: WriteOptions, is_any: bool) -> dict[Place, tuple[int, int]]:
-    """Returns the first and next index of each partition that a write can reach. Creates the stream of its options.
+def find_ends(client: StreamClient, options: WriteOptions, is_any: bool) -> dict[Place, StreamEnds]:
+    """Returns the partitions that a write can reach. Creates the stream of its options.
 
     is_any: whether the rows name their streams.
     """
@@ -75,4 +70,4 @@ def find_ends(client: StreamClient, options: WriteOptions, is_any: bool) -> dict
             found = list_partitions(client, options.stream)
     if is_any:
         found = list(list_streams(client))
-    return {(each.stream, each.partition): (each.first_index, each.next_index) for each in found}
+    return by_place(found)

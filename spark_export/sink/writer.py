@@ -58,7 +58,7 @@ class SinkWriter:
             raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
         check_columns(schema, options)
         self._options = options
-        # The first index and the next index of each partition at the beginning of the batch.
+        # The partitions at the beginning of the batch.
         self._ends = asked(options, lambda client: find_ends(client, options, has_stream_column(schema)))
 
     def write(self, iterator: Iterator[pa.RecordBatch | Row]) -> SinkWritten:
@@ -87,7 +87,8 @@ class StreamWriter(SinkWriter, DataSourceArrowWriter):
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
         """Raises SourceError, such as StreamExists."""
         super().__init__(schema, options, overwrite)
-        stored = sum(end - first for (stream, _), (first, end) in self._ends.items() if stream == options.stream)
+        ends = [each for each in self._ends.values() if each.stream == options.stream]
+        stored = sum(each.next_index - each.first_index for each in ends)
         if stored and options.if_exists == "error":
             raise StreamExists(f"the stream {options.stream!r} has {stored} messages, and ifExists is error")
         self._skipped = bool(stored) and options.if_exists == "ignore"

@@ -8,6 +8,7 @@ copied into it.
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_left
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -72,21 +73,17 @@ class FileCatalog:
             f"SELECT idx FROM time_falls WHERE idx > ? AND idx < ? AND {_OF_STREAM} ORDER BY idx DESC",
             (end.first_index, end.next_index, end.stream, end.partition),
         )
+
+        def time_at(index: int) -> int:
+            statement = f"SELECT time_us FROM messages WHERE idx = ? AND {_OF_STREAM}"
+            rows = self._rows(statement, (index, end.stream, end.partition))
+            return int(rows[0][0]) if rows else -1
+
         part_end = end.next_index
         for (start,) in (*falls, (end.first_index,)):
-            low: int = start
-            high = part_end
-            while low < high:
-                middle = (low + high) // 2
-                rows = self._rows(
-                    f"SELECT time_us FROM messages WHERE idx = ? AND {_OF_STREAM}", (middle, end.stream, end.partition)
-                )
-                if not rows or rows[0][0] < time_us:
-                    low = middle + 1
-                else:
-                    high = middle
-            if low > start:
-                return low
+            found = bisect_left(range(part_end), max(0, time_us), start, part_end, key=time_at)
+            if found > start:
+                return found
             part_end = start
         return end.first_index
 

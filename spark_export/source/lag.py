@@ -8,8 +8,7 @@ offsets of the streams. This module subtracts them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from pyspark.sql.streaming import listener
 
@@ -65,20 +64,14 @@ class LagListener(listener.StreamingQueryListener):
 
 
 def _lags(source: listener.SourceProgress) -> list[int]:
-    end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
-    if not end or not latest:
-        return []
+    # Offsets are a JSON text or its parsed object, perhaps of another format.
     try:
-        reached, last = from_offsets(end), from_offsets(latest)
+        reached, last = (
+            from_offsets(json.loads(each) if isinstance(each, str) else each)
+            for each in (source.endOffset, source.latestOffset)
+        )
     except (AttributeError, TypeError, ValueError):
         return []
+    if not reached:
+        return []
     return [count_between({at: reached[at]} if at in reached else {}, {at: last[at]}) for at in last]
-
-
-def _offsets(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Returns offsets as a mapping, from JSON text or its parsed object; otherwise an empty mapping."""
-    try:
-        found = json.loads(given) if isinstance(given, str) else given
-    except ValueError:
-        return {}
-    return found if isinstance(found, Mapping) else {}

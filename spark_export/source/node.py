@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -101,13 +102,8 @@ def asked(way: Way, ask: Callable[[blocking.StreamClient], T]) -> T:
 
 def list_partitions(client: blocking.StreamClient, stream: str) -> list[StreamEnds]:
     """Returns all partitions of one stream in order; an empty list if the stream does not exist."""
-    found = []
-    for each in list_streams(client, stream):
-        # A longer name that begins with this name is sorted after this name.
-        if each.stream != stream:
-            break
-        found.append(each)
-    return found
+    # A longer name that begins with this name is sorted after this name.
+    return list(takewhile(lambda each: each.stream == stream, list_streams(client, stream)))
 
 
 def find_partition(client: blocking.StreamClient, place: Place) -> StreamEnds | None:

@@ -228,11 +228,11 @@ def count_between(start: Mapping[Place, QueryPosition], end: Mapping[Place, Quer
 
 def is_loss(start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition]) -> bool:
     """Returns True if a stream was deleted, or created again, or ends at a smaller index than before."""
-    for place, begin in start.items():
-        stop = end.get(place, begin)
-        if stop.is_deleted != begin.is_deleted or begin.is_of_another(stop) or stop.index < begin.index:
-            return True
-    return False
+    both = [(begin, end.get(place, begin)) for place, begin in start.items()]
+    return any(
+        stop.is_deleted != begin.is_deleted or begin.is_of_another(stop) or stop.index < begin.index
+        for begin, stop in both
+    )
 
 
 def limited(

@@ -155,7 +155,7 @@ class TableLog(ABC):
             if (run := self.find_run(plan)) is not None:
                 # If the answer to the commit was lost, the table has these files, so they stay.
                 self.abandon(plan)
-                return model.Commit(run, ranges, already=True)
+                return model.Commit(run, ranges)
             model.check_next(state, ranges)
             if state.forgotten != plan.forgotten:
                 raise PositionsMoved("messages were forgotten while the run wrote them; the next run leaves them out")

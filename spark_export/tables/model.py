@@ -178,15 +178,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of an export in a table.
-
-    run: the number of the run, counted from 1 in each table.
-    already: whether the table had this run before the call, so that the call changed nothing.
-    """
+    """A commit of an export in a table. run: the number of the run, counted from 1 in each table."""
 
     run: int
     ranges: Sequence[IndexRange]
-    already: bool = False
 
 
 @dataclass(frozen=True)

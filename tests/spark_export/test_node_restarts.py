@@ -22,7 +22,7 @@ from spark_export.sink.write_rows import RowToPush
 from spark_export.sink.writer import SinkWritten, commit_written
 from spark_export.source.node import asked, list_partitions
 from spark_export.source.options import WriteOptions, read_options
-from spark_export.source.plan import ReadRange
+from spark_export.source.plan import ReadRange, StreamEnds
 from spark_export.source.range_reader import RangeReader
 from spark_export.source.readers import BatchReader, StreamReader
 from spark_export.source.spark_versions import ReadAllAvailable
@@ -107,7 +107,7 @@ def test_the_sink_stores_each_row_once_and_commits(restarted: NodeProcess) -> No
     options = WriteOptions(endpoint=restarted.address, stream="w", window=100)
     with blocking.connect(restarted.address) as client:
         client.create("w")
-    with Pushes(options, Attempt("spark-sink-r", 0, 0), {("w", 0): (0, 0)}) as pushes:
+    with Pushes(options, Attempt("spark-sink-r", 0, 0), {("w", 0): StreamEnds("w", 0, 0, 0, 0, 0)}) as pushes:
         for number in range(600):
             pushes.push(RowToPush("w", 0, None, b"%d" % number, []))
             if number % 200 == 100:

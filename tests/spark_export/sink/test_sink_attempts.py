@@ -27,7 +27,7 @@ from spark_export.sink.write_rows import read_row
 from spark_export.sink.writer import SinkWritten, commit_written
 from spark_export.source.node import list_partitions
 from spark_export.source.options import WriteOptions
-from spark_export.source.plan import Place
+from spark_export.source.plan import Place, StreamEnds, by_place
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.doors import ALL, door
@@ -50,11 +50,10 @@ class Sink:
         with blocking.connect(address) as client:
             client.create_partitioned(self.stream, partitions)
 
-    def ends(self) -> dict[Place, tuple[int, int]]:
+    def ends(self) -> dict[Place, StreamEnds]:
         """What the driver finds when a micro-batch begins."""
         with blocking.connect(self.options.endpoint) as client:
-            found = list_partitions(client, self.stream)
-        return {(each.stream, each.partition): (each.first_index, each.next_index) for each in found}
+            return by_place(list_partitions(client, self.stream))
 
     def attempt(
         self,
@@ -64,7 +63,7 @@ class Sink:
         task: int = 0,
         stop: int | None = None,
         repeated: bool = False,
-        ends: dict[Place, tuple[int, int]] | None = None,
+        ends: dict[Place, StreamEnds] | None = None,
     ) -> SinkWritten:
         """stop: after how many rows the attempt ends without a word."""
         attempt = Attempt(self.query, batch, task, repeated)
