@@ -105,10 +105,8 @@ def _with_own_names(part: Any) -> Any:
     return made
 
 
-def _field_with_own_names(field: Any) -> Any:
+def _field_with_own_names(field: Mapping[str, Any]) -> Mapping[str, Any]:
     """Replaces the logical types of a record's field by our own names. Converts a default that is a whole number."""
-    if not isinstance(field, dict):
-        return field
     kind, default = field.get("type"), field.get("default")
     # The default of a union is of its first type.
     first = kind[0] if isinstance(kind, list) and kind else kind

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 
 from spark_export.exporter.node_side import NodeSide
 from spark_export.tables.failpoint import failpoint
@@ -81,21 +81,15 @@ async def run_tasks(
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
     """Starts a function in a new thread. Cancelling the future does not end the thread."""
-    loop = asyncio.get_running_loop()
-    future = loop.create_future()
-
-    def tell(error: BaseException | None) -> None:
-        if not future.done():
-            future.set_result(None) if error is None else future.set_exception(error)
+    future = Future[None]()
+    future.set_running_or_notify_cancel()
 
     def main() -> None:
-        error = None
         try:
             work()
-        except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # The event loop is closed, so nobody waits for the result.
-            loop.call_soon_threadsafe(tell, error)
+            future.set_result(None)
+        except BaseException as error:
+            future.set_exception(error)
 
     threading.Thread(target=main, name="export-task", daemon=True).start()
-    return future
+    return asyncio.wrap_future(future)

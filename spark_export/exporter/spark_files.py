@@ -12,7 +12,6 @@ import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_export.shipping import Shipped, register_format
-from spark_export.tables.files import FilesWriter, check_complete
+from spark_export.tables.files import FilesWriter, check_complete, split_places
 from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import FilesPlan, IndexRange, Written
 from spark_export.work_folder import work_folder
@@ -104,8 +103,8 @@ def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Start
     done = list[IndexRange]()
     with FilesWriter(plan) as writer:
         for batch in batches:
-            for place, rows in _by_partition(batch):
-                wanted = starts[place]
+            for place, rows in split_places(batch):
+                wanted = starts[place[:2]]
                 first = rows["index"][0].as_py()
                 rows = rows.slice(min(rows.num_rows, max(0, wanted.begin - first)))
                 if not rows.num_rows:
@@ -122,16 +121,3 @@ def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Start
                 last_us = rows["timestamp"][-1].cast(pa.int64()).as_py()
                 done.append(IndexRange(wanted.of, begin, end, lost=lost, last_us=last_us))
         return Written(writer.close(), done)
-
-
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int], pa.RecordBatch]]:
-    """Yields the rows of each stream and partition. A task has few partitions, one after the other."""
-    places = list(zip(batch["stream"].to_pylist(), batch["partition"].to_pylist(), strict=True))
-    if places and places[0] == places[-1] and len(set(places)) == 1:
-        yield places[0], batch
-        return
-    at = 0
-    for place, group in groupby(places):
-        count = sum(1 for _ in group)
-        yield place, batch.slice(at, count)
-        at += count
