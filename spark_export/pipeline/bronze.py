@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import and_, or_
 from typing import Any
@@ -56,16 +56,13 @@ class BronzeTable:
 
     def options(self) -> dict[str, str]:
         """Returns the options of the data source for this table."""
-        catalog = self.catalog and [self.catalog.name, dict(self.catalog.options), self.catalog.table]
-        given = {"path": self.path, "tableFormat": self.table_format}
-        return given | {"storeOptions": json.dumps(dict(self.store_options or {})), "catalog": json.dumps(catalog)}
+        return {"table": json.dumps(asdict(self))}
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> BronzeTable:
-        """Returns the table of these options, whose names are in lower case, as Spark hands them on."""
-        catalog = json.loads(options.get("catalog", "null"))
-        store = json.loads(options.get("storeoptions", "{}"))
-        return cls(options["path"], options.get("tableformat", "parquet"), store, catalog and CatalogChoice(*catalog))
+        """Returns the table of these options."""
+        found = json.loads(options["table"])
+        return cls(**{**found, "catalog": found["catalog"] and CatalogChoice(**found["catalog"])})
 
 
 def read_bronze(spark: Any, table: BronzeTable) -> Any:
@@ -75,17 +72,13 @@ def read_bronze(spark: Any, table: BronzeTable) -> Any:
 
 
 class TableSource(Shipped):
-    """The format `stream_node_table`, for batch and streaming queries.
+    """The format `stream_node_table`, for batch and streaming queries. Spark sends the names of options in lower case.
 
-    - `path`, `tableFormat` (parquet), `storeOptions` (a JSON object), `catalog` (a JSON array: the name of the catalog,
-      its options, and the name of the table): the table of the export.
-    - `startingEnds`: where a new streaming query begins, a JSON array of `[stream, partition, era, index]`. The default
-      is the first row of each partition.
-    - `maxRowsPerTrigger`: about how many rows a micro-batch reads at most.
+    - `table`: the table of the export, see `BronzeTable.options`.
+    - `starting_ends`: where a new streaming query begins, a JSON array of `[stream, partition, era, index]`. By default
+      it begins at the first row of each partition.
+    - `rows_max`: about how many rows a micro-batch reads at most.
     """
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        super().__init__({name.lower(): value for name, value in options.items()})
 
     @classmethod
     def name(cls) -> str:
@@ -98,8 +91,8 @@ class TableSource(Shipped):
         return TableReader(BronzeTable.of(self.options))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        most = self.options.get("maxrowspertrigger")
-        start = _from_json(json.loads(self.options.get("startingends", "[]")))
+        most = self.options.get("rows_max")
+        start = _from_json(json.loads(self.options.get("starting_ends", "[]")))
         return TableStreamReader(BronzeTable.of(self.options), start, None if most is None else int(most))
 
 

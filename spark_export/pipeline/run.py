@@ -189,7 +189,7 @@ def _query(
 
     register_format(spark, TableSource)
     start = json.dumps([[*key, end] for key, end in sorted(_taken(out).items())])
-    options = {**bronze.options(), "startingEnds": start, "maxRowsPerTrigger": str(step_rows)}
+    options = {**bronze.options(), "starting_ends": start, "rows_max": str(step_rows)}
     with _sparks_errors():
         rows = spark.readStream.format(FORMAT).options(**options).load()
         with open_query(rows, take, **trigger) as query:

@@ -83,7 +83,7 @@ def test_a_damaged_page_is_told(tmp_path: Path) -> None:
         read(lake, None)
 
 
-def test_names_of_options_have_no_case(tmp_path: Path) -> None:
+def test_options_name_the_table(tmp_path: Path) -> None:
     """Goal: a task opens the table that the user named. Method: the options as Spark sends them, in lower case."""
     catalog = CatalogChoice("mine", {"uri": "sqlite://"}, "a.b")
     table = BronzeTable("s3://bucket/lake", "iceberg", {"region": "eu"}, catalog)
@@ -98,7 +98,7 @@ def test_a_stream_takes_what_is_new_in_small_steps(tmp_path: Path, table_format:
     from spark_export.source.spark_versions import ReadAllAvailable, ReadMaxRows
 
     lake = filled(tmp_path, table_format)
-    source = TableSource({**lake.table.options(), "maxRowsPerTrigger": "3"})
+    source = TableSource({**lake.table.options(), "rows_max": "3"})
     reader: Any = source.streamReader(None)
     reader.prepareForTriggerAvailableNow()
     lake.add_run({HIVES: [(0, 1, 1, None, [], b"later")]})
