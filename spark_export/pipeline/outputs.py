@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -95,43 +96,40 @@ def table_at(out: Path, name: str) -> DeltaTable:
 class Touched:
     """The rows of a table that a step replaces: those whose `column` is in one of the ranges (both ends included).
 
-    by: the values of the column `chain` with the ranges of each, or one entry with None for a table without chains.
-    Times are in microseconds since 1970.
+    ranges: each with the value of the column `chain`, or None for a table without chains. Times are in microseconds
+        since 1970.
     """
 
     column: str
-    by: Mapping[str | None, Sequence[tuple[int, int]]]
+    ranges: Sequence[tuple[str | None, int, int]]
 
     @classmethod
     def of(cls, column: str, values: Mapping[str | None, Iterable[int]], unit: int = 1) -> Touched:
         """Returns the touched rows for single values, which are whole multiples of `unit`."""
-        return cls(column, {chain: ranges_of(sorted(found), unit) for chain, found in values.items() if found})
+        return cls(
+            column, [(chain, *ends) for chain, found in values.items() for ends in ranges_of(sorted(found), unit)]
+        )
 
     def condition(self) -> Any:
         """Returns the condition for Spark."""
         column = f.col(self.column) if self.column == "number" else f.unix_micros(self.column)
-        parts = []
-        for chain, ranges in self.by.items():
-            within = reduce(lambda one, other: one | other, (column.between(*each) for each in ranges))
-            parts.append(within if chain is None else (f.col("chain") == chain) & within)
-        return reduce(lambda one, other: one | other, parts, f.lit(False))
+        parts = [
+            column.between(first, last) & (f.lit(True) if chain is None else f.col("chain") == chain)
+            for chain, first, last in self.ranges
+        ]
+        return reduce(or_, parts, f.lit(False))
 
     def predicate(self) -> str:
         """Returns the condition for `deltalake`."""
         parts = []
-        for chain, ranges in self.by.items():
+        for chain, first, last in self.ranges:
             name = "" if chain is None else "chain = '" + chain.replace("'", "''") + "' AND "
-            parts += [
-                f"({name}{self.column} >= {self._value(a)} AND {self.column} <= {self._value(b)})" for a, b in ranges
-            ]
+            parts.append(f"({name}{self.column} >= {self._value(first)} AND {self.column} <= {self._value(last)})")
         return " OR ".join(parts) or "false"
 
     def overlaps(self, ends: tuple[int, int] | None) -> bool:
         """Returns whether a file can have touched rows. ends: the result of `_ends_of` for the file and `column`."""
-        if ends is None:
-            return True
-        ranges = (each for found in self.by.values() for each in found)
-        return any(first <= ends[1] and ends[0] <= last for first, last in ranges)
+        return ends is None or any(first <= ends[1] and ends[0] <= last for _, first, last in self.ranges)
 
     def _value(self, value: int) -> str:
         if self.column == "number":

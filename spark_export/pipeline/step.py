@@ -256,10 +256,7 @@ class Step:
         """Computes the rows of gold/rates and gold/latency for these minutes; None: for all minutes."""
         tables = self._tables
         touched = None if minutes is None else Touched.of("minute", {None: minutes}, MINUTE_US)
-        times = touched
-        if touched is not None:
-            found = {name: [(a, b + MINUTE_US - 1) for a, b in each] for name, each in touched.by.items()}
-            times = Touched("timestamp", found)
+        times = touched and Touched("timestamp", [(None, a, b + MINUTE_US - 1) for _, a, b in touched.ranges])
         messages = tables.read(MESSAGES, "", times)
         tables.replace(RATES, gold.rates(messages), touched)
         blocks = tables.read(BLOCKS, "", times)

@@ -104,5 +104,5 @@ def test_the_footer_says_which_rows_a_file_has(tmp_path: Path) -> None:
     times = pa.array([5_000_000, 7_000_000], pa.timestamp("us", tz="UTC"))
     pq.write_table(pa.table({"stream": ["a", "b"], "timestamp": times}), tmp_path / "t.parquet")
     ends = _ends_of(tmp_path / "t.parquet", "timestamp")
-    touched = [Touched("timestamp", {None: [(us, us)]}).overlaps(ends) for us in (4_999_999, 6_000_000, 7_000_001)]
+    touched = [Touched("timestamp", [(None, us, us)]).overlaps(ends) for us in (4_999_999, 6_000_000, 7_000_001)]
     assert touched == [False, True, False]
