@@ -13,6 +13,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +21,6 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSelector
 
@@ -209,19 +209,14 @@ class DeltaLog(log.TableLog):
             raise TableDamaged(f"the table {self.address} cannot be read: {one_line(error)}") from error
 
     def compact(self, *, files_min: int = 2) -> int:
-        table = self._open()
-        actions = pa.table(table.get_add_actions(flatten=True))
-        names = [name for name in actions.column_names if name.startswith("partition.")]
-        small = actions.filter(pc.less(actions.column("size_bytes"), log.SMALL_BYTES))
-        filters = None
-        if "partition.stream" in names:
-            streams = pc.unique(actions.column("partition.stream")).drop_null().to_pylist()
-            if long := [each for each in streams if self._is_too_long(each)]:
-                filters = [("stream", "not in", long)]
-                small = small.filter(pc.invert(pc.is_in(small.column("partition.stream"), pa.array(long))))
-        counts = small.group_by(names).aggregate([("path", "count")]).column("path_count").to_pylist()
-        if max(counts, default=0) < files_min:
+        table, files = self._open(), self.list_files()
+        streams = {stream for each in files if (stream := each.partition.get("stream")) is not None}
+        long = sorted(filter(self._is_too_long, streams))
+        small = [each.partition for each in files if each.file_bytes < log.SMALL_BYTES]
+        counts = Counter(str(each) for each in small if each.get("stream") not in long)
+        if max(counts.values(), default=0) < max(1, files_min):
             return 0
+        filters = [("stream", "not in", long)] if long else None
         failpoint("rewrite_written")
         with _delta_errors(f"the table {self.address} cannot be compacted"):
             started_s = time.time()

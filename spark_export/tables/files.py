@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -366,11 +367,10 @@ def split_places(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]
     for each in places:
         part = batch
         if len(places) > 1:
-            masks = [
-                pc.is_null(batch.column(name)) if value is None else pc.equal(batch.column(name), value)
-                for name, value in each.items()
-            ]
-            part = batch.filter(reduce(pc.and_, (pc.fill_null(mask, False) for mask in masks)))
+            fields = ((pc.field(name), value) for name, value in each.items())
+            part = batch.filter(
+                reduce(and_, (one.is_null() if value is None else one == value for one, value in fields))
+            )
         yield (each["stream"], each["partition"], each.get("era") or 0), part
 
 
