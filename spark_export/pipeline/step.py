@@ -205,28 +205,22 @@ class Step:
         for row in moved:
             changes[row["chain"]].changed.add(bytes(row["hash"]))
         times = {(row["chain"], bytes(row["hash"])): row["stored_us"] for row in moved}
-        settled = {name: each for name, each in self._state.chains.items() if each is not None and name in changes}
-        rows, all_marks, reorgs_change = [], dict[str, dict[bytes, canon.CanonState]](), False
-        for chosen in (settled, {name: None for name in changes}):
-            left = [name for name in chosen if name not in all_marks]
-            self._load(stored, {name: chosen[name] for name in left}, changes, times)
-            for name in left:
-                chain, place = changes[name], chosen[name]
-                links = chain.links.values()
-                if place is None:
-                    all_marks[name] = canon.mark_chain(links, self._settings.starts.get(name))
-                else:
-                    marks = canon.mark_descendants(links, chain.known, chain.changed, bytes.fromhex(place[1]))
-                    if marks is not None:
-                        all_marks[name] = marks
+        rows, reorgs_change = list[tuple[Any, ...]](), False
         chains, rooted = {**dict.fromkeys(names), **self._state.chains}, set(self._state.rooted)
-        for name, marks in all_marks.items():
-            chain = changes[name]
+        for name, chain in changes.items():
+            place, marks = self._state.chains.get(name), None
+            if place is not None:
+                self._load(stored, name, place, chain, times)
+                settled = bytes.fromhex(place[1])
+                marks = canon.mark_descendants(chain.links.values(), chain.known, chain.changed, settled)
+            if marks is None:
+                # There is no settled block, or the states depend on the whole chain.
+                self._load(stored, name, None, chain, times)
+                marks = canon.mark_chain(chain.links.values(), self._settings.starts.get(name))
             block = canon.find_settled(chain.links.values(), marks)
             chains[name] = None if block is None else [block.number, block.hash.hex()]
-            rooted = (
-                rooted | {name} if any(mark.state == canon.CANONICAL for mark in marks.values()) else rooted - {name}
-            )
+            is_rooted = any(mark.state == canon.CANONICAL for mark in marks.values())
+            rooted = rooted | {name} if is_rooted else rooted - {name}
             for hash_, mark in marks.items():
                 known = chain.known.get(hash_)
                 if known != mark:
@@ -236,21 +230,17 @@ class Step:
         self._state = replace(self._state, chains=chains, rooted=sorted(rooted))
         return rows, reorgs_change
 
-    def _load(
-        self, stored: Any, settled: Mapping[str, Any], changes: Mapping[str, _Chain], times: Mapping[Any, int]
-    ) -> None:
-        """Adds complete blocks in silver/batches to `changes`: of a chain with a settled block, the reorged blocks and
-        the blocks from the settled one on; of any other chain, all blocks."""
-        for name, place in settled.items():
-            rows = stored.where((f.col("chain") == name) & f.col("missing").isNull())
-            if place is not None:
-                rows = rows.where(f.col("reorged") | (f.col("number") >= place[0]))
-            columns = (*BLOCK, "parent", "number", "weight", f.unix_micros("timestamp").alias("stored_us"))
-            for row in rows.select(*columns, "state", "fork_number").toLocalIterator():
-                hash_ = bytes(row["hash"])
-                link = block_link(row)
-                changes[name].links[hash_] = replace(link, stored_us=times.get((name, hash_), link.stored_us))
-                changes[name].known[hash_] = canon.CanonState(row["state"], row["fork_number"])
+    def _load(self, stored: Any, name: str, place: Any, chain: _Chain, times: Mapping[Any, int]) -> None:
+        """Adds complete blocks in silver/batches to a chain: if it has a settled block, at `place`, the reorged blocks
+        and the blocks from the settled one on; otherwise all blocks."""
+        rows = stored.where((f.col("chain") == name) & f.col("missing").isNull())
+        if place is not None:
+            rows = rows.where(f.col("reorged") | (f.col("number") >= place[0]))
+        columns = (*BLOCK, "parent", "number", "weight", f.unix_micros("timestamp").alias("stored_us"))
+        for row in rows.select(*columns, "state", "fork_number").toLocalIterator():
+            link, hash_ = block_link(row), bytes(row["hash"])
+            chain.links[hash_] = replace(link, stored_us=times.get((name, hash_), link.stored_us))
+            chain.known[hash_] = canon.CanonState(row["state"], row["fork_number"])
 
     def _summarise(self, minutes: set[int] | None) -> None:
         """Computes the rows of gold/rates and gold/latency for these minutes; None: for all minutes."""

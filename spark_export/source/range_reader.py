@@ -81,21 +81,18 @@ class RangeReader:
 
     def _pages(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:
         """Reads by bulk requests, and after a refusal by pulls, which every node supports."""
+        left = replace(self.wanted, start=self.next_index)
         try:
-            yield from self._bulk(client)
+            for found in BulkPages(client, left, self._options).pages():
+                yield from self._page(found.page, found.page.stream_id, found.batch)
+                if self.next_index == self.wanted.end:
+                    return
         except AccessDenied:
             raise
         except RequestRefused as error:
             self.bulk_refusal = str(error)
             logger.debug("%s refuses a bulk read: %s", client.address, error)
             yield from self._pulls(client)
-
-    def _bulk(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:
-        left = replace(self.wanted, start=self.next_index)
-        for found in BulkPages(client, left, self._options).pages():
-            yield from self._page(found.page, found.page.stream_id, found.batch)
-            if self.next_index == self.wanted.end:
-                return
 
     def _file(self, path: str) -> Iterator[pa.RecordBatch]:
         options, wanted = self._options, self.wanted
