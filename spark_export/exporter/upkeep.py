@@ -99,7 +99,13 @@ async def forget(
     is_kept = rule.keep_s == math.inf or (keep_s is None and (rule.keep_s > 0 or rule.versions_min > 1))
     still_in = await asyncio.to_thread(log.versions_with, stream, key)
     digest = None if key is None else key_digest(key)
-    done = {"stream": stream, "key_sha256": digest, "until_us": until_us, "rows": rows, "expired": expired}
+    done: dict[str, Any] = {
+        "stream": stream,
+        "key_sha256": digest,
+        "until_us": until_us,
+        "rows": rows,
+        "expired": expired,
+    }
     done |= {"kept_by": rule.said if is_kept else "", "still_in": still_in}
     await history.add_record("forget", done)
     return done
