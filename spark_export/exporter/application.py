@@ -142,7 +142,9 @@ class SparkExporter(Exporter):
             # would make one micro-batch of everything. So in both cases each step is a batch query.
             while left and not self._stopping.is_set():
                 part = take_step(left, rows_max, bytes_max)
-                take(session.read.format("stream_node").options(**self._source_options(part), **_ends(part)).load())
+                ends = json.dumps(_offsets((each.of.place, each.end) for each in part))
+                options = {**self._source_options(part), "endingOffsets": ends}
+                take(session.read.format("stream_node").options(**options).load())
                 left = [each.cut(done.end, each.end) for each, done in zip(left, part, strict=True)]
                 left = [each for each in left if each.rows]
         except Exception as error:
@@ -152,11 +154,9 @@ class SparkExporter(Exporter):
 
     def _source_options(self, ranges: Sequence[IndexRange]) -> dict[str, str]:
         """Returns the options of the source that read these ranges, from their beginnings."""
-        assigned: dict[str, list[int]] = {}
-        for each in ranges:
-            assigned.setdefault(each.of.stream, []).append(each.of.partition)
         starts = _offsets((each.of.place, each.begin) for each in ranges)
-        return {**self._node.source, "assign": json.dumps(assigned), "startingOffsets": starts}
+        assigned = {stream: [int(partition) for partition in each] for stream, each in starts.items()}
+        return {**self._node.source, "assign": json.dumps(assigned), "startingOffsets": json.dumps(starts)}
 
     def _take(
         self, rows: Any, planned: Mapping[tuple[str, int], IndexRange], loop: asyncio.AbstractEventLoop
@@ -218,15 +218,11 @@ class SparkExporter(Exporter):
             return False
 
 
-def _offsets(indexes: Iterable[tuple[tuple[str, int], int]]) -> str:
+def _offsets(indexes: Iterable[tuple[tuple[str, int], int]]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for (stream, partition), index in indexes:
         found.setdefault(stream, {})[str(partition)] = index
-    return json.dumps(found)
-
-
-def _ends(ranges: Iterable[IndexRange]) -> dict[str, str]:
-    return {"endingOffsets": _offsets((each.of.place, each.end) for each in ranges)}
+    return found
 
 
 def _behind(each: IndexRange, known: tuple[Incarnation, Any] | None) -> IndexRange:

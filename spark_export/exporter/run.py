@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
@@ -91,22 +91,6 @@ async def log_step(step: ExportStep) -> None:
     logger.info("step published", run=step.run, rows=step.rows, files=step.files, seconds=round(step.seconds, 3))
 
 
-def add_up(
-    steps: Sequence[ExportStep], left_out: Iterable[LeftOutStream], seconds: float, left: Sequence[IndexRange] = ()
-) -> ExportOutcome:
-    """Returns the outcome of an export with these steps. left: the ranges for which there was no time."""
-    return ExportOutcome(
-        run_id=steps[-1].run if steps else None,
-        **{name: sum(getattr(each, name) for each in steps) for name in AMOUNTS},
-        partitions=len({each.of.place for step in steps for each in step.ranges}),
-        seconds=seconds,
-        steps=len(steps),
-        left_out=tuple(left_out),
-        rows_left=sum(each.rows for each in left),
-        data_bytes_left=sum(each.size_bytes for each in left),
-    )
-
-
 class Exporter:
     """Executes the exports of one table, one at a time, in threads of this process. It is an async context manager.
 
@@ -163,7 +147,17 @@ class Exporter:
                 if overtaken > OVERTAKEN_MAX:
                     raise
                 logger.warning(self.overtaken_event, reason=str(error))
-        outcome = add_up(self._steps, self._left_out.values(), time.monotonic() - started_s, left)
+        steps = self._steps
+        outcome = ExportOutcome(
+            run_id=steps[-1].run if steps else None,
+            **{name: sum(getattr(each, name) for each in steps) for name in AMOUNTS},
+            partitions=len({each.of.place for step in steps for each in step.ranges}),
+            seconds=time.monotonic() - started_s,
+            steps=len(steps),
+            left_out=tuple(self._left_out.values()),
+            rows_left=sum(each.rows for each in left),
+            data_bytes_left=sum(each.size_bytes for each in left),
+        )
         # The caller gets the outcome in any case: other streams may have been exported.
         if self._left_out:
             raise StreamsLeftOut(outcome)
