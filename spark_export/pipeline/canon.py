@@ -78,8 +78,13 @@ def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[
         return marks
     main = _choose(components, start)
     head = _mark_main(components.pop(main) if main is not None else [], children, main, marks)
+    # Other components are not connected to the chain. A heavier one can win when the missing blocks arrive, so all its
+    # blocks wait. Of any other, the blocks whose numbers are in the range of the chain have lost.
     for members in components.values():
-        _mark_other(members, head, marks)
+        may_win = head is None or max(block.weight for block in members) > head[2]
+        for block in members:
+            passed = head is not None and head[0] <= block.number <= head[1]
+            marks[block.hash] = LOST if passed and not may_win else ON_WAIT
     return marks
 
 
@@ -184,16 +189,3 @@ def _mark_main(
             fork = above_fork.fork_number
         marks[block.hash] = CanonState(REORGED, fork)
     return chain[0].number, chain[-1].number, max(block.weight for block in chain)
-
-
-def _mark_other(members: list[BlockLink], head: tuple[int, int, int] | None, marks: dict[bytes, CanonState]) -> None:
-    """Marks all blocks of a component that is not connected to the canonical chain.
-
-    If the component is heavier than the chain, it can win when the missing blocks arrive, so all its blocks get the
-    state WAITING. Otherwise a block whose number is in the range of the chain gets the state REORGED, and any other
-    WAITING.
-    """
-    may_win = head is None or max(block.weight for block in members) > head[2]
-    for block in members:
-        passed = head is not None and head[0] <= block.number <= head[1]
-        marks[block.hash] = LOST if passed and not may_win else ON_WAIT

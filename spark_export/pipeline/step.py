@@ -8,7 +8,7 @@ messages: the messages of incomplete blocks, corrected root hashes, and the span
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -127,7 +127,7 @@ class Step:
         with _kept(new_parts) as new:
             corrected = new.where("root_before IS NOT NULL")
             numbers = new.select("chain", "number").union(corrected.select("chain", f.col("number") - 1))
-            touched = _touched(numbers.distinct())
+            touched = Touched.of("number", _numbers(numbers.distinct().collect()))
             roots = silver_blocks.corrected_roots(new, tables.read(ROOTS, silver_blocks.ROOTS))
             known = tables.read(BLOCKS, silver_blocks.BLOCKS, touched)
             parts = before.unionByName(new)
@@ -166,9 +166,7 @@ class Step:
         tables, stored_us = self._tables, f.unix_micros("timestamp").alias("stored_us")
         found = blocks.select(*BLOCK, "parent", "number", "weight", stored_us, "missing").collect()
         moved = times.select(*BLOCK, "number", stored_us).collect()
-        numbers: dict[str | None, set[int]] = defaultdict(set)
-        for row in [*found, *moved, *before.where("missing IS NOT NULL").collect()]:
-            numbers[row["chain"]].add(row["number"])
+        numbers = _numbers([*found, *moved, *before.where("missing IS NOT NULL").collect()])
         names = {row["chain"] for row in hashes.select("chain").distinct().collect()}
         marks, reorgs_change = self._mark(stored, found, moved, names)
         for row in marks:
@@ -253,11 +251,11 @@ class Step:
         tables.replace(LATENCY, gold.latency(gold.events(messages, blocks)), touched)
 
 
-def _touched(numbers: Any) -> Touched:
+def _numbers(rows: Iterable[Any]) -> dict[str | None, set[int]]:
     found: dict[str | None, set[int]] = defaultdict(set)
-    for row in numbers.collect():
+    for row in rows:
         found[row["chain"]].add(row["number"])
-    return Touched.of("number", found)
+    return found
 
 
 @contextmanager
