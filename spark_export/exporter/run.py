@@ -260,14 +260,14 @@ class Exporter:
             without = [each for each in written.files if each.stream in self._left_out]
             await asyncio.to_thread(remove_files, plan, without)
             written = Written([each for each in written.files if each.stream not in self._left_out], written.ranges)
-            if not written.ranges:
-                raise _NothingRead(next(iter(self._left_out.values())).reason)
         except BaseException as error:
             # Nothing was committed, so the files are of no use. The shield lets a second cancellation leave no file.
             await asyncio.shield(self._abandon(plan, written, error, started_us))
-            if isinstance(error, _NothingRead):
-                return None
             raise
+        if not written.ranges:
+            nothing_read = ExportError(next(iter(self._left_out.values())).reason)
+            await asyncio.shield(self._abandon(plan, written, nothing_read, started_us))
+            return None
         # From here on nobody knows whether the run is in the table, so a cancellation waits for the end of the commit.
         return await self._to_its_end(self._commit(plan, written, started_us, started_s))
 
@@ -366,7 +366,3 @@ class Exporter:
         except asyncio.CancelledError:
             self._is_ending = True
         return await task
-
-
-class _NothingRead(Exception):
-    """No stream of a step could be read. The text of this error says why one of the streams could not be read."""
