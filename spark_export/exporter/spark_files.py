@@ -12,6 +12,7 @@ import pickle
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
     """
     if is_remote:
         # `mapInArrow` needs pandas, which a client of Spark Connect has anyway.
-        found = rows.mapInArrow(_Mapped(plan, dict(starts)), "part binary").collect()
+        found = rows.mapInArrow(partial(_mapped, plan, dict(starts)), "part binary").collect()
         return Written.together([pickle.loads(row["part"]) for row in found])
     register_format(rows.sparkSession, FilesSink)
     # For a write, Spark looks the format up in the active session of this thread. This call activates the session.
@@ -50,16 +51,10 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
         return Written.together(pickle.loads(result.read_bytes()))
 
 
-@dataclass
-class _Mapped:
+def _mapped(plan: FilesPlan, starts: Starts, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The task for Spark Connect: writes the rows of a task, and yields what was written as one row."""
-
-    plan: FilesPlan
-    starts: Starts
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part = pickle.dumps(write_rows(batches, self.plan, self.starts))
-        yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], ["part"])
+    part = pickle.dumps(write_rows(batches, plan, starts))
+    yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], ["part"])
 
 
 class FilesSink(Shipped):
@@ -79,23 +74,23 @@ class _Part(WriterCommitMessage):
     written: Written
 
 
+@dataclass
 class FilesTaskWriter(DataSourceArrowWriter):
-    def __init__(self, plan: FilesPlan, starts: Starts, result: str) -> None:
-        self._plan = plan
-        self._starts = starts
-        self._result = result
+    plan: FilesPlan
+    starts: Starts
+    result: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _Part(write_rows(iterator, self._plan, self._starts))
+        return _Part(write_rows(iterator, self.plan, self.starts))
 
     def commit(self, messages: list[Any]) -> None:
         # Spark calls this method in a process of its own, on the machine of the driver.
-        Path(self._result).write_bytes(pickle.dumps([each.written for each in messages if each is not None]))
+        Path(self.result).write_bytes(pickle.dumps([each.written for each in messages if each is not None]))
 
     def abort(self, messages: list[Any]) -> None:
         # The tasks that failed have removed their own files.
         for each in filter(None, messages):
-            remove_files(self._plan, each.written.files)
+            remove_files(self.plan, each.written.files)
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Starts) -> Written:
