@@ -336,20 +336,20 @@ def find_messages(client: StreamClient, wanted: ReadRange, attempt: Attempt) -> 
     """
     own, tasks = dict[int, bytes](), set[int]()
     try:
-        for page in BulkPages(client, wanted, ReadOptions()).pages():
-            if page.batch is None or "beside" not in page.batch.schema.names:
+        for _, batch in BulkPages(client, wanted, ReadOptions()).pages():
+            if batch is None or "beside" not in batch.schema.names:
                 continue
             # Most messages of a range belong to other publishers. These messages are not decoded.
-            may_be_own = compute.match_substring(page.batch.column("beside"), attempt.batch_id)
+            may_be_own = compute.match_substring(batch.column("beside"), attempt.batch_id)
             for row in compute.indices_nonzero(may_be_own).to_pylist():
-                extras = decode_extras(page.batch.column("beside")[row].as_py())
+                extras = decode_extras(batch.column("beside")[row].as_py())
                 number = extras.sequence
                 if number is None or not number.publisher_id.startswith(attempt.batch_id):
                     continue
                 tasks.add(int.from_bytes(number.publisher_id[len(attempt.batch_id) :], "big"))
                 if number.publisher_id == attempt.publisher_id:
-                    key = page.batch.column("key")[row].as_py() if "key" in page.batch.schema.names else None
-                    content = content_of(page.batch.column("data")[row].as_py(), key, extras.headers)
+                    key = batch.column("key")[row].as_py() if "key" in batch.schema.names else None
+                    content = content_of(batch.column("data")[row].as_py(), key, extras.headers)
                     own[number.sequence] = digest_of(content)
     except AccessDenied:
         raise

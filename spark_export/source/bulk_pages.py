@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -31,16 +31,8 @@ FIRST_ROWS = 4_096
 """The rows that the first requests ask for; the first page then shows how many rows fit into one page."""
 
 
-@dataclass(frozen=True)
-class PageBatch:
-    """A page of consecutive messages of one partition, and its rows; None without rows."""
-
-    page: BulkHead
-    batch: pa.RecordBatch | None
-
-    @property
-    def end(self) -> int:
-        return self.page.start + self.page.rows
+PageBatch: TypeAlias = tuple[BulkHead, pa.RecordBatch | None]
+"""A page of consecutive messages of one partition, and its rows; None without rows."""
 
 
 def read_page(payload: bytes) -> PageBatch:
@@ -58,7 +50,7 @@ def read_page(payload: bytes) -> PageBatch:
         indexes = batch.column("index")
         if (indexes[0].as_py(), indexes[-1].as_py()) != (page.start, page.start + found - 1):
             raise BadAnswer(f"a page that does not run from {page.start} to {page.start + found - 1}")
-    return PageBatch(page, batch)
+    return page, batch
 
 
 def read_batch(stream: memoryview) -> pa.RecordBatch | None:
@@ -100,16 +92,17 @@ class BulkPages:
                 if not self._asked:
                     return
                 call, stop = self._asked.popleft()
-                found = read_page(self._session.answered(call).answers[0])
-                if found.end < min(stop, found.page.next_index):
+                page, batch = read_page(self._session.answered(call).answers[0])
+                end = page.start + page.rows
+                if end < min(stop, page.next_index):
                     # The page has fewer rows than requested. The remaining rows are read before the later ranges.
-                    self._asked.appendleft((self._ask(found.end, stop), stop))
-                if found.batch is not None and found.batch.num_rows:
+                    self._asked.appendleft((self._ask(end, stop), stop))
+                if batch is not None and batch.num_rows:
                     # Only 7/8 of the page is planned, so that slightly larger rows still fit in one page.
-                    row_bytes = ROW_OVERHEAD_BYTES + found.batch.nbytes // found.batch.num_rows
+                    row_bytes = ROW_OVERHEAD_BYTES + batch.nbytes // batch.num_rows
                     fitting = self._options.fetch_bytes * 7 // 8 // row_bytes
                     self._rows_per_page = max(1, min(2 * self._rows_per_page, fitting))
-                yield found
+                yield page, batch
         finally:
             for call, _ in self._asked:
                 self._session.core.calls.forget(call)

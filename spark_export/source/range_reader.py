@@ -83,8 +83,8 @@ class RangeReader:
         """Reads by bulk requests, and after a refusal by pulls, which every node supports."""
         left = replace(self.wanted, start=self.next_index)
         try:
-            for found in BulkPages(client, left, self._options).pages():
-                yield from self._page(found.page, found.page.stream_id, found.batch)
+            for page, batch in BulkPages(client, left, self._options).pages():
+                yield from self._page(page, page.stream_id, batch)
                 if self.next_index == self.wanted.end:
                     return
         except AccessDenied:
