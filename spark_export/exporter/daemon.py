@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
@@ -80,12 +79,12 @@ async def run_daemon(
                     on_outcome(outcome)
             if upkeep is not None and not stop.is_set():
                 statistics = await _keep_table(upkeep, statistics)
-            following = next_start(started_s, time.monotonic(), every_s, chance())
-            if following.skipped:
-                logger.warning("run took longer than the interval", every_s=every_s, skipped=following.skipped)
-            statistics = statistics.added(skipped_starts=following.skipped)
+            delay_s, skipped = next_start(started_s, time.monotonic(), every_s, chance())
+            if skipped:
+                logger.warning("run took longer than the interval", every_s=every_s, skipped=skipped)
+            statistics = statistics.added(skipped_starts=skipped)
             await _keep_metrics(metrics_file, statistics)
-            await _rest(exporter, stop, following.delay_s)
+            await _rest(exporter, stop, delay_s)
     failed = {"failed": statistics.failed_runs, "failed_upkeeps": statistics.failed_upkeeps}
     logger.info("daemon stopped", runs=statistics.runs, rows=statistics.rows, **failed)
     return statistics
@@ -162,19 +161,12 @@ def _stopping(stop: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(each)
 
 
-class Next(NamedTuple):
-    """The delay of the next start of a run, and the number of start times that passed during the last run."""
-
-    delay_s: float
-    skipped: int
-
-
-def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> Next:
-    """Returns the next start, after a run that began at `started_s` and has ended by `now_s`.
+def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> tuple[float, int]:
+    """Returns the delay of the next start, and how many starts have passed, after a run from `started_s` to `now_s`.
 
     Starts are planned at whole numbers of intervals after `started_s`. The next start is the first of these that has
     not passed yet, plus the share `chance` of the largest random delay.
     """
     passed = max(0, math.ceil((now_s - started_s) / every_s) - 1) if now_s > started_s else 0
     start_s = started_s + (passed + 1) * every_s
-    return Next(max(0.0, start_s - now_s) + chance * JITTER * every_s, passed)
+    return max(0.0, start_s - now_s) + chance * JITTER * every_s, passed
