@@ -165,25 +165,19 @@ def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, Str
 
 
 def database_path(path: str) -> str:
-    """Returns the path of the database file in the data directory `path`. Raises OptionError, SourceError."""
+    """Returns the path of the database file in the data directory `path`. Raises OptionError, and SourceError if the
+    write-ahead log (WAL) is damaged, so that confirmed messages are perhaps lost."""
     found = Path(path) / FILE_NAME
     if not found.is_file():
         raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")
-    _refuse_damaged(found)
-    return str(found.absolute())
-
-
-def _refuse_damaged(database: Path) -> None:
-    """Raises SourceError if the write-ahead log (WAL) is damaged, so that confirmed messages are perhaps lost.
-
-    Nothing is checked where the packages of the node (structlog) are not installed, as on executors.
-    """
     try:
         from stream_storage.errors import StorageError
         from stream_storage.sqlite.wal.check import refuse_damaged
     except ModuleNotFoundError:
-        return
+        # Nothing is checked where the packages of the node (structlog) are not installed, as on executors.
+        return str(found.absolute())
     try:
-        refuse_damaged(database)
+        refuse_damaged(found)
     except StorageError as error:
         raise SourceError(str(error)) from error
+    return str(found.absolute())
