@@ -98,13 +98,10 @@ def open_session(
 
     from spark_export.shipping import register
 
-    builder = SparkSession.builder.appName(name)
+    builder, settings = SparkSession.builder.appName(name), {"spark.sql.session.timeZone": "UTC"}
     if remote is not None:
         builder = builder.remote(remote)
-        settings = {"spark.sql.session.timeZone": "UTC"}
-    elif is_submitted() and master == EMBEDDED:
-        settings = {"spark.sql.session.timeZone": "UTC"}
-    else:
+    elif not is_submitted() or master != EMBEDDED:
         builder = builder.master(master)
         settings = QUIET | _driver(aot_cache)
         if is_embedded(master):

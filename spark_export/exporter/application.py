@@ -36,6 +36,7 @@ from spark_export.session import (
     open_query,
     open_session,
 )
+from spark_export.source.plan import by_place
 from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError, PositionsMoved, SparkLost, TaskFailed
@@ -193,11 +194,9 @@ class SparkExporter(Exporter):
         the commit: Spark plans a batch query after the first call, so its tasks can have read rows of a stream that was
         made anew in between.
         """
-        now = {
-            (each.stream, each.partition): each.created_us for each in self._node.list_ends(self._settings.selection)
-        }
+        now = by_place(self._node.list_ends(self._settings.selection))
         for each in planned:
-            if now.get(each.of.place) != each.of.created_us:
+            if each.of.place not in now or now[each.of.place].created_us != each.of.created_us:
                 raise PositionsMoved(f"{each.of.stream} was deleted or made anew during the export")
 
     def _ensure_session(self) -> Any:
