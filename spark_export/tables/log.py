@@ -114,27 +114,18 @@ class TableLog(ABC):
     def load(self) -> model.TableState:
         """Returns the present state. Raises TableRefused if the table cannot be used, and ExportError."""
 
-    def files_plan(
-        self,
-        state: model.TableState,
-        columns: pa.Schema,
-        *,
-        codec: str = "zstd",
-        convert: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
-    ) -> model.FilesPlan:
-        """Returns how the tasks of a run write files for this table. Raises TableRefused if the columns do not fit."""
+    def files_plan(self, state: model.TableState, columns: pa.Schema, **more: Any) -> model.FilesPlan:
+        """Returns how the tasks of a run write files for this table. more: the `codec` and `convert` of `FilesPlan`.
+
+        Raises TableRefused if the columns do not fit.
+        """
         root, schema, partition_by = self._shape(columns)
-        return model.FilesPlan(
-            root,
-            schema,
-            partition_by,
-            self.options,
-            codec=codec,
-            convert=convert,
-            forgotten=state.forgotten,
-            folders=self.format == "parquet",
-            version=state.version,
-        )
+        said: dict[str, Any] = {
+            "forgotten": state.forgotten,
+            "folders": self.format == "parquet",
+            "version": state.version,
+        }
+        return model.FilesPlan(root, schema, partition_by, self.options, **said, **more)
 
     @abstractmethod
     def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[model.PartitionField]]:
