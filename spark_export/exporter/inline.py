@@ -67,8 +67,10 @@ async def run_tasks(
     try:
         # Like `shield`, `wait` does not cancel the workers. But from Python 3.14 on, `shield` logs their errors.
         while not (await asyncio.wait([all_done], timeout=PROGRESS_INTERVAL_S))[0]:
+            # An error of the caller's function is logged, and does not end the run.
             found = list(progress.values())
-            on_rows(sum(rows for rows, _ in found), sum(data_bytes for _, data_bytes in found))
+            sums = sum(rows for rows, _ in found), sum(data_bytes for _, data_bytes in found)
+            asyncio.get_running_loop().call_soon(on_rows, *sums)
         all_done.result()
     except BaseException:
         stop.set()
