@@ -29,11 +29,9 @@ class Selection:
     pattern: str | None = None
 
     def takes(self, stream: str) -> bool:
-        if self.streams and stream in self.streams:
-            return True
-        if self.pattern is not None:
-            return compile_pattern(self.pattern).fullmatch(stream) is not None
-        return not self.streams
+        if self.pattern is None:
+            return not self.streams or stream in self.streams
+        return stream in self.streams or compile_pattern(self.pattern).fullmatch(stream) is not None
 
 
 class NodeSide:
