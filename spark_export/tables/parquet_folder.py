@@ -90,7 +90,7 @@ class ParquetFolderLog(log.TableLog):
         import pyarrow.parquet as pq
 
         for folder in reversed(self._runs(self._generation())):
-            for each in _files_of(folder)[:1]:
+            for each in _run_file(folder)["files"][:1]:
                 return list(pq.read_schema(folder / each.path).names)
         return []
 
@@ -162,25 +162,25 @@ class ParquetFolderLog(log.TableLog):
 
     def commits(self) -> list[model.Commit | str]:
         runs = [_run_file(folder) for folder in reversed(self._runs(self._generation()))]
-        return [model.Commit(each["run"], _ranges_of(each)) for each in runs]
+        return [model.Commit(each["run"], each["ranges"]) for each in runs]
 
     def list_files(self) -> list[log.TableFile]:
         found = []
         for folder in self._runs(self._generation()):
             run = _run_file(folder)
             indexes: dict[str, tuple[int, int]] = {}
-            for each in _ranges_of(run):
+            for each in run["ranges"]:
                 first, last = indexes.get(each.of.stream, (each.begin, each.begin))
                 indexes[each.of.stream] = min(first, each.begin), max(last, each.end - 1)
             for file in run["files"]:
-                path, bounds = str(folder / file["path"]), indexes.get(file["stream"])
-                found.append(log.TableFile(path, file["file_bytes"], file["rows"], file["partition"], bounds))
+                path, bounds = str(folder / file.path), indexes.get(file.stream)
+                found.append(log.TableFile(path, file.file_bytes, file.rows, file.partition, bounds))
         return found
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         # A reader of Parquet takes every file that it finds, also one that somebody has copied into the table.
         for folder in self._runs(self._generation()):
-            known = {each.path: each.stream for each in _files_of(folder)}
+            known = {each.path: each.stream for each in _run_file(folder)["files"]}
             there = {str(each.relative_to(folder)) for each in folder.glob("stream=*/**/*.parquet")}
             for name in sorted(there | known.keys()):
                 stream = known.get(name, unquote(name.partition("/")[0].removeprefix("stream=")))
@@ -216,7 +216,7 @@ class ParquetFolderLog(log.TableLog):
         state = _state_of(folders) if record is None else _state_of(folders).forget(*record)
         groups: dict[tuple[str, int, str], list[FileOfRun]] = defaultdict(list)
         for folder in folders:
-            for each in _files_of(folder):
+            for each in _run_file(folder)["files"]:
                 groups[each.stream, each.era, each.partition["date"]].append((folder, each))
         merges: list[list[FileOfRun]] = []
         for (stream, _, _), files in groups.items():
@@ -246,7 +246,7 @@ class ParquetFolderLog(log.TableLog):
                     target.parent.mkdir(parents=True, exist_ok=True)
                     os.link(folder / each.path, target)
                     made.append(replace(each, path=str(target.relative_to(tree))))
-            ranges = model.join(part for folder in folders for part in _ranges_of(_run_file(folder)))
+            ranges = model.join(part for folder in folders for part in _run_file(folder)["ranges"])
             self._write_run(tree, made, ranges, state)
             with self._locked():
                 if self._generation() != generation:
@@ -383,20 +383,15 @@ def _state_of(folders: Sequence[Path]) -> model.TableState:
     return model.TableState(run["run"], run["run"], log.positions_from_json(run["positions"]), run["forgotten"])
 
 
-def _ranges_of(run: Mapping[str, Any]) -> list[model.IndexRange]:
-    return log.ranges_from_rows(run["ranges"])
-
-
-def _files_of(folder: Path) -> list[model.DataFile]:
-    return [model.DataFile(**each) for each in _run_file(folder)["files"]]
-
-
 def _run_file(folder: Path) -> Any:
+    """Returns the JSON object of a run, in which the files are DataFiles and the ranges IndexRanges."""
     try:
-        return json.loads((folder / RUN_FILE).read_bytes())
+        run = json.loads((folder / RUN_FILE).read_bytes())
     except FileNotFoundError as error:
         raise TableRefused(
             f"{folder} lacks {RUN_FILE}: an earlier version wrote it, and `stream-node export migrate` takes it over"
         ) from error
     except ValueError as error:
         raise TableDamaged(f"{folder / RUN_FILE} cannot be read: {error}") from error
+    files = [model.DataFile(**each) for each in run["files"]]
+    return run | {"files": files, "ranges": log.ranges_from_rows(run["ranges"])}
