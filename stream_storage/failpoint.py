@@ -15,8 +15,18 @@ ENVIRONMENT_VARIABLE = "STREAM_NODE_FAILPOINT"
 DELAY_VARIABLE = "STREAM_NODE_SYNC_DELAY_MS"
 DELAYED_SITE = "after_rows_before_commit"
 
+EXPORT_SITES: Final = frozenset(
+    {"planned", "writing", "tasks_done", "before_commit", "committed", "saved", "rewrite_written", "rewritten"}
+)
+"""The sites of an exporter. `writing` comes when the first rows of a run are in a file, `before_commit` and `committed`
+around the commit of a run, `saved` after the node knows the positions, `rewrite_written` and `rewritten` around the
+commit of a compaction or of forgetting; in Delta, that is one call of deltalake, which also writes files."""
+PIPELINE_SITES: Final = frozenset({"pipeline_taken", "pipeline_written", "pipeline_published"})
+"""The sites of a pipeline's step: after its first table, and around its publication."""
 SITES: Final = frozenset(
     {
+        *EXPORT_SITES,
+        *PIPELINE_SITES,
         "before_begin",
         "after_rows_before_commit",
         "after_commit_before_confirm",

@@ -40,8 +40,8 @@ from spark_export.source.plan import by_place
 from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
 from spark_export.tables.errors import ExportError, PositionsMoved, SparkLost, TaskFailed
-from spark_export.tables.failpoint import failpoint
 from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, LeftOutStream, TableState, Written
+from stream_storage.failpoint import failpoint
 
 logger = structlog.get_logger(__name__)
 

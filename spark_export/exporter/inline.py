@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from spark_export.exporter.node_side import NodeSide
-from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import write_ranges
 from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import FilesPlan, IndexRange, Written
+from stream_storage.failpoint import failpoint
 
 PROGRESS_INTERVAL_S = 0.2
 GIVE_UP_S = 1.0

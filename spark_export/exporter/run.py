@@ -30,10 +30,10 @@ from spark_export.tables.errors import (
     full_disk_told,
     is_disk_full,
 )
-from spark_export.tables.failpoint import failpoint
 from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import FilesPlan, Incarnation, IndexRange, LeftOutStream, TableState, Written
 from stream_client.errors import ClientError
+from stream_storage.failpoint import failpoint
 
 if TYPE_CHECKING:
     from spark_export.exporter.history import ExportHistory

@@ -31,8 +31,8 @@ from pyspark.sql.types import StructType
 
 from ockam.files.durable_files import write_durably
 from spark_export.tables.errors import ExportError, TableRefused
-from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import count_only
+from stream_storage.failpoint import failpoint
 
 MANIFEST = "pipeline.json"
 MANIFEST_FORMAT = 3

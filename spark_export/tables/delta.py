@@ -29,9 +29,9 @@ from spark_export.tables import log, model
 from spark_export.tables.address import FILE, StoreLocation, azure_names, complete_options, is_set
 from spark_export.tables.columns import DATE, ROWS, fitting, without
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableDamaged, TableRefused
-from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import count_only, statistics
 from spark_export.tables.filesystem import one_line, open_filesystem, store_errors, sync_new
+from stream_storage.failpoint import failpoint
 
 try:
     from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction

@@ -28,11 +28,11 @@ from spark_export.tables import log
 from spark_export.tables.address import FILE, StoreLocation, complete_options, parse_place
 from spark_export.tables.columns import fitting
 from spark_export.tables.errors import EarlierVersion, ExportError, ExtraMissing, TableRefused
-from spark_export.tables.failpoint import failpoint
 from spark_export.tables.files import rewrite_rows
 from spark_export.tables.filesystem import CONNECT_S, one_line, open_filesystem, sync_new
 from spark_export.tables.model import Commit, FilesPlan, IndexRange, PartitionField, Positions, TableState, Written
 from spark_export.tables.open import CATALOG_FILE, CatalogChoice
+from stream_storage.failpoint import failpoint
 
 try:
     from pyiceberg import exceptions

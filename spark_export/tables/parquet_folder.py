@@ -33,8 +33,8 @@ from spark_export.tables import log, model
 from spark_export.tables.address import StoreLocation
 from spark_export.tables.columns import ROWS, without
 from spark_export.tables.errors import TableDamaged, TableRefused
-from spark_export.tables.failpoint import failpoint
 from spark_export.tables.filesystem import locked, take_lock
+from stream_storage.failpoint import failpoint
 
 TABLE, GENERATIONS, STAGING, IDENTITY, RUN_FILE = "messages", "generations", "staging", "_export.json", "_run.json"
 FileOfRun: TypeAlias = tuple[Path, model.DataFile]

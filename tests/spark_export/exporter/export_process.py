@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE
+from stream_storage.failpoint import ENVIRONMENT_VARIABLE
 from tests.spark_export.exporter.export_world import World
 
 HELD_BYTES = 6_000_000

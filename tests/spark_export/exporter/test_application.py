@@ -36,9 +36,9 @@ from spark_export.exporter.node_side import Selection
 from spark_export.exporter.planning import ExportStep
 from spark_export.exporter.run import OVERTAKEN_MAX, ExportOutcome
 from spark_export.tables.errors import PositionsMoved, StreamsLeftOut, TableRefused
-from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.tables.model import Commit, FilesPlan, Incarnation, IndexRange, Written
 from stream_client import NodeUnreachable
+from stream_storage.failpoint import ENVIRONMENT_VARIABLE
 from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_process import command, wait_until
 from tests.spark_export.exporter.export_world import World

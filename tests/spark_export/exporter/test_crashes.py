@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
-from spark_export.tables.failpoint import SITES
+from stream_storage.failpoint import EXPORT_SITES
 from tests.cli.promised import promised
 from tests.spark_export.exporter.export_process import command, export_child
 from tests.spark_export.exporter.export_world import World
@@ -29,7 +29,7 @@ REWRITE_SITES = {"rewrite_written", "rewritten"}
 BEFORE_COMMIT = {"planned", "writing", "tasks_done", "before_commit"}
 
 
-@pytest.mark.parametrize("site", sorted(SITES - REWRITE_SITES))
+@pytest.mark.parametrize("site", sorted(EXPORT_SITES - REWRITE_SITES))
 def test_killed_at_a_site_and_run_again(each_format: World, site: str) -> None:
     world = each_format
     world.push(100)

@@ -35,7 +35,7 @@ from spark_export.pipeline.run import alone, run_pipeline
 from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
 from spark_export.tables.errors import ExportError, TableRefused
-from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE, PIPELINE_SITES
+from stream_storage.failpoint import ENVIRONMENT_VARIABLE, PIPELINE_SITES
 from tests.spark_export.pipeline.lake import BASE_US, Lake, Row, all_rows, read_rows
 from tests.spark_export.pipeline.makers import block_messages, odd_chain
 

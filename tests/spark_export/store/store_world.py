@@ -16,10 +16,10 @@ import pytest
 from pyarrow import fs
 
 from spark_export.tables.columns import ROWS
-from spark_export.tables.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.tables.filesystem import open_filesystem
 from spark_export.tables.open import CatalogChoice
 from stream_node.node.process import NodeProcess
+from stream_storage.failpoint import ENVIRONMENT_VARIABLE
 from tests.spark_export.exporter.export_process import command
 from tests.spark_export.exporter.export_world import World, read_delta
 from tests.support.s3_server import CREDENTIALS, S3Server

@@ -19,14 +19,14 @@ pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 from spark_export.exporter.history import history_of
 from spark_export.exporter.upkeep import forget
 from spark_export.tables.errors import ExportError, TableRefused
-from spark_export.tables.failpoint import SITES
+from stream_storage.failpoint import EXPORT_SITES
 from tests.spark_export.exporter.test_other_programs import written
 from tests.spark_export.store.store_world import StoreWorld
 
 USUAL = {"before_commit", "committed"}
 RUN_SITES = [
     pytest.param(site, marks=() if site in USUAL else pytest.mark.soak)
-    for site in sorted(SITES - {"rewrite_written", "rewritten"})
+    for site in sorted(EXPORT_SITES - {"rewrite_written", "rewritten"})
 ]
 BEFORE_COMMIT = {"planned", "writing", "tasks_done", "before_commit"}
 
