@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Container, Sequence
 
 import structlog
 
@@ -38,9 +37,6 @@ from stream_node.fleet.cluster.protocol import (
 from stream_node.fleet.cluster.unanswered import UnansweredRequests
 from stream_node.fleet.cluster.view import StoredMember
 
-if TYPE_CHECKING:
-    from stream_node.fleet.cluster.router import Router
-
 NONCE_BYTES = 32
 ROUTES_MAX = 10_000
 """The number of routes that a link remembers, since making a route for each message takes longer."""
@@ -52,24 +48,44 @@ class Link:
     """One connection to one process of another member, from its opening to its end. is_up: whether messages can be
     sent. was_up: whether they could ever be sent. unanswered: messages to the member that have no answer yet."""
 
-    def __init__(self, router: Router, member: StoredMember, nonce: bytes) -> None:
-        """router: of this member; it is told once when messages can be sent, and when the connection has ended."""
+    def __init__(
+        self,
+        own_name: str,
+        own_token: str,
+        member: StoredMember,
+        nonce: bytes,
+        *,
+        deliver: Callable[[Message], Mailbox | None],
+        on_up: Callable[[Link], None],
+        on_ended: Callable[[Link, OpenRequests], None],
+        hang_up: Callable[[Sequence[Address]], None],
+        passed_on: set[Route],
+        opens_session: Container[Address],
+        is_there: Callable[[Address], bool],
+    ) -> None:
+        """on_up, on_ended: called once, when messages can be sent and when the connection has ended. passed_on: the
+        routes to which answers are due; each answer removes its route. opens_session: the addresses at which a message
+        opens a session. is_there: whether a connection is still there."""
         self.member = member
         self.is_up = self.was_up = False
         self.connection: Address | None = None
-        self.unanswered = UnansweredRequests(router.node.is_registered)
-        self._router = router
-        self._deliver = router.node.deliver
-        self._opens_session = router.openings
-        self._tokens = router.token, member.token
+        self._own_name = own_name
+        self._tokens = own_token, member.token
         self._nonce = nonce
+        self._deliver = deliver
+        self._on_up = on_up
+        self._on_ended = on_ended
+        self._hang_up = hang_up
+        self._passed_on = passed_on
+        self._opens_session = opens_session
+        self.unanswered = UnansweredRequests(is_there)
         self._marks: dict[int, Callable[[], None]] = {}
         self._routes: dict[Route, Route] = {}
 
     def begin(self, connection: Address) -> None:
         """Begins the proof. connection: the address of the open connection."""
         self.connection = connection
-        self._send(CLUSTER, LINK.encode_request(LinkRequest(self._router.name, self._nonce)))
+        self._send(CLUSTER, LINK.encode_request(LinkRequest(self._own_name, self._nonce)))
 
     def send(self, message: Message) -> Mailbox | None:
         onward = message.onward_route
@@ -103,8 +119,8 @@ class Link:
             messages = messages[1:] if self.is_up else ()
         # Answers settle the requests of this member's clients, and those that it has passed on for another member.
         self.unanswered.answered(messages)
-        if self._router.passed_on:
-            self._router.passed_on.difference_update(message.onward_route for message in messages)
+        if self._passed_on:
+            self._passed_on.difference_update(message.onward_route for message in messages)
         # Marks are rare: without one under way, the whole run goes to the clients as it is.
         if not self._marks:
             return messages
@@ -118,7 +134,7 @@ class Link:
 
     def ended(self, requests: OpenRequests) -> None:
         self.is_up = False
-        self._router.link_ended(self, requests)
+        self._on_ended(self, requests)
 
     def _prove(self, message: Message) -> None:
         assert self.connection is not None, "the connection is open"
@@ -131,11 +147,11 @@ class Link:
         except ProtocolError as error:
             logger.warning("cluster_link_refused", member=self.member.name, reason=str(error))
             # The router connects again: the other member may not have read yet that this one has joined.
-            self._router.hang_up([self.connection])
+            self._hang_up([self.connection])
             return
         self._send(MEMBER, PROVE.encode_request(ProveRequest(prove(b"caller", self._tokens, nonces))))
         self.is_up = self.was_up = True
-        self._router.link_up(self)
+        self._on_up(self)
 
     def _send(self, worker: Address, payload: bytes) -> None:
         assert self.connection is not None, "the connection is open"

@@ -93,15 +93,15 @@ class Router:
         self.name = name
         self.proofs = Proofs(token, new_nonce, node.is_registered)
         self.passed_on: set[Route] = set()
-        self.node = node
+        self._node = node
         self.token = token
         self._call = call
-        self.hang_up = hang_up
+        self._hang_up = hang_up
         self._new_nonce = new_nonce
         self._refresh = refresh
         self._has_own_database = has_own_database
         self._others_at = None if others_at is None else shard_of(others_at)
-        self.openings = openings or {}
+        self._openings = openings or {}
         self._homes = homes or {}
         self._linked = linked
         self.view = ClusterView({}, (Shard(UNOWNED, 0),) * SHARDS)
@@ -145,20 +145,20 @@ class Router:
         # Each member serves at least one shard. Its envelope leads there.
         shards = {shard.owner: number for number, shard in enumerate(self.view.shards)}
         back = local(GATHER_PREFIX + self._new_nonce()[:8].hex())
-        asker = Asker(self.node)
-        self.node.register([back], lambda: asker, restarts=NEVER)
+        asker = Asker(self._node)
+        self._node.register([back], lambda: asker, restarts=NEVER)
 
         def gathered(answers: Answers) -> None:
-            self.node.unregister(back)
+            self._node.unregister(back)
             on_done(None if isinstance(answers, Unanswered) else answers)
 
         # Each member answers the asker, which calls `gathered` after the last answer.
         asker.expect(len(shards), gathered, GATHER_S_MAX)
-        with self.node.batch():
+        with self._node.batch():
             for owner, shard in shards.items():
                 asked = Message(message.onward_route, (back,), message.payload, message.origin)
                 if owner == self.name:
-                    self.node.deliver(asked)
+                    self._node.deliver(asked)
                 else:
                     self._route(shard, self._envelopes.wrap(shard, asked))
         return True
@@ -172,7 +172,7 @@ class Router:
     @property
     def owes_answers(self) -> bool:
         """Whether another member, whose connection is there, waits for the answer to a message that was passed on."""
-        return any(self.node.is_registered(route[0]) for route in self.passed_on)
+        return any(self._node.is_registered(route[0]) for route in self.passed_on)
 
     def clear(self, shards: Iterable[int]) -> list[int]:
         """Returns the shards of which no message is under way to an earlier owner, so that this member can serve them.
@@ -186,7 +186,7 @@ class Router:
     def serve(self, shards: Iterable[int]) -> None:
         """Begins to serve shards whose workers run and whose routes are clear. Delivers the messages that wait for
         them."""
-        with self.node.batch():
+        with self._node.batch():
             for shard in shards:
                 # Served first, delivered second: the waiting messages go to workers of this node and not back into
                 # `_held`.
@@ -202,7 +202,7 @@ class Router:
         # Everything that comes from now on waits behind the messages that the workers have left, so the order is kept.
         held = self._held[shard] = Held()
         for message in waiting:
-            if message.onward_route[0] in self.openings:
+            if message.onward_route[0] in self._openings:
                 # A session cannot move: its client opens a new one at the new owner. The message may come from another
                 # member.
                 self._refuse_opening(message.onward_route[0], message)
@@ -218,14 +218,14 @@ class Router:
                 del self._links[link.member.name]
                 if link.connection is not None and link.member.name in view.members:
                     # The process was replaced. It stores nothing any more, so its connection need not last.
-                    self.hang_up([link.connection])
+                    self._hang_up([link.connection])
         # A mark that is late will not come back. Ending its connection settles the shards that wait for it.
         late_s = trio.current_time() - MARK_S_MAX
         late = {self._ways[shard] for shard, since_s in self._unclear.items() if since_s < late_s}
-        self.hang_up([link.connection for link in late if link.connection is not None])
+        self._hang_up([link.connection for link in late if link.connection is not None])
         # Ended links are settled with this view, which says whether their members have left in order.
         ended, self._ended = self._ended, []
-        with self.node.batch():
+        with self._node.batch():
             for link, requests in ended:
                 self._settle(link, requests)
             # New members get a link, and waiting messages go where their shard is now.
@@ -287,9 +287,9 @@ class Router:
         except ProtocolError as error:
             # A refused message is dropped and the connection stays: any client can send to this address.
             self._lines.log(logger.info, "cluster_request_refused", **message.origin.who, reason=str(error))
-            self.node.count_drop("cluster_refused")
+            self._node.count_drop("cluster_refused")
         # The message was taken, also if no mailbox got it.
-        return mailbox or self.node.find_mailbox(CLUSTER)
+        return mailbox or self._node.find_mailbox(CLUSTER)
 
     def _arrived(self, message: Message, origin: Origin) -> Mailbox | None:
         """Handles a message that another member has sent, or that waited here. Raises ProtocolError.
@@ -297,14 +297,14 @@ class Router:
         envelope = read_envelope(message.onward_route[1])
         # The usual case: this member serves the shard.
         if envelope.shard in self._served:
-            return self.node.deliver(Message(message.onward_route[2:], message.return_route, message.payload, origin))
+            return self._node.deliver(Message(message.onward_route[2:], message.return_route, message.payload, origin))
         if message.onward_route[2:] == (CLUSTER,) and self._is_own_mark(message):
             # All earlier messages of this member have come back, too.
             return None
         # Two members that each take the other for the owner would send the message to and fro without end.
         if envelope.moves >= MOVES_MAX:
-            self.node.count_drop("cluster_moves")
-            self.hang_up(message.return_route[:1])
+            self._node.count_drop("cluster_moves")
+            self._hang_up(message.return_route[:1])
             return None
         # The other member takes this one for the owner. One of them has old tables, so this one reads the tables again.
         if envelope.shard not in self._awaiting_view:
@@ -343,7 +343,7 @@ class Router:
     def _send(self, shard: int, link: Link, wrapped: Message) -> Mailbox | None:
         # A message that another member has passed on to this one opens no session at a third member: the session would
         # end when this one leaves.
-        if wrapped.onward_route[2] in self.openings and read_envelope(wrapped.onward_route[1]).moves:
+        if wrapped.onward_route[2] in self._openings and read_envelope(wrapped.onward_route[1]).moves:
             self._refuse_opening(wrapped.onward_route[2], wrapped)
             return None
         self._ways[shard] = link
@@ -353,11 +353,11 @@ class Router:
     def _refuse_opening(self, service: Address, message: Message) -> None:
         """Refuses a message that would open a session. The client tries again when its node knows the owner."""
         try:
-            payload = self.openings[service](message)
+            payload = self._openings[service](message)
         except ProtocolError:
-            self.node.count_drop("cluster_opening")
+            self._node.count_drop("cluster_opening")
         else:
-            self.node.deliver(Message(message.return_route, (), payload, HERE))
+            self._node.deliver(Message(message.return_route, (), payload, HERE))
 
     # Where the messages of a shard go.
 
@@ -401,7 +401,7 @@ class Router:
         if self.view.shards[shard].owner == self.name:
             # The shard is this member's own: reading the tables makes the member serve it.
             self._refresh()
-        with self.node.batch():
+        with self._node.batch():
             self._retarget(shard)
 
     def _take_held(self, shard: int) -> Iterable[Message]:
@@ -419,16 +419,28 @@ class Router:
         # A fenced member has no token, and no process that could be reached.
         if member.name == self.name or not member.token or member.name in self._links:
             return
-        link = self._links[member.name] = Link(self, member, self._new_nonce())
+        link = self._links[member.name] = Link(
+            self.name,
+            self.token,
+            member,
+            self._new_nonce(),
+            deliver=self._node.deliver,
+            on_up=self._link_up,
+            on_ended=self._link_ended,
+            hang_up=self._hang_up,
+            passed_on=self.passed_on,
+            opens_session=self._openings,
+            is_there=self._node.is_registered,
+        )
         self._call(link)
 
-    def link_up(self, link: Link) -> None:
+    def _link_up(self, link: Link) -> None:
         logger.info("cluster_link", member=link.member.name, address=link.member.address)
-        with self.node.batch():
+        with self._node.batch():
             for shard in list(self._held):
                 self._retarget(shard)
 
-    def link_ended(self, link: Link, requests: OpenRequests) -> None:
+    def _link_ended(self, link: Link, requests: OpenRequests) -> None:
         if self._links.get(link.member.name) is link:
             del self._links[link.member.name]
         self._ended.append((link, requests))
@@ -444,18 +456,18 @@ class Router:
             # It left after this member had learned that it gave its shards away, and nothing was under way to it. It
             # has answered what it got, so most clients need not notice. Requests that are still open get an error.
             for route in requests.take():
-                self.node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
+                self._node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
         elif len(link.unanswered):
             # Nobody knows which of the unanswered pushes it has stored. Publishers that use only Ockam's specification
             # get ERROR. Our clients see what they would see if this node had died: nothing is stored that they have
             # sent later.
             senders, answers = link.unanswered.take()
             logger.warning("cluster_link_lost", member=name, clients=len(senders), answered=len(answers))
-            self.hang_up(senders)
+            self._hang_up(senders)
             for held in self._held.values():
                 held.drop(frozenset(senders))
             for answer in answers:
-                self.node.deliver(answer)
+                self._node.deliver(answer)
         # Nothing more can be under way on this link, so the shards that used it are clear.
         for shard in shards:
             self._unclear.setdefault(shard, 0.0)

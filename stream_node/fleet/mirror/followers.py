@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -23,13 +22,11 @@ from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import MIRROR, AskingMirror, BeMirror, MirrorPull, SourceRole, refusal_of_source
 from stream_service.names import refusal_of_name, stream_address
 from stream_service.role_operations import store_role
+from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.role_requests import log_given_up
 from stream_storage.contract import Session
 from stream_storage.errors import StorageError
 from stream_storage.runner import do
-
-if TYPE_CHECKING:
-    from stream_node.fleet.mirror.tasks import MirrorTasks
 
 REFRESH_S = 3600
 """The row of a mirror, with the time at which it last asked, is written at most once in this time."""
@@ -38,12 +35,18 @@ logger = structlog.get_logger(__name__)
 
 
 class Followers:
-    """The mirrors of the streams of a node: at most FOLLOWERS_MAX for each partition."""
+    """The mirrors of the streams of a node: at most FOLLOWERS_MAX for each partition.
+    role_changed: called with a stream that became a mirror, or still has to fence its former source."""
 
-    def __init__(self, tasks: MirrorTasks) -> None:
-        """tasks: is told of a stream that became a mirror, or still has to fence its former source."""
-        self._tasks = tasks
-        self._directory = tasks.directory
+    def __init__(
+        self,
+        directory: StreamDirectory,
+        role_changed: Callable[[Identity, MirrorRow | None], None],
+        own_address: Callable[[], str | None],
+    ) -> None:
+        self._directory = directory
+        self._role_changed = role_changed
+        self._own_address = own_address
         # For each stream of this node, when each of its mirrors last asked, in microseconds since 1970.
         self._heard_us: dict[Identity, dict[AskingMirror, int]] = {}
 
@@ -70,10 +73,10 @@ class Followers:
         mirrors = [mirror for mirror in mirrors if mirror not in nowhere]
         # The stream holds pushes back from now on: a push confirmed here would be lost if another node is the primary.
         if mirrors:
-            returning = Returning(stream, mirrors, self._tasks.own_address)
+            returning = Returning(stream, mirrors, self._own_address())
             nursery.start_soon(self._ask, identity, fences, returning)
         elif fences is not None:
-            self._tasks.note_role(identity, fences)
+            self._role_changed(identity, fences)
 
     def note(self, nursery: trio.Nursery, identity: Identity, origin: Origin, mirror: AskingMirror) -> None:
         """Stores the address of a mirror that asks a stream of this node for messages."""
@@ -104,7 +107,7 @@ class Followers:
 
     async def _ask(self, identity: Identity, fences: MirrorRow | None, returning: Returning) -> None:
         try:
-            await returning.run(self._tasks.note_role)
+            await returning.run(self._role_changed)
         except Exception as error:
             # A mistake of this program. The stream takes pushes again, and the node goes on.
             logger.error("mirror_task_failed", task=f"asking {identity}", exc_info=error)
@@ -114,7 +117,7 @@ class Followers:
         with suppress(MirrorError):
             row = LocalStream(self._directory, identity).bounds.mirror
             if fences is not None and row == fences:
-                self._tasks.note_role(identity, fences)
+                self._role_changed(identity, fences)
 
     async def _drop(self, identity: Identity, mirrors: Sequence[AskingMirror]) -> None:
         def drop(session: Session) -> None:

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -19,14 +18,12 @@ from stream_node.fleet.mirror.asking import MirrorError, RemoteNode, SourceRefus
 from stream_service.extensions import LIST, ListRequest, StreamInfo, StreamKey
 from stream_service.mirror_rows import MirrorRow, find_mirror
 from stream_service.names import stream_address
+from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.service import SERVICE_ADDRESSES
 from stream_service.workers.stream import StreamWorker
 from stream_storage.contract import Session
 from stream_storage.errors import StorageClosed, StorageError
 from stream_storage.runner import completed, do
-
-if TYPE_CHECKING:
-    from stream_node.fleet.mirror.tasks import MirrorTasks
 
 INTERVAL_S = 2.0
 """The interval between two rounds: a position that was saved on the source is on the mirror after about this time."""
@@ -36,13 +33,25 @@ logger = structlog.get_logger(__name__)
 
 
 class StreamCopier:
-    """Copies what belongs to one stream that is a mirror on this node."""
+    """Copies what belongs to one stream that is a mirror on this node.
 
-    def __init__(self, tasks: MirrorTasks, name: str, row: MirrorRow) -> None:
-        self._tasks = tasks
-        self._directory = tasks.directory
+    follow: makes a partition of the stream a mirror.
+    agrees: returns whether a partition has the messages of its source, as far as this node knows.
+    """
+
+    def __init__(
+        self,
+        directory: StreamDirectory,
+        name: str,
+        row: MirrorRow,
+        follow: Callable[[int], Awaitable[None]],
+        agrees: Callable[[int], bool],
+    ) -> None:
+        self._directory = directory
         self._name = name
         self._row = row
+        self._follow = follow
+        self._agrees = agrees
         self.reason = ""
 
     def is_of(self, row: MirrorRow) -> bool:
@@ -69,7 +78,7 @@ class StreamCopier:
                 partition, retention = info.partition, info.retention
                 worker = self._find_worker(partition)
                 if worker is None:
-                    await self._tasks.make(self._name, [partition], self._row)
+                    await self._follow(partition)
                 elif worker.bounds.is_mirror and worker.admin.retention != retention and self._has_same(partition):
                     # The mirror obeys this retention when it becomes a primary.
                     await completed(partial(worker.admin.set_retention, retention))
@@ -140,7 +149,7 @@ class StreamCopier:
         if worker is None or not worker.bounds.stream_id:
             return False
         # A mirror that has no message yet takes everything from its source.
-        return not worker.bounds.next_index or self._tasks.agrees((self._name, partition))
+        return not worker.bounds.next_index or self._agrees(partition)
 
     def _find_worker(self, partition: int) -> StreamWorker | None:
         worker = self._directory.node.find_worker(stream_address(self._name, partition))

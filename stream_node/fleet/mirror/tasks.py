@@ -57,7 +57,7 @@ class MirrorTasks:
         self._mirrors: dict[str, dict[int, Mirror]] = {}
         # The number of partitions of each stream that follow a source. While there is one, the stream has a copier.
         self._following: Counter[str] = Counter()
-        self._followers = Followers(self)
+        self._followers = Followers(directory, self.note_role, lambda: self.own_address)
         self.copiers: dict[str, StreamCopier] = {}
         self._passing = Passing(directory.node, self._find_source) if passes_pushes else None
 
@@ -116,8 +116,7 @@ class MirrorTasks:
             return None
         return mirror.stream.bounds.mirror
 
-    def agrees(self, identity: Identity) -> bool:
-        """Whether a partition has the messages of its source, as far as this node knows."""
+    def _agrees(self, identity: Identity) -> bool:
         mirror = self._find(identity)
         return mirror is not None and mirror.condition in AGREEING
 
@@ -178,7 +177,13 @@ class MirrorTasks:
             # The copier of the stream asks this source already.
             return
         self.end(("copier", name))
-        copier = self.copiers[name] = StreamCopier(self, name, row)
+        copier = self.copiers[name] = StreamCopier(
+            self.directory,
+            name,
+            row,
+            follow=lambda partition: self.make(name, [partition], row),
+            agrees=lambda partition: self._agrees((name, partition)),
+        )
         self.begin(("copier", name), copier.run)
 
     async def make(
