@@ -1,17 +1,20 @@
-"""Compiles statements for PostgreSQL, each once.
+"""Compiles statements for PostgreSQL, each once, and reads their rows.
 
 PostgreSQL's type for texts cannot hold a zero byte and sorts by a locale, so every text is stored as its UTF-8 bytes,
 whose order is that of the code points. Every integer takes 64 bits, as in SQLite."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Select, String
 from sqlalchemy.dialects.postgresql.base import PGCompiler, PGDialect, PGTypeCompiler
 
 from stream_storage.statement import Statement, Values
+
+if TYPE_CHECKING:
+    import psycopg
 
 
 class _TypeCompiler(PGTypeCompiler):
@@ -72,3 +75,35 @@ def in_order(statement: Statement, compiled: Compiled, values: Values) -> list[A
 
 def as_stored(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
+
+
+class PostgresRows:
+    """The rows of one statement, all of which have come from the server already. texts: as in Compiled."""
+
+    __slots__ = ("_cursor", "_texts")
+
+    def __init__(self, cursor: psycopg.Cursor[Any], texts: tuple[int, ...]) -> None:
+        self._cursor = cursor
+        self._texts = texts
+
+    @property
+    def rowcount(self) -> int:
+        return int(self._cursor.rowcount)
+
+    def fetchone(self) -> Any:
+        row = self._cursor.fetchone()
+        return row if row is None or not self._texts else self._decoded(row)
+
+    def fetchall(self) -> list[Any]:
+        rows = self._cursor.fetchall()
+        return list(map(self._decoded, rows)) if self._texts else rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.fetchall())
+
+    def _decoded(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        columns = list(row)
+        for place in self._texts:
+            if columns[place] is not None:
+                columns[place] = columns[place].decode()
+        return tuple(columns)

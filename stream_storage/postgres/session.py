@@ -22,16 +22,14 @@ from stream_storage.errors import (
 )
 from stream_storage.histogram import SECONDS, Histogram
 from stream_storage.postgres.commands import check_open, command
-from stream_storage.postgres.dialect import compile_statement, in_order
+from stream_storage.postgres.dialect import PostgresRows, compile_statement, in_order
 from stream_storage.postgres.durability import KeptDurability
 from stream_storage.postgres.errors import storage_error
 from stream_storage.postgres.freshness import Freshness
 from stream_storage.postgres.log import PREPARED, PostgresLog
 from stream_storage.postgres.ownership import Ownership, disconnect_command, fence_command
-from stream_storage.postgres.rows import PostgresRows
 from stream_storage.postgres.server import PostgresPrimary, pause
-from stream_storage.postgres.sets import execute_many, find_many
-from stream_storage.postgres.unsent import Unsent
+from stream_storage.postgres.sets import columns_of, set_insert, set_lookup, split_rows
 from stream_storage.statement import Statement, Values
 
 QUIET_S = 1.0
@@ -45,6 +43,40 @@ CANCELLED_WAIT = "01000"
 """The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
 
 logger = structlog.get_logger(__name__)
+
+
+class Unsent:
+    """The commands of a transaction that wait for the next trip to the server, in their order.
+
+    Invariant: a COPY with its rows is the last one, so that it can be sent with the commands before it."""
+
+    def __init__(self) -> None:
+        self._texts: list[bytes] = []
+        self._payload: bytes | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the last command is a COPY, so that no further one can be added."""
+        return self._payload is not None
+
+    def add(self, text: bytes, payload: bytes | None = None) -> None:
+        assert self._payload is None, "nothing follows a COPY"
+        self._texts.append(text)
+        self._payload = payload
+
+    def take(self, *last: bytes) -> tuple[bytes, bytes | None]:
+        """Returns and forgets the text of all commands, with `last`, which may follow a COPY, and the rows of the
+        COPY."""
+        text, payload = b"; ".join([*self._texts, *last]), self._payload
+        self.clear()
+        return text, payload
+
+    def clear(self) -> None:
+        self._texts.clear()
+        self._payload = None
 
 
 class PostgresSession:
@@ -102,10 +134,25 @@ class PostgresSession:
         return self._defers and self._in_transaction
 
     def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
-        execute_many(self, statement, values)
+        made = compile_statement(statement)
+        rows = [in_order(statement, made, each) for each in values]
+        if len(rows) == 1:
+            self.run(made.text, rows[0])
+        elif (as_set := set_insert(statement)) is not None:
+            for part in split_rows(rows, as_set.key):
+                self.run(as_set.text, columns_of(part))
+        elif rows:
+            self._send_unsent()
+            self._call(partial(self._connection.cursor().executemany, made.text, rows))
 
     def find_many(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
-        return find_many(self, statement, values)
+        if len(values) <= 1:
+            return [self.execute(statement, each).fetchone() for each in values]
+        lookup = set_lookup(statement)
+        columns = columns_of([in_order(statement, lookup, each) for each in values])
+        rows = PostgresRows(self.run(lookup.text, columns), lookup.texts).fetchall()
+        found = {row[0]: row[1:] for row in rows}
+        return [found.get(place) for place in range(1, len(values) + 1)]
 
     def run(self, text: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
         """Executes a statement of PostgreSQL with the parameters $1, $2 and so on. Raises StorageError."""
@@ -113,10 +160,6 @@ class PostgresSession:
         cursor = self._connection.cursor(binary=True)
         self._call(partial(cursor.execute, text, values))
         return cursor
-
-    def run_each(self, text: str, values: Sequence[Sequence[Any]]) -> None:
-        self._send_unsent()
-        self._call(partial(self._connection.cursor().executemany, text, values))
 
     def copy(self, text: str, payload: bytes) -> None:
         self._send_unsent()

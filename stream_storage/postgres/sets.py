@@ -1,4 +1,4 @@
-"""Executes statements for many rows at once: turns a statement for one row into one for many, which is one trip.
+"""Turns a statement for one row into one for many, which is one trip to the server.
 
     INSERT INTO t (a, b) VALUES ($1, $2) ON CONFLICT …
     INSERT INTO t (a, b) SELECT * FROM unnest($1::bytea[], $2::bigint[]) ON CONFLICT …
@@ -12,16 +12,14 @@ A single row is sent by the statement for one row, which the server has prepared
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-import psycopg
 from sqlalchemy import BigInteger, Insert, Integer, LargeBinary, String
 from sqlalchemy.types import TypeEngine
 
-from stream_storage.postgres.dialect import Compiled, compile_statement, in_order
-from stream_storage.postgres.rows import PostgresRows
-from stream_storage.statement import Rows, Statement, Values
+from stream_storage.postgres.dialect import Compiled, compile_statement
+from stream_storage.statement import Statement
 
 SET_ROWS_MAX, SET_BYTES_MAX = 5_000, 4 * 1024 * 1024
 """The most rows of one statement, and the most bytes of their values, unless one row has more."""
@@ -36,38 +34,6 @@ class SetInsert(NamedTuple):
 
     text: str
     key: tuple[int, ...]  # the places, from 0, of the columns in which no two rows of a statement may be equal
-
-
-class SetSession(Protocol):
-    """The part of `stream_storage.postgres.session.PostgresSession` that this module uses."""
-
-    def execute(self, statement: Statement, values: Values = ()) -> Rows: ...
-
-    def run(self, text: str, values: Sequence[Any]) -> psycopg.Cursor[Any]: ...
-
-    def run_each(self, text: str, values: Sequence[Sequence[Any]]) -> None: ...
-
-
-def execute_many(session: SetSession, statement: Statement, values: Iterable[Values]) -> None:
-    made = compile_statement(statement)
-    rows = [in_order(statement, made, each) for each in values]
-    if len(rows) == 1:
-        session.run(made.text, rows[0])
-    elif (as_set := set_insert(statement)) is not None:
-        for part in split_rows(rows, as_set.key):
-            session.run(as_set.text, _columns(part))
-    elif rows:
-        session.run_each(made.text, rows)
-
-
-def find_many(session: SetSession, statement: Statement, values: Sequence[Values]) -> list[Any]:
-    if len(values) <= 1:
-        return [session.execute(statement, each).fetchone() for each in values]
-    lookup = set_lookup(statement)
-    columns = _columns([in_order(statement, lookup, each) for each in values])
-    rows = PostgresRows(session.run(lookup.text, columns), lookup.texts).fetchall()
-    found = {row[0]: row[1:] for row in rows}
-    return [found.get(place) for place in range(1, len(values) + 1)]
 
 
 def set_insert(statement: Statement) -> SetInsert | None:
@@ -105,7 +71,7 @@ def split_rows(rows: Sequence[Sequence[Any]], key: tuple[int, ...]) -> Iterator[
         yield part
 
 
-def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def columns_of(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return list(map(list, zip(*rows, strict=True)))
 
 

@@ -49,7 +49,6 @@ OPTIONAL = {
     "stream_storage/postgres/log.py": "postgres",
     "stream_storage/postgres/server.py": "postgres",
     "stream_storage/postgres/sets.py": "postgres",
-    "stream_storage/postgres/rows.py": "postgres",
     "stream_storage/postgres/session.py": "postgres",
     "cardinal_streams/transports/kafka_transport.py": "kafka",
     "spark_export/tables/delta.py": "delta",
