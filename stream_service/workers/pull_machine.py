@@ -34,22 +34,17 @@ LONG_POLLS_MAX = 10_000
 
 
 class PullState(enum.IntEnum):
-    """The state of the queue of pulls. In a HELD state no pull is answered: earlier pushes are not on disk yet."""
+    """The state of the queue of pulls."""
 
-    READY = enum.auto()  # a batch of pulls can be taken
+    READY = enum.auto()  # a batch of pulls can be taken, unless they are held
     READING = enum.auto()  # a reading thread reads the pages of a batch
     YIELDING = enum.auto()  # a full page was sent, and the other workers of the node run next
-    HELD = enum.auto()
-    READING_HELD = enum.auto()
-    YIELDING_HELD = enum.auto()
     CLOSED = enum.auto()  # the worker has stopped
 
 
 class PullEvent(enum.IntEnum):
     """The events that change the state of the queue of pulls."""
 
-    HOLD = enum.auto()  # pushes were submitted to the writing thread
-    RELEASE = enum.auto()  # these pushes are stored or refused
     READ_BEGUN = enum.auto()  # a reading thread begins to read the pages of a batch
     READ_ENDED = enum.auto()
     TURN_YIELDED = enum.auto()  # a full page was sent, and the other workers of the node run next
@@ -58,56 +53,17 @@ class PullEvent(enum.IntEnum):
 
 
 # Module names for the members: looking up a member in its enumeration takes longer than a transition.
-READY, READING, YIELDING, HELD, READING_HELD, YIELDING_HELD, CLOSED = PullState
-HOLD, RELEASE, READ_BEGUN, READ_ENDED, TURN_YIELDED, TURN_CAME, CLOSE = PullEvent
+READY, READING, YIELDING, CLOSED = PullState
+READ_BEGUN, READ_ENDED, TURN_YIELDED, TURN_CAME, CLOSE = PullEvent
 
 # The state after each event. If an event occurs that is missing for its state, this program has a mistake. A batch is
-# taken only in READY, so at most one read is under way, and no pull is answered before earlier pushes are stored.
+# taken only in READY, so at most one read is under way.
 TRANSITIONS: dict[PullState, dict[PullEvent, PullState]] = {
-    READY: {
-        HOLD: HELD,
-        RELEASE: READY,
-        READ_BEGUN: READING,
-        TURN_YIELDED: YIELDING,
-        CLOSE: CLOSED,
-    },
-    READING: {
-        HOLD: READING_HELD,
-        RELEASE: READING,
-        READ_ENDED: READY,
-        CLOSE: CLOSED,
-    },
-    YIELDING: {
-        HOLD: YIELDING_HELD,
-        RELEASE: YIELDING,
-        TURN_CAME: READY,
-        CLOSE: CLOSED,
-    },
-    HELD: {
-        HOLD: HELD,
-        RELEASE: READY,
-        CLOSE: CLOSED,
-    },
-    READING_HELD: {
-        HOLD: READING_HELD,
-        RELEASE: READING,
-        READ_ENDED: HELD,
-        CLOSE: CLOSED,
-    },
-    YIELDING_HELD: {
-        HOLD: YIELDING_HELD,
-        RELEASE: YIELDING,
-        TURN_CAME: HELD,
-        CLOSE: CLOSED,
-    },
+    READY: {READ_BEGUN: READING, TURN_YIELDED: YIELDING, CLOSE: CLOSED},
+    READING: {READ_ENDED: READY, CLOSE: CLOSED},
+    YIELDING: {TURN_CAME: READY, CLOSE: CLOSED},
     # Work that began before the close may still end. No work begins.
-    CLOSED: {
-        HOLD: CLOSED,
-        RELEASE: CLOSED,
-        READ_ENDED: CLOSED,
-        TURN_CAME: CLOSED,
-        CLOSE: CLOSED,
-    },
+    CLOSED: {READ_ENDED: CLOSED, TURN_CAME: CLOSED, CLOSE: CLOSED},
 }
 
 
@@ -141,6 +97,7 @@ class PullMachine(Generic[P]):
 
     is_behind: returns whether a consumer has not taken earlier answers yet, or waits for room in memory for a large
     one.
+    is_held: whether no batch is taken in any state, because earlier pushes are not on disk yet.
 
     Invariant: each pull is in one place only. `_batch` contains pulls only while they are being read or answered.
     `_blocked` has at least one pull for each consumer in it. `_caught_up` has the consumers in `_blocked` that have
@@ -151,6 +108,7 @@ class PullMachine(Generic[P]):
     def __init__(self, is_behind: Callable[[Any], bool]) -> None:
         self._is_behind = is_behind
         self.state = READY
+        self.is_held = False
         self._waiting: deque[P] = deque()
         self._batch: list[P] = []
         self._blocked: dict[Hashable, deque[P]] = {}
@@ -161,15 +119,17 @@ class PullMachine(Generic[P]):
         self._parked_count = 0
 
     def note(self, event: PullEvent) -> None:
+        assert not self.is_held or event not in (READ_BEGUN, TURN_YIELDED), "pulls that are held are not answered"
         self.state = TRANSITIONS[self.state][event]
 
     @property
     def can_take(self) -> bool:
-        return self.state is READY and bool(self._waiting or self._caught_up)
+        return self.state is READY and not self.is_held and bool(self._waiting or self._caught_up)
 
     @property
     def is_idle(self) -> bool:
-        return self.state is READY and not (self._waiting or self._batch or self._blocked or self.long_polls)
+        waits = self._waiting or self._batch or self._blocked or self.long_polls
+        return self.state is READY and not self.is_held and not waits
 
     @property
     def is_full(self) -> bool:
@@ -321,7 +281,7 @@ class PullMachine(Generic[P]):
 
     def check(self) -> None:
         """Asserts the invariant, for tests."""
-        assert bool(self._batch) == (self.state in (READING, READING_HELD)) or self.state is CLOSED
+        assert bool(self._batch) == (self.state is READING) or self.state is CLOSED
         assert self._caught_up.keys() <= self._blocked.keys()
         assert all(self._blocked.values())
         for consumer, blocked in self._blocked.items():

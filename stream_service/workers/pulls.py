@@ -24,8 +24,6 @@ from stream_service.protocol import PullRequest
 from stream_service.workers.pull_machine import (
     CLOSE,
     CLOSED,
-    HOLD,
-    RELEASE,
     TURN_CAME,
     TURN_YIELDED,
     PullMachine,
@@ -119,11 +117,11 @@ class PullQueue:
 
     def hold(self) -> None:
         """Stops answering pulls, except those being read, until `answer` is called: earlier pushes are not on disk."""
-        self._machine.note(HOLD)
+        self._machine.is_held = True
 
     def answer(self) -> None:
         """Answers the pulls that were added so far. Called when all earlier pushes are stored or refused."""
-        self._machine.note(RELEASE)
+        self._machine.is_held = False
         self._answer()
 
     def refuse(self, reason: str) -> None:

@@ -34,7 +34,14 @@ from stream_service.workers.push_traces import PushTraces
 from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.role_requests import RoleRequests
 from stream_service.workers.served import Read, Write, find_served, not_served
-from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
+from stream_service.workers.stream_machine import (
+    CHANGING,
+    COPYING,
+    LOADING,
+    SERVING,
+    STAGED_MESSAGES_MAX,
+    StreamMachine,
+)
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.contract import Append, Do, Session, StreamRecord
 from stream_storage.errors import CommitUnsettled, IndexConflict, StorageError, UnknownStreamId
@@ -414,7 +421,7 @@ class StreamWorker(ReadableStream):
         if refusal is not None:
             self._refuse_copy(message, refusal)
             return True
-        machine.begin_copy()
+        machine.begin(COPYING)
         if self._pulls is not None:
             self._pulls.hold()
         times = {"last_time_us": machine.last_time_us, "now_us": self._services.now_us()}
@@ -463,7 +470,7 @@ class StreamWorker(ReadableStream):
         if self._machine.state is not SERVING or self._gathered.messages:
             return False
         self._send_answers_behind()
-        self._machine.begin_change()
+        self._machine.begin(CHANGING)
         # If a part of the node has called this method outside `receive`, the mailbox is still open.
         self.context.pause()
         if self._pulls is not None:
@@ -504,11 +511,11 @@ class StreamWorker(ReadableStream):
 
     def _load_sequences(self) -> None:
         self._send_answers_behind()
-        self._machine.begin_load()
+        self._machine.begin(LOADING)
         self._publishers.load(self.context.guard(self._sequences_loaded))
 
     def _sequences_loaded(self, operation: Do[KnownSequences]) -> None:
-        self._machine.end_load()
+        self._machine.end(LOADING)
         if operation.error is not None:
             failure = Failure(Outcome.NOT_STORED, f"the stream cannot be read: {operation.error}")
             self._refuse_held(self._machine.take_held(), failure)

@@ -43,83 +43,8 @@ class StreamActivity(enum.IntEnum):
     CLOSED = enum.auto()  # the worker has stopped
 
 
-class StreamEvent(enum.IntEnum):
-    """An activity begins or ends. An append, a copy, a change or a load also ends if it fails."""
-
-    OPENED = enum.auto()
-    SMALL_APPEND = enum.auto()
-    LARGE_APPEND = enum.auto()
-    APPEND_ENDED = enum.auto()
-    COPY_BEGUN = enum.auto()
-    COPY_ENDED = enum.auto()
-    CHANGE_BEGUN = enum.auto()
-    CHANGE_ENDED = enum.auto()
-    LOAD_BEGUN = enum.auto()
-    LOAD_ENDED = enum.auto()
-    CLOSE = enum.auto()
-
-
 # Module names for the members: looking up a member in its enumeration takes longer than a transition.
 OPENING, SERVING, APPENDING, STAGING, COPYING, CHANGING, LOADING, CLOSED = StreamActivity
-(
-    OPENED,
-    SMALL_APPEND,
-    LARGE_APPEND,
-    APPEND_ENDED,
-    COPY_BEGUN,
-    COPY_ENDED,
-    CHANGE_BEGUN,
-    CHANGE_ENDED,
-    LOAD_BEGUN,
-    LOAD_ENDED,
-    CLOSE,
-) = StreamEvent
-
-# The state after each event. If an event occurs that is missing for its state, this program has a mistake. Every
-# activity begins in SERVING, so that two of them never assign the same index.
-TRANSITIONS: dict[StreamActivity, dict[StreamEvent, StreamActivity]] = {
-    OPENING: {
-        OPENED: SERVING,
-        CLOSE: CLOSED,
-    },
-    SERVING: {
-        SMALL_APPEND: APPENDING,
-        LARGE_APPEND: STAGING,
-        COPY_BEGUN: COPYING,
-        CHANGE_BEGUN: CHANGING,
-        LOAD_BEGUN: LOADING,
-        CLOSE: CLOSED,
-    },
-    APPENDING: {
-        APPEND_ENDED: SERVING,
-        CLOSE: CLOSED,
-    },
-    STAGING: {
-        APPEND_ENDED: SERVING,
-        CLOSE: CLOSED,
-    },
-    COPYING: {
-        COPY_ENDED: SERVING,
-        CLOSE: CLOSED,
-    },
-    CHANGING: {
-        CHANGE_ENDED: SERVING,
-        CLOSE: CLOSED,
-    },
-    LOADING: {
-        LOAD_ENDED: SERVING,
-        CLOSE: CLOSED,
-    },
-    # An activity that began before the close may still end. No activity begins.
-    CLOSED: {
-        OPENED: CLOSED,
-        APPEND_ENDED: CLOSED,
-        COPY_ENDED: CLOSED,
-        CHANGE_ENDED: CLOSED,
-        LOAD_ENDED: CLOSED,
-        CLOSE: CLOSED,
-    },
-}
 
 
 class AppendStart(NamedTuple):
@@ -139,6 +64,9 @@ class StreamMachine:
 
     last_time_us: the time of the latest message, in microseconds since 1970; 0 without a message. Times do not
     decrease, except where a wrong clock was set back.
+
+    Every activity begins in the state SERVING, so that two of them never assign the same index, and ends there, also if
+    it fails. After `close` no activity begins, but one that began before may still end.
 
     Invariant: pushes are staged only in the state STAGING. Messages are in `held` only while an activity is under way.
     An append that is under way begins at the next index of the stream. When the machine is closed, `held` is empty.
@@ -166,8 +94,17 @@ class StreamMachine:
 
     def open(self, last_time_us: int) -> None:
         """Ends the state OPENING. The caller has set the bounds."""
-        self.state = TRANSITIONS[self.state][OPENED]
+        self.end(OPENING)
         self.last_time_us = last_time_us
+
+    def begin(self, activity: StreamActivity) -> None:
+        assert self.state is SERVING, "another activity is under way"
+        self.state = activity
+
+    def end(self, activity: StreamActivity) -> None:
+        if self.state is not CLOSED:
+            assert self.state is activity, "this activity is not under way"
+            self.state = SERVING
 
     def stage(self, messages: int, size_bytes: int) -> None:
         assert self.state is STAGING, "pushes are staged behind a large append only"
@@ -186,7 +123,7 @@ class StreamMachine:
 
     def begin_append(self, messages: int, now_us: int) -> AppendStart:
         """Begins an append of this many messages, which are no longer staged."""
-        self.state = TRANSITIONS[self.state][LARGE_APPEND if messages >= STAGED_BEHIND_MIN else SMALL_APPEND]
+        self.begin(STAGING if messages >= STAGED_BEHIND_MIN else APPENDING)
         self.staged_messages = self.staged_bytes = 0
         before_us = self.last_time_us
         if before_us - now_us > TOLERANCE_US:
@@ -202,7 +139,7 @@ class StreamMachine:
 
     def end_append(self, stored: int) -> None:
         """Ends the append. stored: the number of stored messages; 0: it failed."""
-        self.state = TRANSITIONS[self.state][APPEND_ENDED]
+        self.end(STAGING if self.state is STAGING else APPENDING)
         place, self._place = self._place, None
         self.bounds.grow(stored)
         if not stored and place is not None and place.falls_from_us is not None:
@@ -217,23 +154,17 @@ class StreamMachine:
         """Whether a copy at this index moves the beginning of a stream that was never written to."""
         return self.bounds.next_index == 0 != index
 
-    def begin_copy(self) -> None:
-        self.state = TRANSITIONS[self.state][COPY_BEGUN]
-
     def end_copy(self, index: int, stored: int, last_time_us: int) -> None:
         """Ends a copy that began at this index. stored: the number of its messages; 0: it failed."""
-        self.state = TRANSITIONS[self.state][COPY_ENDED]
+        self.end(COPYING)
         if stored:
             first_index = index if self.begins_with(index) else self.bounds.first_index
             self.bounds.move(first_index, index + stored)
             self.last_time_us = last_time_us
 
-    def begin_change(self) -> None:
-        self.state = TRANSITIONS[self.state][CHANGE_BEGUN]
-
     def end_change(self, record: StreamRecord | None, last_time_us: int) -> None:
         """Ends a change. record: the row of the stream after it; None: it has failed."""
-        self.state = TRANSITIONS[self.state][CHANGE_ENDED]
+        self.end(CHANGING)
         if record is not None:
             self.bounds.become(record)
             self.last_time_us = last_time_us
@@ -244,15 +175,9 @@ class StreamMachine:
         self.bounds.move(self.bounds.first_index, next_index)
         self.last_time_us = last_time_us
 
-    def begin_load(self) -> None:
-        self.state = TRANSITIONS[self.state][LOAD_BEGUN]
-
-    def end_load(self) -> None:
-        self.state = TRANSITIONS[self.state][LOAD_ENDED]
-
     def close(self) -> Sequence[Message]:
         """Closes the machine. Returns the messages of `hold`, which the caller must refuse."""
-        self.state = TRANSITIONS[self.state][CLOSE]
+        self.state = CLOSED
         self.staged_messages = self.staged_bytes = 0
         return self.take_held()
 
