@@ -147,7 +147,6 @@ class CommitUnsettled(StorageError):
 
     def __init__(self, failure: StorageError) -> None:
         super().__init__(f"the node does not know yet whether this was stored, since {failure}")
-        self.failure = failure
 
 
 class PartFailed(StorageError):
@@ -156,7 +155,6 @@ class PartFailed(StorageError):
 
     def __init__(self, failure: StorageError) -> None:
         super().__init__(f"an operation of the transaction failed: {failure}")
-        self.failure = failure
 
 
 class NodeReplaced(StorageError):
@@ -191,7 +189,6 @@ class ConfirmedLost(StorageError):
             f"the database lacks the last {lost} transactions that this node has confirmed; it was a standby that was "
             "behind: set synchronous_standby_names, and start this node again to go on with what is there"
         )
-        self.lost = lost
 
 
 class DatabaseTaken(StorageError):
@@ -226,7 +223,6 @@ class MemberNameTaken(DatabaseTaken):
         self.found = f"the cluster of this database has a member named {name!r} already"
         self.advice = "give this node a name of its own (--cluster NAME), or stop the other one"
         super().__init__(holder)
-        self.name = name
 
 
 class UnsafeDatabase(StorageError):
@@ -238,7 +234,6 @@ class UnsafeDatabase(StorageError):
             f"the database server can lose what it has confirmed ({', '.join(settings)}); set settings to on and "
             "tables to LOGGED, or start with the setting `database_unsafe` if that may happen"
         )
-        self.settings = settings
 
 
 class RightsMissing(StorageError):
@@ -262,7 +257,6 @@ class NoRoomToUpgrade(DiskFull):
             "directory to a larger disk, then start again; nothing was changed"
         )
         self.needed_bytes = needed_bytes
-        self.free_bytes = free_bytes
 
 
 class MigrationFailed(StorageError):
@@ -273,7 +267,6 @@ class MigrationFailed(StorageError):
             f"the database cannot be brought to schema version {version}: {reason}; it is as it was before this step: "
             "start the program that wrote it, run `stream-node verify`, and report this"
         )
-        self.version = version
 
 
 class NoLocks(StorageError):
@@ -330,10 +323,8 @@ class WalDamaged(DatabaseCorrupt):
         if kept is not None:
             text += f", and a copy of the log is in {kept.name}"
         super().__init__(f"{text}; see what `stream-node repair --data-dir {directory}` can recover")
-        self.directory = directory
         self.bad = bad
         self.frames = frames
-        self.commits = commits
         self.lost = lost
         self.behind = behind
         self.kept = kept

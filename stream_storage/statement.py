@@ -12,7 +12,7 @@ from sqlalchemy import Table
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import ClauseElement
-from sqlalchemy.sql.expression import ColumnElement
+from sqlalchemy.sql.functions import GenericFunction
 from sqlalchemy.types import BigInteger
 
 _positional, _named = sqlite.dialect(paramstyle="qmark"), sqlite.dialect(paramstyle="named")
@@ -70,17 +70,14 @@ def replacing(table: Table, *keys: str) -> Statement:
     return compiled(new.on_conflict_do_update(index_elements=keys, set_=replaced), *names)
 
 
-class greatest(ColumnElement[int]):
+class greatest(GenericFunction[int]):
+    """The larger of two numbers."""
+
     inherit_cache = True
     type = BigInteger()
 
-    def __init__(self, left: ColumnElement[int], right: ColumnElement[int]) -> None:
-        self.left = left
-        self.right = right
 
-
-@compiles(greatest)
+@compiles(greatest, "sqlite")
 def _greatest(element: greatest, compiler: Any, **options: Any) -> str:
     """In SQLite the function is called max."""
-    name = "max" if compiler.dialect.name == "sqlite" else "greatest"
-    return f"{name}({compiler.process(element.left, **options)}, {compiler.process(element.right, **options)})"
+    return f"max{compiler.function_argspec(element, **options)}"

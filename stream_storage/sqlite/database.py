@@ -86,7 +86,8 @@ class Database:
         StorageErrors."""
         if read_only:
             database = cls(path, None, migrations=migrations)
-            database._check_exists()
+            if not database.path.exists():
+                raise StorageError(no_database(path))
             check_locks(path)
             refuse_damaged(database.path)
             connection = database._open_file()
@@ -96,7 +97,9 @@ class Database:
                 connection.close()
             return database
         # Take the lock first: until this process holds it, another node may change the files that the steps below read.
-        _make_folder(path)
+        # An existing folder keeps its permissions, see `_hide`.
+        with mapped():
+            make_folder(path, mode=0o700)
         lock = DirectoryLock(path)
         try:
             check_locks(path)
@@ -173,7 +176,8 @@ class Database:
             create_schema(session, None if version else head)
         finally:
             session.close()
-        _sync_folder(self.directory)
+        with mapped():
+            sync(self.directory)
 
     def _clear_unfinished(self) -> None:
         check_not_replaced(self.path)
@@ -207,7 +211,7 @@ class Database:
         if not version:
             # SQLite ends the change of the journal mode by removing a journal file. The removal must be on disk before
             # a write-ahead log begins. Otherwise, after a power cut, the old journal and the new log could both exist.
-            _sync_folder(self.directory)
+            sync(self.directory)
         return version
 
     def _check_version(self, connection: sqlite3.Connection) -> int:
@@ -228,10 +232,19 @@ class Database:
         return version
 
     def _connect(self, *, query_only: bool) -> sqlite3.Connection:
+        settings = {**PRAGMAS, "query_only": int(query_only)}
         connection = self._open_file()
         try:
             with mapped():
-                _configure(connection, query_only=query_only)
+                for name, value in settings.items():
+                    connection.execute(f"PRAGMA {name}={value}")
+                for name, wanted in {**settings, **FILE_PRAGMAS}.items():
+                    row = connection.execute(f"PRAGMA {name}").fetchone()
+                    if row != (wanted,):
+                        raise StorageError(
+                            f"the database cannot be used with {name}={wanted}, it says {row}; "
+                            "use a local file system that has shared memory, and a database that this program made"
+                        )
         except BaseException:
             connection.close()
             raise
@@ -255,23 +268,6 @@ class Database:
             timeout=PRAGMAS["busy_timeout"] / 1000,
         )
 
-    def _check_exists(self) -> None:
-        if not self.path.exists():
-            raise StorageError(no_database(self.directory))
-
-
-def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
-    settings = {**PRAGMAS, "query_only": int(query_only)}
-    for name, value in settings.items():
-        connection.execute(f"PRAGMA {name}={value}")
-    for name, wanted in {**settings, **FILE_PRAGMAS}.items():
-        row = connection.execute(f"PRAGMA {name}").fetchone()
-        if row != (wanted,):
-            raise StorageError(
-                f"the database cannot be used with {name}={wanted}, it says {row}; "
-                "use a local file system that has shared memory, and a database that this program made"
-            )
-
 
 @mapped()
 def _has_log(path: Path) -> bool:
@@ -281,14 +277,3 @@ def _has_log(path: Path) -> bool:
         return log.stat().st_size > 0
     except FileNotFoundError:
         return False
-
-
-@mapped()
-def _make_folder(path: Path) -> None:
-    # The messages are for the user of the node only. An existing folder keeps its permissions, see `_hide`.
-    make_folder(path, mode=0o700)
-
-
-@mapped()
-def _sync_folder(path: Path) -> None:
-    sync(path)

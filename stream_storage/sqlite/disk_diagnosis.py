@@ -49,17 +49,16 @@ def diagnose(error: StorageError, session: Session) -> StorageError:
     path = connection_of(session).execute("PRAGMA database_list").fetchone()[2]
     if not path:
         return error
-    found = _diagnose_write(Path(path)) if isinstance(error, WriteFailed) else _diagnose_read(session, Path(path))
+    if by_sqlite:
+        found = _diagnose_read(session, Path(path))
+    else:
+        no_room = find_no_room(Path(path), ROOM_BYTES)
+        found = None if no_room is None else storage_error(no_room)
     if found is None:
         return error
     logger.warning("disk_error_judged", was=str(error), found=str(found))
     found.__cause__ = error
     return found
-
-
-def _diagnose_write(database: Path) -> StorageError | None:
-    missing = find_no_room(database, ROOM_BYTES)
-    return None if missing is None else storage_error(missing)
 
 
 def _diagnose_read(session: Session, database: Path) -> StorageError | None:
@@ -75,11 +74,9 @@ def _diagnose_read(session: Session, database: Path) -> StorageError | None:
         (verdict,) = connection_of(session).execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.Error:
         return None
-    return (
-        DiskReadFailed(f"a part of the database could not be read for a moment; {CHECK_IT}")
-        if verdict == "ok"
-        else None
-    )
+    if verdict != "ok":
+        return None
+    return DiskReadFailed(f"a part of the database could not be read for a moment; {CHECK_IT}")
 
 
 def find_unreadable(database: Path) -> OSError | None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, repeat
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -47,6 +48,8 @@ BLOB_BYTES_MIN = 256 * 1024
 """The data of messages of at least this size, on average, are read right into their Python values. As columns of a row
 they would be copied once more, which takes longer than to open them one by one."""
 _numbers = msgspec.json.Decoder(list[int])
+_Row: TypeAlias = tuple[Any, ...]
+"""The columns of a message: index, time, checksum, key, headers and data."""
 
 
 class Measure(NamedTuple):
@@ -129,9 +132,9 @@ def _messages(
     """Reads the first messages that `measure` describes. totals: the size of the data up to the end of each message."""
     rows = (stream_id, measure.first, len(totals))
     if totals[-1] >= BLOB_BYTES_MIN * len(totals):
-        return _by_blobs(connection, rows)
+        return _checked(stream_id, _blobs(connection, rows))
     if not joins or measure.attributed or len(totals) < JOIN_ROWS_MIN or totals[-1] > JOIN_BYTES_MAX:
-        return _by_rows(connection, rows)
+        return _checked(stream_id, connection.execute(READ_ROWS, rows).fetchall())
     if measure.time_us_min == measure.time_us_max:
         joined = connection.execute(READ_JOINED, rows).fetchone()[0]
         times = [measure.time_us_min] * len(totals)
@@ -155,19 +158,18 @@ def _checksums(stream_id: int, measure: Measure, times: list[int], data: list[by
     return checksums_plain_timed(stream_id, measure.first, times, data)
 
 
-def _by_rows(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> list[Record]:
+def _checked(stream_id: int, rows: Iterable[_Row]) -> list[Record]:
     records: list[Record] = []
-    for index, time_us, checksum, key, headers, data in connection.execute(READ_ROWS, rows).fetchall():
-        damage = find_damage(rows[0], index, time_us, checksum, key, headers, data)
+    for index, time_us, checksum, key, headers, data in rows:
+        damage = find_damage(stream_id, index, time_us, checksum, key, headers, data)
         if damage is not None:
             raise DatabaseCorrupt(corrupt_text(damage))
         records.append((index, data, time_us, key, headers))
     return records
 
 
-def _by_blobs(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> list[Record]:
-    records: list[Record] = []
-    for row, index, time_us, checksum, key, headers in connection.execute(READ_BLOB_ROWS, rows).fetchall():
+def _blobs(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> Iterator[_Row]:
+    for row, index, *columns in connection.execute(READ_BLOB_ROWS, rows).fetchall():
         try:
             with connection.blobopen("messages", "data", row, readonly=True) as blob:
                 data = blob.read()
@@ -176,14 +178,10 @@ def _by_blobs(connection: sqlite3.Connection, rows: tuple[int, int, int]) -> lis
                 raise
             # A number in place of the data cannot be opened.
             raise DatabaseCorrupt(corrupt_text(damaged_message(rows[0], index))) from error
-        damage = find_damage(rows[0], index, time_us, checksum, key, headers, data)
-        if damage is not None:
-            raise DatabaseCorrupt(corrupt_text(damage))
-        records.append((index, data, time_us, key, headers))
+        yield index, *columns, data
     # Nobody reads these pages again soon. If they stayed, each further message would be read into memory that is in no
     # cache of the processor, which takes a sixth longer.
     connection.execute("PRAGMA shrink_memory")
-    return records
 
 
 def find_damage(
