@@ -12,10 +12,10 @@ import structlog
 
 from stream_storage.commit import apply_read, commit_batch, fail_all
 from stream_storage.contract import Append, CommitTimes, Operation, Session
+from stream_storage.engine import Upkeep
 from stream_storage.errors import CommitInDoubt, DiskFull, StorageBusy, StorageClosed, StorageError
 from stream_storage.failpoint import failpoint
 from stream_storage.histogram import COUNTS, SECONDS, Histogram
-from stream_storage.upkeep import Upkeep
 
 logger = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ The path of a write, from the worker that submits it to the confirm:
 A read takes the same path through a reading thread, but alone, without steps 2 and 4. On a fast disk, a short write
 that is alone needs no other thread: at step 2 the trio thread lets all other tasks have their turn, and then does steps
 4 and 6 itself (`_commit_short_ones`). One commit of more than a millisecond ends that, until enough short ones have
-followed each other (`stream_storage.short_commits`).
+followed each other (`ShortCommits`).
 
 No timer delays a commit. While the writing thread commits, new operations collect in the queue. Together they become
 the next transaction, so a slower disk leads to larger transactions."""
@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 import trio
@@ -34,7 +33,6 @@ from stream_storage.engine import Engine
 from stream_storage.errors import ReadLate, StorageError
 from stream_storage.histogram import Histogram
 from stream_storage.runner import Batches, Completions, NoBatches, RunnerStatistics
-from stream_storage.short_commits import ShortCommits
 from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowThread, ArrowUnavailable
 from stream_storage.storage_threads import ReadingThread, WritingThread
 
@@ -43,9 +41,31 @@ READING_THREADS = 2
 READ_S_MAX = 4.0
 """The longest wait for a read of the node's own reports. Monitoring programs wait for ten seconds."""
 
+COMMIT_S_MAX = 0.001
+"""A commit that takes longer is a long one. The trio thread serves no connection while it commits."""
+SHORT_COMMITS_MIN = 16
+"""The number of consecutive short commits after which the trio thread commits by itself."""
+
 OperationT = TypeVar("OperationT", bound=Operation)
 
 logger = structlog.get_logger(__name__)
+
+
+class ShortCommits:
+    """Judges whether the disk is fast enough for the trio thread to wait for its commits. Invariant: `_short` is the
+    number of short commits since the last long one."""
+
+    __slots__ = ("_short",)
+
+    def __init__(self) -> None:
+        self._short = 0
+
+    @property
+    def are_usual(self) -> bool:
+        return self._short >= SHORT_COMMITS_MIN
+
+    def note(self, seconds: float) -> None:
+        self._short = self._short + 1 if seconds <= COMMIT_S_MAX else 0
 
 
 class StorageHistograms(NamedTuple):
@@ -56,7 +76,7 @@ class StorageHistograms(NamedTuple):
     batch_rows: Histogram  # messages in transactions
 
 
-class ThreadRunner:
+class ThreadRunner(trio.abc.AsyncResource):
     """A `stream_storage.runner.Runner` with one writing thread and several reading threads, for the trio thread.
 
     Close it with `aclose`, or use it as an async context manager; the database stays open. If the trio run ends first,
@@ -127,14 +147,6 @@ class ThreadRunner:
         # System tasks live as long as the trio run, whatever happens to the task that made this runner.
         trio.lowlevel.spawn_system_task(self._end_with_trio)
         trio.lowlevel.spawn_system_task(self._commit_short_ones)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def submit_write(self, operation: Operation) -> None:
         self._completions.admit()
@@ -231,8 +243,7 @@ class ThreadRunner:
         return self.writer.is_alive() and self.writer.failure is None
 
     def statistics(self) -> RunnerStatistics:
-        writer, completions = self.writer, self._completions
-        upkeep = writer.upkeep.statistics()
+        writer, completions, upkeep = self.writer, self._completions, self.writer.upkeep
         return RunnerStatistics(
             commits=writer.commits,
             operations=writer.operations,

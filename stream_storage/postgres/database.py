@@ -11,6 +11,7 @@ from sqlalchemy import Table
 from ockam.files.durable_files import make_folder
 from stream_storage.contract import Session
 from stream_storage.directory_lock import DirectoryLock
+from stream_storage.engine import Upkeep
 from stream_storage.errors import DatabaseTooNew, DatabaseTooOld, RightsMissing, StorageReadOnly, system_error
 from stream_storage.postgres.commands import command
 from stream_storage.postgres.deadlines import Deadlines
@@ -20,7 +21,6 @@ from stream_storage.postgres.ownership import LOCK, Ownership
 from stream_storage.postgres.schema import FENCE_ALL, SCHEMA_VERSION, UPGRADES, create_statements, own_tables
 from stream_storage.postgres.server import Connection, PostgresPrimary, check_version
 from stream_storage.postgres.session import PostgresSession
-from stream_storage.upkeep import NoUpkeep
 
 logger = structlog.get_logger(__name__)
 
@@ -118,9 +118,9 @@ class PostgresDatabase:
     def read_session(self) -> PostgresSession:
         return PostgresSession(self._server, None, freshness=Freshness(self._ownership))
 
-    def upkeep(self, session: Session) -> NoUpkeep:
+    def upkeep(self, session: Session) -> Upkeep:
         assert isinstance(session, PostgresSession), "the session is one of this database"
-        return NoUpkeep(session.sync_seconds)
+        return Upkeep(session.sync_seconds)
 
     def distrust(self) -> None:
         """Does nothing: the server checks its files itself when it starts."""

@@ -12,10 +12,10 @@ import structlog
 
 from stream_storage.errors import StorageError
 from stream_storage.failpoint import failpoint
-from stream_storage.histogram import Histogram
+from stream_storage.engine import Upkeep
 from stream_storage.sqlite.ballast import Ballast
 from stream_storage.sqlite.session import SqliteSession
-from stream_storage.upkeep import UpkeepStatistics
+from stream_storage.sqlite.wal.check import CHUNK_BYTES, wal_path
 
 CHECKPOINT_BYTES = 512 * 1024
 """After CHECKPOINT_BYTES of data in CHECKPOINT_COMMITS_MIN commits, a checkpoint runs as soon as no operation waits.
@@ -44,17 +44,14 @@ EXTEND_FREE_BYTES_MIN = 1024 * 1024 * 1024
 logger = structlog.get_logger(__name__)
 
 
-class Checkpointer:
-    """Keeps the write-ahead log (WAL) of one writing session short, in the thread of that session. `after_commit` and
-    `copy` return None, or a fatal error, after which the session must not write any more.
+class Checkpointer(Upkeep):
+    """Keeps the write-ahead log (WAL) of one writing session short, in the thread of that session. `copy` returns as
+    `after_commit` does.
 
     Invariant: `_copied_bytes` and `_copied_commits` are the data and commits up to the last copy by `after_commit`."""
 
     def __init__(self, session: SqliteSession, ballast: Ballast | None = None) -> None:
-        self.checkpoints = 0
-        self.checkpoint_failures = 0
-        self.checkpoint_s_last = 0.0
-        self.wal_pages = 0
+        super().__init__(session.sync_seconds)
         # Whether `close` has made its checkpoint: then every commit is in the database file or in the WAL, and synced.
         self.settled = False
         self._session = session
@@ -64,7 +61,6 @@ class Checkpointer:
         self._extends = True
 
     def is_due(self, commits: int, *, tight: bool) -> bool:
-        """Returns whether `after_commit` has something to do if no operation waits."""
         return (
             self._share(commits) >= 1
             or (tight and commits > self._copied_commits)
@@ -72,9 +68,8 @@ class Checkpointer:
         )
 
     def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
-        """Copies the WAL into the database file, and extends it, if that is due after `commits` commits. waiting:
-        whether operations wait for the next commit. tight: whether the disk has little room, so that each commit is
-        copied."""
+        """Copies the WAL into the database file, and extends it, if that is due; while the disk is tight, after each
+        commit."""
         failure = None
         share = self._share(commits)
         if share >= FORCED_SHARE or (share >= 1 and not waiting) or (tight and commits > self._copied_commits):
@@ -121,10 +116,6 @@ class Checkpointer:
         self.checkpoint_s_last = time.perf_counter() - started_s
         return failure
 
-    @property
-    def sync_seconds(self) -> Histogram:
-        return self._session.sync_seconds
-
     def make_room(self) -> StorageError | None:
         return self.copy()
 
@@ -133,9 +124,6 @@ class Checkpointer:
 
     def without_waiting(self) -> AbstractContextManager[None]:
         return self._session.busy_timeout(0)
-
-    def statistics(self) -> UpkeepStatistics:
-        return UpkeepStatistics(self.checkpoints, self.checkpoint_failures, self.checkpoint_s_last, self.wal_pages)
 
     def close(self) -> None:
         """Copies and empties the WAL before a clean stop. If that fails, the next opening does it. Waits at most

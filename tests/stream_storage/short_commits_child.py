@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trio
 
-from stream_storage import short_commits
+from stream_storage import thread_runner
 from stream_storage.contract import Append, Operation, Session
 from stream_storage.sqlite.database import Database
 from stream_storage.thread_runner import ThreadRunner
@@ -61,7 +61,7 @@ def say(line: str) -> None:
 
 
 async def main(directory: Path) -> None:
-    short_commits.COMMIT_S_MAX = PATIENCE_S
+    thread_runner.COMMIT_S_MAX = PATIENCE_S
     async with ThreadRunner(Database.open(directory)) as runner:
         for number in range(1_000):
             await do(runner, Short(b"%d" % number, lambda thread, number=number: say(f"began {number} {thread}")))  # type: ignore[misc]

@@ -17,14 +17,13 @@ import pytest
 import trio
 import trio.testing
 
-from stream_storage import failpoint, short_commits
+from stream_storage import failpoint, thread_runner
 from stream_storage.contract import Session
 from stream_storage.errors import UnknownStreamId
 from stream_storage.failpoint import ENVIRONMENT_VARIABLE
-from stream_storage.short_commits import SHORT_COMMITS_MIN, ShortCommits
 from stream_storage.sqlite.checkpointer import CHECKPOINT_COMMITS
 from stream_storage.sqlite.database import Database
-from stream_storage.thread_runner import ThreadRunner
+from stream_storage.thread_runner import SHORT_COMMITS_MIN, ShortCommits, ThreadRunner
 from tests.stream_storage.runner_samples import Bench
 from tests.stream_storage.short_commits_child import PATIENCE_S, Short, do
 from tests.stream_storage.storage_samples import stored_data
@@ -44,7 +43,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture(autouse=True)
 def every_commit_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test does not depend on the disk of the machine."""
-    monkeypatch.setattr(short_commits, "COMMIT_S_MAX", PATIENCE_S)
+    monkeypatch.setattr(thread_runner, "COMMIT_S_MAX", PATIENCE_S)
 
 
 async def do_many(runner: ThreadRunner, count: int) -> list[str]:
@@ -70,9 +69,9 @@ def test_sixteen_short_commits_are_needed_again_after_each_long_one() -> None:
     for _ in range(2):
         for _ in range(SHORT_COMMITS_MIN):
             assert not short.are_usual
-            short.note(short_commits.COMMIT_S_MAX)
+            short.note(thread_runner.COMMIT_S_MAX)
         assert short.are_usual
-        short.note(short_commits.COMMIT_S_MAX * 1.01)
+        short.note(thread_runner.COMMIT_S_MAX * 1.01)
 
 
 async def test_the_trio_thread_commits_after_sixteen_short_commits(bench: Bench) -> None:
@@ -132,7 +131,7 @@ async def test_a_stalling_disk_stops_the_trio_thread_for_one_sync_only(
 
     async with ThreadRunner(bench.database) as runner:
         await settle(runner)
-        monkeypatch.setattr(short_commits, "COMMIT_S_MAX", 0.1)
+        monkeypatch.setattr(thread_runner, "COMMIT_S_MAX", 0.1)
         monkeypatch.setattr(failpoint, "_sync_delay_s", 0.3)
         threads = await do_many(runner, 3)
         assert threads == [HERE, WRITER, WRITER]
