@@ -37,13 +37,11 @@ from stream_storage.sqlite.leftovers import REPAIR_PREFIX, remove_scratch
 from stream_storage.sqlite.log import SqliteLog
 from stream_storage.sqlite.migrate import migrate
 from stream_storage.sqlite.page import find_damage
-from stream_storage.sqlite.seals import find_broken, has_seal
 from stream_storage.sqlite.session import SqliteSession
-from stream_storage.sqlite.verify import verify
+from stream_storage.sqlite.verify import find_broken, has_seal, verify
 from stream_storage.sqlite.wal.check import CheckedWal, examined, install_log, keep_copy, prepare_log, wal_path
-from stream_storage.sqlite.wal.rewrite import rebuild, rewrite
 from stream_storage.sqlite.wal.scan_machine import WalState
-from stream_storage.sqlite.wal.survey import opened_with_log
+from stream_storage.sqlite.wal.survey import opened_with_log, rebuild, rewrite
 
 CHUNK_BYTES: Final = 1024 * 1024
 OTHERS_MAX: Final = 20

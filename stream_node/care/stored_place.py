@@ -20,7 +20,7 @@ from stream_storage.sqlite.backup import MANIFEST_NAME
 from stream_storage.sqlite.database import FILE_NAME, Database
 from stream_storage.sqlite.database_file import opened_file
 from stream_storage.sqlite.rows import connection_of
-from stream_storage.sqlite.seals import has_seal
+from stream_storage.sqlite.verify import has_seal
 from stream_storage.statement import compiled
 
 places = Table(

@@ -16,7 +16,7 @@ from stream_storage.contract import Session
 from stream_storage.directory_lock import DirectoryLock, check_locks
 from stream_storage.errors import DatabaseCorrupt, DatabaseTooNew, DatabaseTooOld, StorageError, no_database
 from stream_storage.sqlite.ballast import Ballast
-from stream_storage.sqlite.checkpointer import Checkpointer
+from stream_storage.sqlite.checkpointer import Checkpointer, settle_log
 from stream_storage.sqlite.errors import mapped
 from stream_storage.sqlite.leftovers import FILE_SUFFIXES, check_not_replaced, remove_parts, remove_scratch
 from stream_storage.sqlite.migrate import MIGRATIONS, Migrations, version_of
@@ -24,7 +24,6 @@ from stream_storage.sqlite.schema import APPLICATION_ID
 from stream_storage.sqlite.session import SqliteSession
 from stream_storage.sqlite.structure import check_structure, check_tables, create_schema
 from stream_storage.sqlite.wal.check import prepare_log, refuse_damaged
-from stream_storage.sqlite.wal.settle import settle_log
 
 logger = structlog.get_logger(__name__)
 
@@ -232,8 +231,8 @@ class Database:
         return version
 
     def _connect(self, *, query_only: bool) -> sqlite3.Connection:
-        settings = {**PRAGMAS, "query_only": int(query_only)}
         connection = self._open_file()
+        settings = {**PRAGMAS, "query_only": int(query_only)}
         try:
             with mapped():
                 for name, value in settings.items():

@@ -12,8 +12,8 @@ from stream_storage.errors import DatabaseCorrupt, corrupt_text
 from stream_storage.seal import SEALED
 from stream_storage.sqlite.errors import mapped, storage_error
 from stream_storage.sqlite.schema import APPLICATION_ID, create_statements
-from stream_storage.sqlite.seals import find_broken, has_seal
 from stream_storage.sqlite.session import SqliteSession
+from stream_storage.sqlite.verify import find_broken, has_seal
 
 logger = structlog.get_logger(__name__)
 

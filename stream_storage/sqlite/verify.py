@@ -6,19 +6,18 @@ verified in a backup."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from stream_storage.contract import Session, StreamRecord
 from stream_storage.log_statements import GET_STREAM
 from stream_storage.schema import messages, metadata, streams
-from stream_storage.seal import SEAL, SEALED
+from stream_storage.seal import SEAL, SEALED, STREAM_COLUMNS, row_seal, stream_seal
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.page import find_damage
 from stream_storage.sqlite.rows import connection_of
 from stream_storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
-from stream_storage.sqlite.seals import find_broken, has_seal
 from stream_storage.sqlite.statements import COUNT_MESSAGES, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
 
 PROBLEMS_MAX = 1_000
@@ -46,20 +45,16 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.problem_count == 0
 
 
-def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
+def verify(session: Session, progress: Progress = lambda streams, messages: None) -> VerifyReport:
     """Verifies the whole database. Raises StorageError if that is impossible, for example if it cannot be read at
     all."""
     session.begin()
     try:
-        return _Verification(connection_of(session), progress or _ignore).run()
+        return _Verification(connection_of(session), progress).run()
     except sqlite3.Error as error:
         raise storage_error(error) from error
     finally:
         session.rollback()
-
-
-def _ignore(streams: int, messages: int) -> None:
-    pass
 
 
 class _Verification:
@@ -198,3 +193,26 @@ class _Verification:
 def _range(start: int, end: int) -> str:
     """Returns the subject and the verb of a problem text: "message 3 is", "messages 3 to 5 are"."""
     return f"message {start} is" if end == start + 1 else f"messages {start} to {end - 1} are"
+
+
+def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
+    """Returns whether a table has a column for the seal; None if the table does not exist."""
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")]
+    return SEAL in columns if columns else None
+
+
+def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
+    """Yields an error text, with the primary key, for each row whose seal is wrong. Raises sqlite3.Error."""
+    columns = connection.execute(f"PRAGMA table_info('{table}')").fetchall()
+    names = [row[1] for row in columns]
+    keys = [row[1] for row in sorted(columns, key=lambda row: row[5]) if row[5]]
+    others = [name for name in names if name != SEAL]
+    is_stream = table == "streams"
+    if is_stream:
+        # The first seven values are the arguments of the seal, in order. This is fast: a start checks all streams.
+        others = [*STREAM_COLUMNS, *keys]
+    quoted = ", ".join(f'"{name}"' for name in [*others, SEAL])
+    for row in connection.execute(f'SELECT {quoted} FROM "{table}" NOT INDEXED'):
+        if row[-1] != (stream_seal(*row[:7]) if is_stream else row_seal(table, row[:-1])):
+            named = ", ".join(f"{key} {row[others.index(key)]!r}" for key in keys)
+            yield f"the row of {table} with {named} is not what was written (its seal differs)"

@@ -20,7 +20,6 @@ from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.directory_lock import left_in_this_boot, owner_lives
 from stream_storage.errors import StorageError, WalDamaged
 from stream_storage.sqlite.errors import mapped
-from stream_storage.sqlite.wal.rewrite import rebuild
 from stream_storage.sqlite.wal.scan_machine import (
     PAGE_SIZES,
     FindPage,
@@ -31,7 +30,7 @@ from stream_storage.sqlite.wal.scan_machine import (
     judge,
     scan,
 )
-from stream_storage.sqlite.wal.survey import list_behind
+from stream_storage.sqlite.wal.survey import list_behind, rebuild
 
 logger = structlog.get_logger(__name__)
 

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from stream_storage.sqlite.database import FILE_NAME
 from stream_storage.sqlite.wal.check import examined
 from stream_storage.sqlite.wal.checksum import Sums, checksum, correct_word
-from stream_storage.sqlite.wal.rewrite import rewrite
 from stream_storage.sqlite.wal.scan_machine import (
     SPILL_FRAMES_MIN,
     Damage,
@@ -32,6 +31,7 @@ from stream_storage.sqlite.wal.scan_machine import (
     judge,
     scan,
 )
+from stream_storage.sqlite.wal.survey import rewrite
 from tests.stream_storage.wal.wal_samples import FRAME_BYTES, WAL_NAME, frames_that_sqlite_reads, killed
 from tests.support.examples import examples
 
