@@ -11,6 +11,8 @@ text that UTF-8 can encode. Whatever a file, a disk or another process can cause
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -162,6 +164,32 @@ class Append(Operation):
         return len(self.data) <= SHORT_MESSAGES_MAX and self.size_bytes <= SHORT_BYTES_MAX
 
 
+def timed_appends(stream_id: int, records: Sequence[Record]) -> list[Append]:
+    """Returns the appends that store consecutive messages with their own times, keys and headers, one for each run of
+    messages with the same time. `Log.append` stores all of them in one call, or nothing."""
+    appends: list[Append] = []
+    for time_us, run in groupby(records, itemgetter(2)):
+        indexes, data, _, keys, headers = zip(*run, strict=True)
+        assert indexes[-1] == indexes[0] + len(indexes) - 1, "the indexes follow each other"
+        appends.append(
+            Append(
+                stream_id,
+                indexes[0],
+                time_us,
+                data,
+                keys if any(key is not None for key in keys) else None,
+                headers if any(each is not None for each in headers) else None,
+            )
+        )
+    return appends
+
+
+def find_falls(records: Sequence[Record], last_time_us: int) -> list[int]:
+    """Returns the indexes of the messages whose time is lower than that of the message before."""
+    times_us = [last_time_us, *(record[2] for record in records)]
+    return [record[0] for record, before_us in zip(records, times_us, strict=False) if record[2] < before_us]
+
+
 class Log(Protocol):
     """The interface of the log of messages: the streams and messages of one database, in one session."""
 
@@ -173,7 +201,7 @@ class Log(Protocol):
 
     def append(self, appends: Sequence[Append]) -> None:
         """Stores the messages of all appends, in order; messages with different times are several appends
-        (`stream_storage.timed.timed_appends`). After an error the caller must roll back. Raises UnknownStreamId, and
+        (`timed_appends`). After an error the caller must roll back. Raises UnknownStreamId, and
         IndexConflict if an append does not begin at the next index of its stream."""
         ...
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Integer, Select, bindparam, delete, func, literal_column, select, tuple_, update
 
 from stream_storage.schema import messages, streams
-from stream_storage.statement import compiled, upsert
+from stream_storage.seal import STREAM_COLUMNS
+from stream_storage.statement import Statement, compiled, upsert
 
 # Streams.
 
@@ -48,25 +50,17 @@ BEGIN_STREAM_AT: Final = compiled(
     .values(first_index=bindparam("first"), next_index=bindparam("next"), seal=bindparam("seal")),
     *("first", "next", "seal", "stream_id"),
 )
-SET_STREAM_BOUNDS: Final = compiled(
-    update(streams)
-    .where(_by_id)
-    .values(
-        first_index=bindparam("first"),
-        next_index=bindparam("next"),
-        size_bytes=bindparam("size_bytes"),
-        seal=bindparam("seal"),
-    ),
-    *("first", "next", "size_bytes", "seal", "stream_id"),
-)
-SEALED_STREAM: Final = compiled(
-    select(
-        *streams.c["name", "partition", "created_us", "attributes", "first_index", "next_index", "size_bytes", "seal"]
-    ).where(_by_id),
-    "stream_id",
-)
+SEALED_STREAM: Final = compiled(select(*streams.c[*STREAM_COLUMNS, "seal"]).where(_by_id), "stream_id")
 """Reads the arguments of `stream_storage.seal.stream_seal`, and the seal."""
 DELETE_STREAM: Final = compiled(delete(streams).where(_by_id), "stream_id")
+
+
+@cache
+def set_columns(*names: str) -> Statement:
+    """Returns the statement that sets these columns of a stream, in the order of the table, and its seal."""
+    values: dict[str, Any] = {name: bindparam(name) for name in (*names, "seal")}
+    return compiled(update(streams).where(_by_id).values(values), *names, "seal", "stream_id")
+
 
 # Messages.
 

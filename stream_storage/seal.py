@@ -26,7 +26,7 @@ MODULUS: Final = 2**61 - 1
 FIRST_FACTOR, NEXT_FACTOR, SIZE_FACTOR = 1_000_003, 1_000_033, 1_000_037
 CREATED_FACTOR, GENERATION_FACTOR = 101, 103
 """Both numbers are times in microseconds, so that their products stay far below the modulus."""
-STREAM_COLUMNS: Final = "name, partition, created_us, attributes, first_index, next_index, size_bytes"
+STREAM_COLUMNS: Final = ("name", "partition", "created_us", "attributes", "first_index", "next_index", "size_bytes")
 """The arguments of `stream_seal`, in its order."""
 
 SEALED: Final = (
@@ -112,4 +112,4 @@ def is_sealed(table: str, columns: Sequence[str], row: Sequence[object]) -> bool
     if table != "streams":
         return row[-1] == row_seal(table, row[:-1])
     values = dict(zip(columns, row, strict=False))
-    return row[-1] == stream_seal(*(values.get(name) for name in STREAM_COLUMNS.split(", ")))
+    return row[-1] == stream_seal(*(values.get(name) for name in STREAM_COLUMNS))

@@ -1,14 +1,14 @@
-"""The part of the log that reads and writes the table of streams, the same in every database."""
+"""The part of the log that reads and changes the table of streams, the same in every database."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mypy_extensions import mypyc_attr
 
 from ockam.files.text_order import prefix_end
-from stream_storage.contract import Record, StreamRecord
+from stream_storage.contract import Append, Log, Record, StreamRecord
 from stream_storage.errors import DatabaseCorrupt, IndexConflict, UnknownStreamId, corrupt_text
 from stream_storage.log_statements import (
     BEGIN_STREAM_AT,
@@ -22,14 +22,15 @@ from stream_storage.log_statements import (
     LIST_STREAMS,
     LIST_STREAMS_BELOW,
     SEALED_STREAM,
-    SET_STREAM_BOUNDS,
     SIZE_FROM,
+    set_columns,
 )
-from stream_storage.seal import stream_seal
+from stream_storage.seal import STREAM_COLUMNS, stream_seal
 from stream_storage.statement import Rows, Statement
 
 INDEX_MAX = 2**63 - 1
 """The largest index, and the largest integer of a database."""
+LIST_PAGE = 10_000
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -63,7 +64,7 @@ class StreamRows:
         stream = self.get_stream(stream_id)
         if stream.first_index != stream.next_index or index < stream.next_index:
             raise IndexConflict(stream_id, stream.next_index, index)
-        self._set_bounds(stream, index, index, stream.size_bytes)
+        change_stream(self._execute, stream_id, first_index=index, next_index=index)
 
     def cut_from(self, stream_id: int, index: int) -> int:
         self._check_transaction()
@@ -72,7 +73,8 @@ class StreamRows:
             return 0
         deleted_bytes = int(self._execute(SIZE_FROM, (stream_id, index)).fetchone()[0])
         deleted = self._execute(DELETE_FROM, (stream_id, index)).rowcount
-        self._set_bounds(stream, min(stream.first_index, index), index, stream.size_bytes - deleted_bytes)
+        first_index, size_bytes = min(stream.first_index, index), stream.size_bytes - deleted_bytes
+        change_stream(self._execute, stream_id, first_index=first_index, next_index=index, size_bytes=size_bytes)
         return deleted
 
     def delete_stream(self, stream_id: int) -> None:
@@ -108,18 +110,6 @@ class StreamRows:
         row = found.fetchone()
         return None if row is None else int(row[0])
 
-    def _set_bounds(self, stream: StreamRecord, first_index: int, next_index: int, size_bytes: int) -> None:
-        """Sets the bounds and the size of a stream. Raises DatabaseCorrupt if its row is damaged."""
-        name, partition, created_us, attributes, *bounds, seal = self._execute(
-            SEALED_STREAM, (stream.stream_id,)
-        ).fetchone()
-        # A new seal over a damaged row would hide the damage, so the old seal is checked first.
-        if seal != stream_seal(name, partition, created_us, attributes, *bounds):
-            raise DatabaseCorrupt(corrupt_text(f"the row of the stream {stream.name!r} is not what was written"))
-        values = (first_index, next_index, size_bytes)
-        made = stream_seal(name, partition, created_us, attributes, *values)
-        self._execute(SET_STREAM_BOUNDS, (*values, made, stream.stream_id))
-
     def _check_transaction(self) -> None:
         raise NotImplementedError
 
@@ -141,3 +131,38 @@ class StreamRows:
             return
         if expected < stream.next_index:
             raise DatabaseCorrupt(corrupt_text(f"message {expected} of stream {stream_id} is missing"))
+
+
+def each_stream(log: Log) -> Iterator[StreamRecord]:
+    """Yields all streams, sorted by name and partition. They are read page by page."""
+    after = None
+    while page := log.list_streams(after=after, limit=LIST_PAGE):
+        yield from page
+        after = (page[-1].name, page[-1].partition)
+
+
+def change_stream(execute: Callable[[Statement, tuple[Any, ...]], Rows], stream_id: int, **changes: object) -> None:
+    """Changes columns of the row of a stream, if there is one, and its seal. changes: by column, in the order of the
+    table. Raises DatabaseCorrupt if the row is damaged: a new seal would hide that."""
+    row = execute(SEALED_STREAM, (stream_id,)).fetchone()
+    if row is None:
+        return
+    if row[-1] != stream_seal(*row[:-1]):
+        raise DatabaseCorrupt(corrupt_text(f"the row of the stream {row[0]!r} is not what was written"))
+    changed = dict(zip(STREAM_COLUMNS, row, strict=False)) | changes
+    execute(set_columns(*changes), (*changes.values(), stream_seal(*changed.values()), stream_id))
+
+
+def stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
+    """Returns for each stream id: its first new index, the index after its last new message, and the new bytes. Raises
+    IndexConflict if an append does not begin where the previous append to the same stream ends."""
+    ends: dict[int, list[int]] = {}
+    for append in appends:
+        end = ends.get(append.stream_id)
+        if end is None:
+            end = ends[append.stream_id] = [append.first_index, append.first_index, 0]
+        elif append.first_index != end[1]:
+            raise IndexConflict(append.stream_id, end[1], append.first_index)
+        end[1] += len(append.data)
+        end[2] += append.size_bytes
+    return ends

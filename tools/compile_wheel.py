@@ -44,7 +44,6 @@ MODULES = (
     "stream_service.workers.stream_bounds",
     "stream_service.workers.stream_machine",
     "stream_service.workers.tail_machine",
-    "stream_storage.appended",
     "stream_storage.checksum",
     "stream_storage.commit",
     "stream_storage.sqlite.log",

@@ -33,12 +33,12 @@ from stream_storage.sqlite.backup import (
     count_stored,
     digest_of,
     names_in,
+    opened_file,
     read_manifest,
     verify_file,
 )
 from stream_storage.sqlite.ballast import FILE_NAME as BALLAST_NAME
 from stream_storage.sqlite.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
-from stream_storage.sqlite.database_file import opened_file
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.leftovers import FILE_SUFFIXES, UPGRADE_PREFIX, find_parts, part_path, remove_parts
 from stream_storage.sqlite.migrate import migrate

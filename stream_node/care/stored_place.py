@@ -16,9 +16,8 @@ from stream_node.node.config import ConfigError
 from stream_storage.contract import Session
 from stream_storage.schema import metadata
 from stream_storage.seal import SEAL, check_sealed, seal_column, seal_of
-from stream_storage.sqlite.backup import MANIFEST_NAME
+from stream_storage.sqlite.backup import MANIFEST_NAME, opened_file
 from stream_storage.sqlite.database import FILE_NAME, Database
-from stream_storage.sqlite.database_file import opened_file
 from stream_storage.sqlite.rows import connection_of
 from stream_storage.sqlite.verify import has_seal
 from stream_storage.statement import compiled

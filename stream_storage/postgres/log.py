@@ -7,7 +7,6 @@ from typing import Any, Final, NoReturn, Protocol
 
 import psycopg
 
-from stream_storage.appended import stream_ends
 from stream_storage.checksum import checksum_full, seed_base
 from stream_storage.contract import Append, Record
 from stream_storage.errors import DatabaseCorrupt, IndexConflict, StorageReadOnly, corrupt_text, damaged_message
@@ -15,7 +14,7 @@ from stream_storage.postgres.commands import as_literal, integers_literal
 from stream_storage.postgres.copy import COPY_MESSAGES, copy_rows
 from stream_storage.seal import FIRST_FACTOR, MODULUS, NEXT_FACTOR, SIZE_FACTOR
 from stream_storage.statement import Rows, Statement, Values
-from stream_storage.stream_rows import INDEX_MAX, StreamRows
+from stream_storage.stream_rows import INDEX_MAX, StreamRows, stream_ends
 
 COPY_BYTES_MIN = 16 * 1024
 """A single message of this size or more is stored by COPY, though that takes one trip more: in the text of a command,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -33,9 +33,11 @@ from stream_storage.errors import DatabaseCorrupt, DatabaseTooNew
 from stream_storage.sqlite.database import FILE_NAME, Database
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.leftovers import part_path, remove_parts
-from stream_storage.sqlite.schema import SCHEMA_VERSION
+from stream_storage.sqlite.migrate import version_of
+from stream_storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
 from stream_storage.sqlite.session import SqliteSession
 from stream_storage.sqlite.verify import verify
+from stream_storage.stream_rows import each_stream
 
 MANIFEST_NAME = "backup.json"
 FORMAT = 1
@@ -43,7 +45,8 @@ FORMAT = 1
 STEP_PAGES = 256
 """The number of database pages (of 8 KiB) that are copied between two progress reports."""
 CHUNK_BYTES = 1024 * 1024
-LIST_PAGE = 1_000
+JOURNAL_SUFFIXES: Final = ("-wal", "-journal")
+_DO: Final = "name the file that `litestream restore` wrote"
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Reports progress: the current step (such as "copying"), the amount that is done, and the total, or None."""
@@ -80,26 +83,17 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
         try:
             # The transaction holds one state of the database for the counts and for the copy.
             session.begin()
-            streams, messages, data_bytes = count_stored(session)
+            counts = count_stored(session)
             schema_version = session.execute("PRAGMA user_version").fetchone()[0]
             _copy_pages(session.connection, part, progress)
         finally:
             session.close()
         if check:
-            verify_file(part, messages, progress)
-        manifest = BackupManifest(
-            format=FORMAT,
-            created_us=now_us,
-            schema_version=schema_version,
-            streams=streams,
-            messages=messages,
-            data_bytes=data_bytes,
-            database_bytes=part.stat().st_size,
-            sha256=digest_of(part, progress),
-        )
+            verify_file(part, counts[1], progress)
+        database_bytes, sha256 = part.stat().st_size, digest_of(part, progress)
         # The database gets its name last: a folder without it is no backup.
         sync(part)
-        _write_manifest(target, manifest)
+        manifest = write_manifest(target, now_us, schema_version, counts, database_bytes, sha256)
         rename_durably(part, target / FILE_NAME)
     except BaseException as error:
         _clean_up(target, made, target / MANIFEST_NAME, target / FILE_NAME)
@@ -129,12 +123,10 @@ def read_manifest(backup: Path) -> BackupManifest:
 def count_stored(session: Session) -> tuple[int, int, int]:
     """Returns the numbers of partitions, messages and bytes of data, as sums over the rows of partitions."""
     streams = messages = data_bytes = 0
-    after: tuple[str, int] | None = None
-    while page := session.log.list_streams(after=after, limit=LIST_PAGE):
-        streams += len(page)
-        messages += sum(record.next_index - record.first_index for record in page)
-        data_bytes += sum(record.size_bytes for record in page)
-        after = (page[-1].name, page[-1].partition)
+    for record in each_stream(session.log):
+        streams += 1
+        messages += record.next_index - record.first_index
+        data_bytes += record.size_bytes
     return streams, messages, data_bytes
 
 
@@ -150,11 +142,8 @@ def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> N
 
 
 def verify_file(file: Path, messages: int, progress: Progress) -> None:
-    """Reads and checks every message of the database `file`, which is opened as `immutable`, so that SQLite creates no
-    other files. Raises DatabaseCorrupt."""
-    location = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
-    with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
-        session = SqliteSession(connection, writes=False)
+    """Reads and checks every message of the database `file`. Raises DatabaseCorrupt."""
+    with opened_immutable(file) as session:
         report = verify(session, lambda _, checked: progress("verifying", checked, messages))
     if not report.sound:
         raise DatabaseCorrupt(
@@ -163,7 +152,7 @@ def verify_file(file: Path, messages: int, progress: Progress) -> None:
         )
 
 
-def digest_of(file: Path, progress: Progress) -> str:
+def digest_of(file: Path, progress: Progress = lambda step, done, total: None) -> str:
     digest, done, total = hashlib.sha256(), 0, file.stat().st_size
     with file.open("rb") as reading:
         while chunk := reading.read(CHUNK_BYTES):
@@ -198,6 +187,63 @@ def _clean_up(folder: Path, made: list[Path], *files: Path) -> None:
     remove_folders(made)
 
 
-def _write_manifest(folder: Path, manifest: BackupManifest) -> None:
+def write_manifest(
+    folder: Path, created_us: int, schema_version: int, counts: tuple[int, int, int], database_bytes: int, sha256: str
+) -> BackupManifest:
+    """Writes the manifest of a backup durably into its folder. counts: the result of `count_stored`."""
+    manifest = BackupManifest(
+        format=FORMAT,
+        created_us=created_us,
+        schema_version=schema_version,
+        streams=counts[0],
+        messages=counts[1],
+        data_bytes=counts[2],
+        database_bytes=database_bytes,
+        sha256=sha256,
+    )
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
     write_durably(folder / MANIFEST_NAME, content, mode=PRIVATE_MODE)
+    return manifest
+
+
+@contextmanager
+def opened_immutable(file: Path) -> Iterator[SqliteSession]:
+    """Yields a session that reads the database in `file`, opened as `immutable`, so that SQLite creates no other
+    files. Raises sqlite3.Error."""
+    location = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
+        yield SqliteSession(connection, writes=False)
+
+
+@contextmanager
+def opened_file(file: Path) -> Iterator[SqliteSession]:
+    """Yields a session that reads a database file outside a data directory, such as one that Litestream has restored,
+    without a manifest or a lock. Raises BackupError if the file is missing, incomplete or no node's database, and
+    DatabaseTooNew."""
+    _check_complete(file)
+    try:
+        with opened_immutable(file) as session:
+            application = session.connection.execute("PRAGMA application_id").fetchone()[0]
+            if application != APPLICATION_ID:
+                raise BackupError(f"{file} is no database of a node; {_DO}")
+            version = version_of(session.connection)
+            if version > SCHEMA_VERSION:
+                raise DatabaseTooNew(version, SCHEMA_VERSION)
+            yield session
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise BackupError(f"{file} cannot be read as a database: {error}; {_DO}") from error
+
+
+def _check_complete(file: Path) -> None:
+    """Raises BackupError if the file cannot be read, or if a journal beside it has a part of the database."""
+    try:
+        with file.open("rb"):
+            pass
+        for journal in (file.with_name(file.name + suffix) for suffix in JOURNAL_SUFFIXES):
+            if journal.exists() and journal.stat().st_size:
+                raise BackupError(
+                    f"{file} is not complete: {journal.name} beside it has a part of it; {_DO}, or copy the database "
+                    "of a node with `stream-node backup`"
+                )
+    except OSError as error:
+        raise BackupError(f"{file} cannot be read: {error.strerror or error}; {_DO}") from error

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from stream_storage.appended import stream_ends
 from stream_storage.checksum import checksum_full, checksum_plain, checksums_plain, seed_base
 from stream_storage.contract import Append, Record
 from stream_storage.errors import DatabaseCorrupt, IndexConflict, corrupt_text
@@ -17,7 +16,7 @@ from stream_storage.sqlite import statements
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.page import ASSUMED_BYTES, can_join, read_page
 from stream_storage.sqlite.rows import execute
-from stream_storage.stream_rows import INDEX_MAX, StreamRows
+from stream_storage.stream_rows import INDEX_MAX, StreamRows, stream_ends
 
 RUN_ROWS_MIN = 64
 """An append with at least this many messages, without keys and headers, gets INSERT statements of its own, in which

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
-import msgspec
 import structlog
 
-from ockam.files.durable_files import create_private, make_folder, rename_durably, sync, write_durably
+from ockam.files.durable_files import create_private, make_folder, rename_durably, sync
 from ockam.files.parsing import ParseError, parse_json
 from stream_storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
 from stream_storage.failpoint import failpoint
-from stream_storage.sqlite.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, BackupManifest, count_stored, digest_of
-from stream_storage.sqlite.errors import mapped, storage_error
+from stream_storage.sqlite.backup import (
+    CHUNK_BYTES,
+    MANIFEST_NAME,
+    BackupManifest,
+    count_stored,
+    digest_of,
+    opened_immutable,
+    write_manifest,
+)
+from stream_storage.sqlite.errors import mapped
 from stream_storage.sqlite.leftovers import PART_SUFFIX, UPGRADE_PREFIX
 from stream_storage.sqlite.migrate import Migrations, migrate, version_of
 from stream_storage.sqlite.session import SqliteSession
@@ -84,8 +88,8 @@ def _find_same(database: Path, version: int) -> Path | None:
         copy = folder / database.name
         if manifest.database_bytes != size_bytes or not copy.exists():
             continue
-        digest = digest or digest_of(database, _quiet)
-        if digest == manifest.sha256 == digest_of(copy, _quiet):
+        digest = digest or digest_of(database)
+        if digest == manifest.sha256 == digest_of(copy):
             return folder
     return None
 
@@ -113,19 +117,8 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
     # 3. The copy is opened: it must have the schema version and the counts of the database.
     held = count_stored(session)
     _check_copy(copy, version, held)
-    streams, messages, data_bytes = held
-    manifest = BackupManifest(
-        format=FORMAT,
-        created_us=now_us,
-        schema_version=version,
-        streams=streams,
-        messages=messages,
-        data_bytes=data_bytes,
-        database_bytes=size_bytes,
-        sha256=digest.hexdigest(),
-    )
     # 4. The manifest, and the rename, which makes the backup complete.
-    write_durably(part / MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    write_manifest(part, now_us, version, held, size_bytes, digest.hexdigest())
     failpoint("before_upgrade_backup_named")
     rename_durably(part, named)
     return named
@@ -142,20 +135,10 @@ def _new_folder(directory: Path, version: int, now_us: int) -> Path:
 
 def _check_copy(copy: Path, version: int, held: tuple[int, int, int]) -> None:
     """Raises DatabaseCorrupt if the copy differs. held: the numbers of streams, messages and bytes in the database."""
-    # SQLite opens it as `immutable`, so it creates no other files in the folder.
-    location = f"file:{quote(str(copy.absolute()))}?mode=ro&immutable=1"
-    try:
-        with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
-            found = version_of(connection)
-            counted = count_stored(SqliteSession(connection, writes=False))
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
+    with mapped(), opened_immutable(copy) as session:
+        found, counted = version_of(session.connection), count_stored(session)
     if (found, counted) != (version, held):
         raise DatabaseCorrupt(
             f"the backup before the upgrade is not what was copied: {copy} has schema version {found} and {counted}, "
             f"not {version} and {held}; check the disk, then start again"
         )
-
-
-def _quiet(step: str, done: int, total: int | None) -> None:
-    pass
