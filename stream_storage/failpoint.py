@@ -49,37 +49,25 @@ SITES: Final = frozenset(
     }
 )
 
-
-class _Armed:
-    def __init__(self, setting: str) -> None:
-        self.site, _, visits = setting.partition(":")
-        if self.site not in SITES or not (visits or "1").isdecimal() or int(visits or "1") == 0:
-            sites = ", ".join(sorted(SITES))
-            raise ValueError(
-                f"{ENVIRONMENT_VARIABLE}={setting!r}: say name or name:count, where name is one of {sites}"
-            )
-        self._visits_left = int(visits or "1")
-
-    def visit(self) -> None:
-        self._visits_left -= 1
-        if self._visits_left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _delay_s(setting: str) -> float:
-    if not setting.isdecimal():
-        raise ValueError(f"{DELAY_VARIABLE}={setting!r}: say a whole number of milliseconds")
-    return int(setting) / 1000
-
-
-_setting = os.environ.get(ENVIRONMENT_VARIABLE)
-_armed = None if not _setting else _Armed(_setting)
-_sync_delay_s = _delay_s(os.environ.get(DELAY_VARIABLE) or "0")
+_setting = os.environ.get(ENVIRONMENT_VARIABLE) or ""
+_site, _, _visits = _setting.partition(":")
+if _setting and (_site not in SITES or not (_visits or "1").isdecimal() or int(_visits or "1") == 0):
+    raise ValueError(
+        f"{ENVIRONMENT_VARIABLE}={_setting!r}: say name or name:count, where name is one of {', '.join(sorted(SITES))}"
+    )
+_visits_left = int(_visits or "1")
+_delay_ms = os.environ.get(DELAY_VARIABLE) or "0"
+if not _delay_ms.isdecimal():
+    raise ValueError(f"{DELAY_VARIABLE}={_delay_ms!r}: say a whole number of milliseconds")
+_sync_delay_s = int(_delay_ms) / 1000
 
 
 def failpoint(site: str) -> None:
     """Kills the process or waits, if an environment variable demands this for `site`, one of SITES."""
-    if _armed is not None and _armed.site == site:
-        _armed.visit()
+    global _visits_left
+    if site == _site:
+        _visits_left -= 1
+        if _visits_left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
     if _sync_delay_s and site == DELAYED_SITE:
         time.sleep(_sync_delay_s)

@@ -6,6 +6,7 @@ whose order is that of the code points. Every integer takes 64 bits, as in SQLit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Select, String
@@ -54,17 +55,12 @@ class Compiled(NamedTuple):
     texts: tuple[int, ...]  # the columns of its rows that are texts, counted from 0
 
 
+@cache
 def compile_statement(statement: Statement) -> Compiled:
-    known = _compiled.get(statement)
-    if known is None:
-        made = statement.element.compile(dialect=_dialect)
-        columns = statement.element.selected_columns if isinstance(statement.element, Select) else ()
-        texts = tuple(place for place, column in enumerate(columns) if isinstance(column.type, String))
-        known = _compiled[statement] = Compiled(str(made), tuple(getattr(made, "positiontup", None) or ()), texts)
-    return known
-
-
-_compiled: dict[Statement, Compiled] = {}
+    made = statement.element.compile(dialect=_dialect)
+    columns = statement.element.selected_columns if isinstance(statement.element, Select) else ()
+    texts = tuple(place for place, column in enumerate(columns) if isinstance(column.type, String))
+    return Compiled(str(made), tuple(getattr(made, "positiontup", None) or ()), texts)
 
 
 def in_order(statement: Statement, compiled: Compiled, values: Values) -> list[Any]:

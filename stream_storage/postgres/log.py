@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, Protocol
 
 import psycopg
 
@@ -168,10 +168,7 @@ class PostgresLog(StreamRows):
         if len(moved) != len(ends):
             known = {stream_id for (stream_id,) in moved}
             refused = next(stream_id for stream_id in ends if stream_id not in known)
-            self._refuse(refused, ends[refused][0])
-
-    def _refuse(self, stream_id: int, index: int) -> NoReturn:
-        raise IndexConflict(stream_id, self.get_stream(stream_id).next_index, index)
+            raise IndexConflict(refused, self.get_stream(refused).next_index, ends[refused][0])
 
     def _read(
         self, stream_id: int, index: int, limit: int, bytes_max: int, first_bytes_max: int | None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Insert, Integer, LargeBinary, String
@@ -36,19 +37,34 @@ class SetInsert(NamedTuple):
     key: tuple[int, ...]  # the places, from 0, of the columns in which no two rows of a statement may be equal
 
 
+@cache
 def set_insert(statement: Statement) -> SetInsert | None:
     """Returns the INSERT of many rows that does what an INSERT of one row does; None if it is no such statement."""
-    if statement not in _inserts:
-        _inserts[statement] = _make_insert(statement, compile_statement(statement))
-    return _inserts[statement]
+    made = compile_statement(statement)
+    element, found = statement.element, _INSERT.match(made.text)
+    numbered = ", ".join(f"${number}" for number in range(1, len(made.positions) + 1))
+    # A value that is no parameter, or a parameter that fills two columns, would need a list of its own.
+    if not isinstance(element, Insert) or found is None or found["values"] != numbered:
+        return None
+    columns = found["columns"].split(", ")
+    lists = _unnested([element.table.c[name].type for name in columns])
+    text = made.text[: found.end("columns")] + f") SELECT * FROM {lists}" + made.text[found.end() :]
+    conflict = _CONFLICT.search(text)
+    key = () if conflict is None else tuple(columns.index(name) for name in conflict[1].split(", "))
+    return SetInsert(text, key)
 
 
+@cache
 def set_lookup(statement: Statement) -> Compiled:
     """Returns the SELECT of a row for each of many sets of values. Its rows begin with the set's place, from 1."""
-    known = _lookups.get(statement)
-    if known is None:
-        known = _lookups[statement] = _make_lookup(statement, compile_statement(statement))
-    return known
+    made = compile_statement(statement)
+    names = ", ".join(f"p{number}" for number in range(1, len(made.positions) + 1))
+    parameters: Any = statement.element.compile()
+    lists = _unnested([parameters.binds[name].type for name in made.positions])
+    found = _PARAMETER.sub(r"asked.p\1", made.text)
+    asked = f"{lists} WITH ORDINALITY AS asked({names}, place)"
+    text = f"SELECT asked.place, found.* FROM {asked}, LATERAL ({found}) AS found"
+    return Compiled(text, made.positions, tuple(place + 1 for place in made.texts))
 
 
 def split_rows(rows: Sequence[Sequence[Any]], key: tuple[int, ...]) -> Iterator[list[Sequence[Any]]]:
@@ -75,30 +91,6 @@ def columns_of(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return list(map(list, zip(*rows, strict=True)))
 
 
-def _make_insert(statement: Statement, made: Compiled) -> SetInsert | None:
-    element, found = statement.element, _INSERT.match(made.text)
-    numbered = ", ".join(f"${number}" for number in range(1, len(made.positions) + 1))
-    # A value that is no parameter, or a parameter that fills two columns, would need a list of its own.
-    if not isinstance(element, Insert) or found is None or found["values"] != numbered:
-        return None
-    columns = found["columns"].split(", ")
-    lists = _unnested([element.table.c[name].type for name in columns])
-    text = made.text[: found.end("columns")] + f") SELECT * FROM {lists}" + made.text[found.end() :]
-    conflict = _CONFLICT.search(text)
-    key = () if conflict is None else tuple(columns.index(name) for name in conflict[1].split(", "))
-    return SetInsert(text, key)
-
-
-def _make_lookup(statement: Statement, made: Compiled) -> Compiled:
-    names = ", ".join(f"p{number}" for number in range(1, len(made.positions) + 1))
-    parameters: Any = statement.element.compile()
-    lists = _unnested([parameters.binds[name].type for name in made.positions])
-    found = _PARAMETER.sub(r"asked.p\1", made.text)
-    asked = f"{lists} WITH ORDINALITY AS asked({names}, place)"
-    text = f"SELECT asked.place, found.* FROM {asked}, LATERAL ({found}) AS found"
-    return Compiled(text, made.positions, tuple(place + 1 for place in made.texts))
-
-
 def _unnested(types: Sequence[TypeEngine[Any]]) -> str:
     return f"unnest({', '.join(f'${number}::{_array(type_)}' for number, type_ in enumerate(types, 1))})"
 
@@ -108,7 +100,3 @@ def _array(type_: TypeEngine[Any]) -> str:
         return "bigint[]"
     assert isinstance(type_, String | LargeBinary), f"a parameter of the type {type_!r} has no list"
     return "bytea[]"
-
-
-_inserts: dict[Statement, SetInsert | None] = {}
-_lookups: dict[Statement, Compiled] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +32,6 @@ READ_BYTES = 1024 * 1024
 CHECK_IT = "check the disk, and run `stream-node verify`"
 CHUNK = bytes(64 * 1024)
 SUFFIXES = ("", "-wal", "-shm")
-
-_opened: dict[Path, int] = {}
 
 logger = structlog.get_logger(__name__)
 
@@ -93,11 +92,10 @@ def find_unreadable(database: Path) -> OSError | None:
     return None
 
 
+@cache
 def _open_for_good(database: Path) -> int:
     """Returns a descriptor of the database file that is never closed: that would drop SQLite's locks."""
-    if database not in _opened:
-        _opened[database] = os.open(database, os.O_RDONLY)
-    return _opened[database]
+    return os.open(database, os.O_RDONLY)
 
 
 def _read_all(opened: int) -> None:

@@ -72,7 +72,8 @@ class SqliteLog(StreamRows):
                 rows += _plain_rows(append, base)
             else:
                 self._insert_run(append, checksums_plain(base, append.first_index, append.data))
-        self._insert_rows(rows)
+        for statement, _, values in _chunks(rows, _COLUMNS, statements.INSERT_ROWS):
+            self._connection.execute(statement, values)
 
     @_mapped
     def truncate_before(self, stream_id: int, index: int) -> int:
@@ -167,10 +168,6 @@ class SqliteLog(StreamRows):
         flat[1::2] = append.data
         for statement, row, values in _chunks(flat, 2, statements.INSERT_RUN):
             self._connection.execute(statement, (append.stream_id, append.first_index + row, append.time_us, *values))
-
-    def _insert_rows(self, flat: list[Any]) -> None:
-        for statement, _, values in _chunks(flat, _COLUMNS, statements.INSERT_ROWS):
-            self._connection.execute(statement, values)
 
 
 _COLUMNS = 7
