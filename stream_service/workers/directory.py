@@ -1,4 +1,4 @@
-"""StreamDirectory: lists the streams of a node, starts their workers, and holds what these workers share."""
+"""StreamDirectory: lists the streams of a node and starts their workers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,16 @@ from ockam.identity.rules.rights import Demand, Right
 from ockam.identity.rules.rules import ANYTHING_TO_ANYBODY, Rule, Rules
 from ockam.quotas.usage import Usage
 from ockam.transport.remote_streams import RemoteStreams
-from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
-from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import AskingMirror
 from stream_service.names import generated_name, stream_address
 from stream_service.stored import StoredStream
 from stream_service.workers.admin import find_kept, usable_retention
 from stream_service.workers.clock import Clock
 from stream_service.workers.readable_stream import ReadableStream, ReadOnlyStream
 from stream_service.workers.stream import StreamWorker
-from stream_service.workers.tail_machine import Tails
-from stream_service.workers.truncation_turns import TruncationTurns
-from stream_storage.contract import Do, Session, StreamRecord
+from stream_service.workers.stream_services import StreamServices
+from stream_storage.contract import Do, StreamRecord
 from stream_storage.runner import Runner
 
 if TYPE_CHECKING:
@@ -66,7 +62,7 @@ class StreamFactory:
         return StreamWorker(*self._identity, known, directory, directory.removed)
 
 
-class StreamDirectory:
+class StreamDirectory(StreamServices):
     """The list of all streams of a node. It survives crashes of the service worker.
 
     new_id: returns a new random text, from which stream names are generated.
@@ -87,52 +83,18 @@ class StreamDirectory:
         tracing: Tracing | None = None,
         remote_streams: RemoteStreams | None = None,
     ) -> None:
-        self.counters = StreamCounters()
+        super().__init__(node, storage, limits, clock, tracing)
         self.remote_streams = remote_streams
-        self.tails = Tails(limits.tails_bytes_max, limits.tail_bytes_max)
-        self.truncation_turns = TruncationTurns(limits.truncating_messages)
-        self.node = node
-        self.storage = storage
-        self.limits = limits
-        self.clock = clock
         self.default_retention = default_retention  # that of streams without a retention of their own
         # by address, the number of requests that are creating a stream-partition now
         self.making: Counter[Address] = Counter()
-        self.tracing = tracing
-        # called when a mirror asks a stream for messages, with the name and partition of the stream
-        self.mirror_seen: Callable[[tuple[str, int], Origin, AskingMirror], None] = lambda *seen: None
-        # called with the mirror row, or None, of a stream that changed its role or was deleted; None: no mirrors
-        self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
-        # passes the pushes to a mirror on to its source, and returns all other messages; None: mirrors refuse pushes
-        self.pass_on: Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None = None
-        self.holds: dict[tuple[str, int], str] = {}  # the streams that store nothing at present, each with the reason
-        # deletes the positions of all consumers in a partition, in the transaction that deletes it
-        self.forget_positions: Callable[[Session, str, int], None] = lambda session, name, partition: None
         # These rules only protect the streams of `keepers`. The node's gate has applied rules of the operator before.
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])
         self._keepers = tuple(keepers)
         self.new_id = new_id
-        self._now_us: int | None = None
         self.changes = 0  # how often a partition was added or removed
         # Of each partition: what its worker begins with, while it sleeps (`Node.register_asleep`); None while it runs.
         self._addresses: dict[Address, StoredStream | None] = {}
-
-    def now_us(self) -> int:
-        """Returns the trusted time, in microseconds since 1970. It is read once a batch, because a batch can have an
-        append of each of ten thousand streams."""
-        now_us = self._now_us
-        if now_us is None:
-            now_us = self._now_us = self.clock.time_us()
-            # Without a batch, this forgets the time at once.
-            self.node.at_batch_end(self._forget_time)
-        return now_us
-
-    def _forget_time(self) -> None:
-        self._now_us = None
-
-    @property
-    def has_rules(self) -> bool:
-        return self.node.gate is not None
 
     @property
     def count(self) -> int:
@@ -159,13 +121,6 @@ class StreamDirectory:
     def find_create_refusal(self, message: Message, name: str) -> str | None:
         decision = self.kept.decide(message.origin.identity, Demand(Right.CREATE, name))
         return None if decision.allowed else decision.explanation
-
-    def may_follow(self, origin: Origin, name: str) -> bool:
-        """Whether a sender may make the stream of this name follow a stream of some other node."""
-        gate = self.node.gate
-        return gate is None or (
-            gate.holds(origin, Right.CREATE, name) and gate.find_next(origin, Right.FORWARD, "") is not None
-        )
 
     def reserve(self, origin: Origin, addresses: Sequence[Address]) -> Reservation | str:
         """Counts partitions that are about to be made, until `give_back`. If there are too many, counts none of them

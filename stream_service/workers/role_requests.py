@@ -1,4 +1,4 @@
-"""RoleRequests: serves the requests that change the role of one stream, and those that append at an expected index.
+"""ChangeableStream: serves the requests that change the role of one stream, and those that append at an expected index.
 
 Each request is one change of the stream. It begins when the earlier pushes are stored, and while it runs, no push is
 stored. So a stream that becomes a mirror has confirmed no push beyond the end that its answer reports.
@@ -9,21 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from ockam.actors.message import Message
-from ockam.actors.worker import Context
 from ockam.protocol import ProtocolError, failed_payload
-from stream_service.append_operation import append_expected
 from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_append
 from stream_service.counters import NO_ROOM
-from stream_service.mirror_operations import StreamChange
+from stream_service.mirror_operations import RoleChanged, StreamChange, append_expected, store_role
 from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
-from stream_service.role_operations import RoleChanged, store_role
-from stream_service.workers.stream_bounds import StreamBounds
-from stream_service.workers.stream_services import StreamServices
+from stream_service.workers.readable_stream import ReadableStream
 from stream_storage.contract import Session
 from stream_storage.errors import IndexConflict, UnknownStreamId
 
@@ -32,29 +28,16 @@ logger = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class ChangingWorker(Protocol):
-    """What this module uses of the worker of a stream, see `workers.stream.StreamWorker`."""
+class ChangeableStream(ReadableStream):
+    """Serves `node/stream_role/1` and `node/stream_append/1`, by rows of `served_messages`."""
 
-    @property
-    def context(self) -> Context: ...
+    def change(self, work: Callable[[Session, StreamChange[Any]], T], then: Callable[[StreamChange[T]], None]) -> bool:
+        """Begins a change of the whole stream, and returns True; False if something else is under way.
 
-    def change(
-        self, work: Callable[[Session, StreamChange[Any]], T], then: Callable[[StreamChange[T]], None]
-    ) -> bool: ...
-
-    def reply(self, message: Message, payload: bytes) -> None: ...
-
-
-class RoleRequests:
-    """Serves `node/stream_role/1` and `node/stream_append/1` for one stream, by rows of `served_messages`."""
-
-    def __init__(
-        self, worker: ChangingWorker, identity: tuple[str, int], bounds: StreamBounds, services: StreamServices
-    ) -> None:
-        self._worker = worker
-        self._identity = identity
-        self._bounds = bounds
-        self._services = services
+        work: makes the change, see `StreamChange`.
+        then: called when the change is stored or has failed, before the worker goes on or restarts.
+        """
+        raise NotImplementedError
 
     def change_role(self, message: Message) -> bool:
         request = read_role(message.payload)
@@ -69,27 +52,27 @@ class RoleRequests:
 
         def changed(operation: RoleChanged) -> None:
             if operation.error is not None or operation.record is None:
-                self._worker.reply(message, failed_payload(f"the role cannot be changed: {operation.error}"))
+                self.reply(message, failed_payload(f"the role cannot be changed: {operation.error}"))
                 return
             can_change = self._services.role_changed is not None and self._services.may_follow(
-                message.origin, self._identity[0]
+                message.origin, self.identity[0]
             )
             response = role_response(request.request_id, operation, can_change)
             if wanted is not None:
-                name, partition = self._identity
+                name, partition = self.identity
                 to = {"role": response.role.name.lower(), "source": response.source, **message.origin.who}
                 logger.warning("role_changed", stream=name, partition=partition, at=response.next_index, **to)
-                log_given_up(self._identity, operation)
-            self._worker.reply(message, ROLE.encode_response(response))
+                log_given_up(self.identity, operation)
+            self.reply(message, ROLE.encode_response(response))
             # A request that only asks must not begin the task of a mirror anew.
             if wanted is not None and self._services.role_changed is not None:
-                self._services.role_changed(self._identity, operation.mirror)
+                self._services.role_changed(self.identity, operation.mirror)
 
         # Without `force`, this stream must fence its former source first, and a planned promotion waits for that. With
         # `force`, another primary takes pushes already, so this stream gives up its fence and takes none. Its former
         # source asks this node when it returns.
         force = request.force
-        return self._worker.change(partial(store_role, to=wanted, force=force, gives_up_fence=force), changed)
+        return self.change(partial(store_role, to=wanted, force=force, gives_up_fence=force), changed)
 
     def append_expected(self, message: Message) -> bool:
         arrived_s = time.perf_counter()
@@ -118,10 +101,10 @@ class RoleRequests:
             counters.refused += operation.result is AppendStatus.REFUSED
             entry_id = operation.history[-1].entry_id
             response = AppendResponse(request.request_id, operation.result, operation.record.next_index, entry_id)
-            self._worker.reply(message, APPEND.encode_response(response))
+            self.reply(message, APPEND.encode_response(response))
 
         work = partial(append_expected, request=request, now_us=self._services.now_us())
-        if not self._worker.change(work, appended):
+        if not self.change(work, appended):
             return False
         # The room is reserved once, however often the request had to wait.
         counters.find_no_room(data)
@@ -130,7 +113,7 @@ class RoleRequests:
     def _refuse_later(self, message: Message, reason: str) -> None:
         payload = failed_payload(reason)
         delay_s = self._services.limits.error_delay_s
-        self._worker.context.call_later(delay_s, lambda: self._worker.reply(message, payload))
+        self.context.call_later(delay_s, lambda: self.reply(message, payload))
 
 
 def log_given_up(identity: tuple[str, int], operation: RoleChanged) -> None:

@@ -74,8 +74,8 @@ def served_messages() -> dict[Protocol[Any, Any], Read | Write]:
         TRACE: write(Right.WRITE, StreamWorker.note_trace, stages=True),
         # Each is a write of its own, which begins when all earlier pushes are stored.
         COPY: write(Right.ADMIN, StreamWorker.copy),
-        APPEND: write(Right.WRITE, lambda stream, message: stream.roles.append_expected(message)),
-        ROLE: write(Right.ADMIN, lambda stream, message: stream.roles.change_role(message)),
+        APPEND: write(Right.WRITE, StreamWorker.append_expected),
+        ROLE: write(Right.ADMIN, StreamWorker.change_role),
         # These wait in queues, and see every push that came before them.
         PULL: read(Right.READ, Readable.pull),
         RICH_PULL: read(Right.READ, lambda stream, message: stream.pull_rich(message, RICH_PULL.decode_request)),

@@ -31,8 +31,7 @@ from stream_service.workers.publisher_memory import PublisherMemory
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
 from stream_service.workers.push_run import UNCHECKED_BYTES, PushRun, check_payload, check_size
 from stream_service.workers.push_traces import PushTraces
-from stream_service.workers.readable_stream import ReadableStream
-from stream_service.workers.role_requests import RoleRequests
+from stream_service.workers.role_requests import ChangeableStream
 from stream_service.workers.served import Read, Write, find_served, not_served
 from stream_service.workers.stream_machine import (
     CHANGING,
@@ -54,7 +53,7 @@ REST_AFTER_S = 60.0
 T = TypeVar("T")
 
 
-class StreamWorker(ReadableStream):
+class StreamWorker(ChangeableStream):
     """Serves every message of `served_messages` at the address of the stream.
 
     Invariant: `_gathered` contains the pushes that are decoded but not yet submitted to the writing thread. Whenever
@@ -80,11 +79,6 @@ class StreamWorker(ReadableStream):
         self._traces = None if services.tracing is None else PushTraces(services.tracing, name, partition)
         self._received = -1
         self._unused_since_s = 0.0
-
-    @property
-    def roles(self) -> RoleRequests:
-        # A RoleRequests keeps nothing, so each request gets a new one.
-        return RoleRequests(self, self.identity, self._bounds, self._services)
 
     @property
     def last_time_us(self) -> int:
@@ -462,11 +456,6 @@ class StreamWorker(ReadableStream):
     # Changes of the whole stream
 
     def change(self, work: Callable[[Session, StreamChange[Any]], T], then: Callable[[StreamChange[T]], None]) -> bool:
-        """Begins a change of the whole stream, and returns True; False if something else is under way.
-
-        work: makes the change, see `StreamChange`.
-        then: called when the change is stored or has failed, before the worker goes on or restarts.
-        """
         if self._machine.state is not SERVING or self._gathered.messages:
             return False
         self._send_answers_behind()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from ockam.actors.message import Message, Origin
+from ockam.actors.node import Node
+from ockam.identity.rules.rights import Right
 from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
 from stream_service.mirror_rows import MirrorRow
@@ -20,54 +22,53 @@ if TYPE_CHECKING:
     from ockam.tracing.spans import Tracing
 
 
-class StreamServices(Protocol):
-    """The parts of a node that all its streams share. `workers.directory.StreamDirectory` implements it, and explains
-    the other attributes.
+class StreamServices:
+    """The parts of a node that all its streams share. tracing: makes the spans of pushes; None: the node does not
+    trace."""
 
-    now_us: returns the trusted time of `clock`, in microseconds since 1970.
-    tracing: makes the spans of pushes; None: the node does not trace.
-    has_rules: whether the node decides by rules who may do what.
-    """
+    def __init__(
+        self, node: Node, storage: Runner, limits: StreamLimits, clock: Clock, tracing: Tracing | None
+    ) -> None:
+        self.counters = StreamCounters()
+        self.tails = Tails(limits.tails_bytes_max, limits.tail_bytes_max)
+        self.truncation_turns = TruncationTurns(limits.truncating_messages)
+        self.node = node
+        self.storage = storage
+        self.limits = limits
+        self.clock = clock
+        self.tracing = tracing
+        # called when a mirror asks a stream for messages, with the name and partition of the stream
+        self.mirror_seen: Callable[[tuple[str, int], Origin, AskingMirror], None] = lambda *seen: None
+        # called with the mirror row, or None, of a stream that changed its role or was deleted; None: no mirrors
+        self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
+        # passes the pushes to a mirror on to its source, and returns all other messages; None: mirrors refuse pushes
+        self.pass_on: Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None = None
+        self.holds: dict[tuple[str, int], str] = {}  # the streams that store nothing at present, each with the reason
+        # deletes the positions of all consumers in a partition, in the transaction that deletes it
+        self.forget_positions: Callable[[Session, str, int], None] = lambda session, name, partition: None
+        self._now_us: int | None = None
 
-    @property
-    def storage(self) -> Runner: ...
+    def now_us(self) -> int:
+        """Returns the trusted time, in microseconds since 1970. It is read once a batch, because a batch can have an
+        append of each of ten thousand streams."""
+        now_us = self._now_us
+        if now_us is None:
+            now_us = self._now_us = self.clock.time_us()
+            # Without a batch, this forgets the time at once.
+            self.node.at_batch_end(self._forget_time)
+        return now_us
 
-    @property
-    def limits(self) -> StreamLimits: ...
-
-    def now_us(self) -> int: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def counters(self) -> StreamCounters: ...
-
-    @property
-    def tails(self) -> Tails: ...
-
-    @property
-    def truncation_turns(self) -> TruncationTurns: ...
-
-    @property
-    def role_changed(self) -> Callable[[tuple[str, int], MirrorRow | None], None] | None: ...
-
-    @property
-    def mirror_seen(self) -> Callable[[tuple[str, int], Origin, AskingMirror], None]: ...
-
-    @property
-    def pass_on(self) -> Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None: ...
-
-    def may_follow(self, origin: Origin, name: str) -> bool: ...
-
-    @property
-    def holds(self) -> Mapping[tuple[str, int], str]: ...
+    def _forget_time(self) -> None:
+        self._now_us = None
 
     @property
-    def has_rules(self) -> bool: ...
+    def has_rules(self) -> bool:
+        """Whether the node decides by rules who may do what."""
+        return self.node.gate is not None
 
-    @property
-    def forget_positions(self) -> Callable[[Session, str, int], None]: ...
-
-    @property
-    def tracing(self) -> Tracing | None: ...
+    def may_follow(self, origin: Origin, name: str) -> bool:
+        """Whether a sender may make the stream of this name follow a stream of some other node."""
+        gate = self.node.gate
+        return gate is None or (
+            gate.holds(origin, Right.CREATE, name) and gate.find_next(origin, Right.FORWARD, "") is not None
+        )

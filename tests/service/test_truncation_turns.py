@@ -16,7 +16,7 @@ import trio
 
 from stream_service.limits import StreamLimits
 from stream_service.operations import truncate_step
-from stream_service.workers import admin, directory
+from stream_service.workers import admin, stream_services
 from stream_service.workers.truncation_turns import TruncationTurns
 from stream_storage import storage_threads
 from stream_storage.commit import commit_batch
@@ -48,7 +48,7 @@ async def test_a_transaction_deletes_few_messages_however_many_streams_are_due(
 
     monkeypatch.setattr(storage_threads, "commit_batch", numbered)
     monkeypatch.setattr(admin, "truncate_step", noted)
-    monkeypatch.setattr(directory, "TruncationTurns", lambda messages_max: TruncationTurns(TOGETHER))
+    monkeypatch.setattr(stream_services, "TruncationTurns", lambda messages_max: TruncationTurns(TOGETHER))
     async with served(tmp_path, retention_messages=1, retention_interval_s=0.5) as server:
         peer = await server.peer()
         routes = [await peer.create(f"s{number}") for number in range(STREAMS)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
@@ -61,7 +61,9 @@ class FollowedWorld:
 
     def _start(self) -> None:
         record = self._around.session.log.get_stream(1)
-        self._worker = StreamWorker("s", 0, StoredStream(record, 0, None), self._around, lambda identity: None)
+        self._worker = StreamWorker(
+            "s", 0, StoredStream(record, 0, None), cast(Any, self._around), lambda identity: None
+        )
         self._worker.context = cast(Context, self._around)
         self._around.paused = False
         self._worker.started()

@@ -156,7 +156,7 @@ class World:
         around.session.begin()
         record = around.session.log.ensure_stream("s", 0, 0)
         around.session.commit()
-        self._worker = StreamWorker("s", 0, StoredStream(record, 0, None), around, lambda identity: None)
+        self._worker = StreamWorker("s", 0, StoredStream(record, 0, None), cast(Any, around), lambda identity: None)
         self._worker.context = cast(Context, around)
         self._worker.started()
         self._sent: list[Message] = []
