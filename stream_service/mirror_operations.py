@@ -1,21 +1,48 @@
-"""The storage operations of mirrors. `workers.stream.StreamWorker.change` runs those that take a StreamChange.
+"""The storage operations that change a stream as a whole: those of mirrors, those that change the role of a stream, by
+the table of `stream_service.role_machine`, and that of `node/stream_append/1`.
 
-Each of them is one transaction, so a mirror that is killed goes on where its last transaction ended. After a rollback a
-function can be called again.
+`workers.stream.StreamWorker.change` runs those that take a StreamChange. Each of them is one transaction, so a mirror
+that is killed goes on where its last transaction ended. After a rollback a function can be called again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from stream_service import stored
-from stream_service.mirror_rows import MirrorRow, change_following
-from stream_service.operations import INDEX_MAX
+from stream_service.appending import AppendRequest, AppendStatus
+from stream_service.extras import encode_beside
+from stream_service.mirror_rows import (
+    FenceUnfinished,
+    FollowerRow,
+    MirrorRow,
+    NoMirror,
+    change_following,
+    find_mirror,
+    forget_addresses,
+    forget_mirror,
+    note_address,
+    note_follower,
+    write_mirror,
+)
+from stream_service.mirroring import BeMirror, BePrimary
 from stream_service.publisher_rows import cut_publishers
-from stream_storage.contract import Append, Operation, Record, Session, StreamRecord
-from stream_storage.history import History, ensure_history, list_history, set_history, shared_history
-from stream_storage.timed import find_falls, timed_appends
+from stream_service.role_machine import RoleEvent, StreamRole, find_next
+from stream_service.stored import StoredStream
+from stream_storage.contract import Append, Operation, Record, Session, StreamRecord, find_falls, timed_appends
+from stream_storage.history import (
+    History,
+    begin_entry,
+    ensure_history,
+    list_history,
+    random_entry_id,
+    set_history,
+    shared_history,
+)
+from stream_storage.stream_rows import INDEX_MAX
 
 STEP_MESSAGES = 1_000
 STEP_BYTES = 4 * 1024 * 1024
@@ -167,3 +194,138 @@ def copy_aside(session: Session, stream_id: int, index: int, name: str, partitio
 def find_record(session: Session, stream_id: int, index: int) -> Record | None:
     records = session.log.read(stream_id, min(index, INDEX_MAX), 1, 1)
     return records[0] if records and records[0][0] == index else None
+
+
+RoleChanged: TypeAlias = StreamChange[MirrorRow | None]
+"""A change by `store_role`. Its result is the row of the fence that was given up."""
+
+
+def store_role(
+    session: Session,
+    change: AnyChange,
+    to: BeMirror | BePrimary | None,
+    *,
+    force: bool,
+    is_planned: bool = False,
+    heard: tuple[int, int] | None = None,
+    gives_up_fence: bool = False,
+) -> MirrorRow | None:
+    """Makes a stream a mirror, or makes a mirror a primary. If `to` is None, only ensures that the stream has a
+    history. Returns the row of the fence that was given up, or None.
+
+    is_planned: whether this ends a planned promotion. If another request has ended it before, raises NoMirror.
+    heard: what a new primary knows of its source: `source_next_index` and `heard_us`.
+    gives_up_fence: whether it becomes a mirror although it has another source to fence; otherwise raises
+        FenceUnfinished.
+    """
+    stream_id = change.stream_id
+    row = find_mirror(session, stream_id)
+    ensure_history(session, stream_id)
+    if to is None:
+        return None
+    # Every change of the role ends a promotion that was under way.
+    forget_addresses(session, stream_id)
+    if isinstance(to, BeMirror):
+        return _follow(session, stream_id, row, to, sets_aside=force, gives_up_fence=gives_up_fence)
+    event = RoleEvent.FINISH if is_planned else RoleEvent.TAKE if to.fences else RoleEvent.LEAVE
+    role = find_next(StreamRole.PRIMARY if row is None else row.role, event)
+    if role is None:
+        raise NoMirror("another request has ended the promotion")
+    # A stream that is a primary already stays as it is.
+    if row is not None and row.follows:
+        begin_entry(session, stream_id, random_entry_id())
+        if role is StreamRole.FENCING:
+            source_next_index, heard_us = heard or (row.source_next_index, row.heard_us)
+            known = {"source_next_index": source_next_index, "heard_us": heard_us}
+            write_mirror(session, msgspec.structs.replace(row, role=role, sets_aside=False, **known))
+        else:
+            forget_mirror(session, stream_id)
+    return None
+
+
+def _follow(
+    session: Session, stream_id: int, row: MirrorRow | None, to: BeMirror, *, sets_aside: bool, gives_up_fence: bool
+) -> MirrorRow | None:
+    made = MirrorRow(stream_id, StreamRole.FOLLOWING, to.source, to.stream_name, sets_aside=sets_aside)
+    given_up = row if row is not None and row.fences_another(to.source, to.stream_name) else None
+    if given_up is not None and not gives_up_fence:
+        raise FenceUnfinished(f"the stream {given_up.fence_text()}")
+    if row is not None:
+        # What is known of the former source says nothing about the end of the new source.
+        kept = {"aside_name": row.aside_name, "aside_messages": row.aside_messages}
+        if row.follows and (row.source, row.source_name) == (to.source, to.stream_name):
+            kept |= {"source_next_index": row.source_next_index, "heard_us": row.heard_us}
+        made = msgspec.structs.replace(made, **kept)
+    write_mirror(session, made)
+    return given_up
+
+
+def make_mirror(session: Session, name: str, partition: int, created_us: int, source: BeMirror) -> StoredStream:
+    """Makes a stream-partition that is a mirror. It gets its history with the first answer of its source."""
+    record = session.log.ensure_stream(name, partition, created_us)
+    write_mirror(session, MirrorRow(record.stream_id, StreamRole.FOLLOWING, source.source, source.stream_name))
+    return stored.stored_stream(session, record)
+
+
+def end_fence(session: Session, change: AnyChange, fenced_us: int | None) -> FollowerRow | None:
+    """Ends the attempts of a primary to fence its former source. Returns the former source as a mirror of this stream.
+
+    fenced_us: when that source became a mirror of this stream, in microseconds since 1970; None: it is forgotten.
+    """
+    row = find_mirror(session, change.stream_id)
+    if row is None or find_next(row.role, RoleEvent.FENCED) is None:
+        return None
+    forget_mirror(session, change.stream_id)
+    if fenced_us is None:
+        return None
+    follower = FollowerRow(change.stream_id, row.source, row.source_name, fenced_us)
+    note_follower(session, follower)
+    return follower
+
+
+def step_promotion(session: Session, change: AnyChange, event: RoleEvent, own_address: str) -> None:
+    """Stores that a mirror is at another step of its promotion. Raises NoMirror if its role does not allow that step.
+
+    own_address: the `host:port` at which other nodes reach this one.
+    """
+    row = find_mirror(session, change.stream_id)
+    role = None if row is None else find_next(row.role, event)
+    if row is None or role is None:
+        raise NoMirror("another request has changed what the mirror does")
+    write_mirror(session, msgspec.structs.replace(row, role=role))
+    if role is StreamRole.FOLLOWING:
+        forget_addresses(session, change.stream_id)
+    else:
+        note_address(session, change.stream_id, own_address)
+
+
+def append_expected(session: Session, change: AnyChange, request: AppendRequest, now_us: int) -> AppendStatus:
+    """Appends the messages if the stream ends at the expected index, has the history entry of the request as its newest
+    one (if the request names any), and is not a mirror. Otherwise stores nothing. Returns the status of the answer."""
+    status = _decide_append(session, change.stream_id, request)
+    if status is not AppendStatus.OK:
+        return status
+    last = stored.stored_stream(session, session.log.get_stream(change.stream_id)).last_time_us
+    append = Append(
+        change.stream_id,
+        request.expected,
+        max(last, now_us),
+        [message.data for message in request.messages],
+        [message.key for message in request.messages],
+        [encode_beside(message.headers) for message in request.messages],
+    )
+    session.log.append((append,))
+    change.appended = (append,)
+    return status
+
+
+def _decide_append(session: Session, stream_id: int, request: AppendRequest) -> AppendStatus:
+    history = ensure_history(session, stream_id)
+    row = find_mirror(session, stream_id)
+    if row is not None and row.follows:
+        return AppendStatus.REFUSED
+    if request.entry_id is not None and request.entry_id != history[-1].entry_id:
+        return AppendStatus.FENCED
+    if session.log.get_stream(stream_id).next_index != request.expected:
+        return AppendStatus.CONFLICT
+    return AppendStatus.OK

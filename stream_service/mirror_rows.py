@@ -1,4 +1,11 @@
-"""The table of mirrors: which streams follow a source, and which primaries have a source to fence.
+"""The tables about mirrors. Each has a seal in every row.
+
+    mirrors       which streams follow a source, and which primaries have a source to fence
+    followers     where the mirrors of the streams of this node are: a primary that starts asks them whether one of them
+                  has taken its place (`stream_node.fleet.mirror.followers`)
+    promotions    at which addresses this node was reached while it promoted a stream: the source of a promoted stream
+                  becomes a mirror of this node, at its address of that time. If the node starts again at another
+                  address in the middle of the promotion, the table shows that the source follows this node.
 
 Functions that write are called inside a transaction. Functions that read raise DatabaseCorrupt if a row is damaged.
 """
@@ -14,6 +21,13 @@ from stream_storage.errors import StorageError
 from stream_storage.schema import metadata
 from stream_storage.seal import seal_column
 from stream_storage.sealed_rows import SealedRows
+
+FOLLOWERS_MAX = 8
+"""The largest number of stored mirrors of one stream-partition. All of them are asked after a start."""
+FORGET_S = 30 * 24 * 3600
+"""The time, in seconds, after which a mirror that has not asked for messages is forgotten."""
+ADDRESSES_MAX = 16
+"""The largest number of addresses that one promotion keeps. Each needs a start of the node at a new address."""
 
 
 class NoMirror(StorageError):
@@ -76,22 +90,20 @@ mirrors = Table(
     sqlite_with_rowid=False,
 )
 
-_rows = SealedRows(mirrors, "the row of the mirror with the stream id {} is not what was written")
+_mirrors = SealedRows(mirrors, MirrorRow, "the row of the mirror with the stream id {} is not what was written")
 
 
 def find_mirror(session: Session, stream_id: int) -> MirrorRow | None:
     """Returns the row of a stream; None if it follows no source and has none to fence."""
-    return next(map(_read, _rows.of(session, stream_id)), None)
+    return next(iter(_mirrors.of(session, stream_id)), None)
 
 
 def list_mirrors(session: Session) -> dict[int, MirrorRow]:
-    rows = map(_read, _rows.all(session))
-    return {row.stream_id: row for row in rows}
+    return {row.stream_id: row for row in _mirrors.all(session)}
 
 
 def write_mirror(session: Session, row: MirrorRow) -> None:
-    stream_id, role, source, source_name, sets_aside, *known = msgspec.structs.astuple(row)
-    _rows.write(session, stream_id, [(stream_id, int(role), source, source_name, int(sets_aside), *known)])
+    _mirrors.write(session, row.stream_id, [row])
 
 
 def change_following(session: Session, stream_id: int, **changes: object) -> MirrorRow:
@@ -109,9 +121,97 @@ def change_following(session: Session, stream_id: int, **changes: object) -> Mir
 
 
 def forget_mirror(session: Session, stream_id: int) -> None:
-    _rows.forget(session, stream_id)
+    _mirrors.forget(session, stream_id)
 
 
-def _read(row: tuple[object, ...]) -> MirrorRow:
-    values = dict(zip(MirrorRow.__struct_fields__, row, strict=True))
-    return msgspec.convert({**values, "sets_aside": bool(values["sets_aside"])}, MirrorRow)
+class FollowerRow(msgspec.Struct, frozen=True):
+    """One mirror of a stream of this node."""
+
+    stream_id: int
+    address: str  # the `host:port` of its node
+    stream_name: str  # the name of the mirror on that node
+    heard_us: int  # about when it has last asked for messages
+
+
+followers = Table(
+    "stream_followers",
+    metadata,
+    Column("stream_id", Integer, primary_key=True, autoincrement=False),
+    Column("address", String, primary_key=True),
+    Column("stream_name", String, primary_key=True),
+    Column("heard_us", BigInteger, nullable=False),
+    seal_column(),
+    sqlite_with_rowid=False,
+)
+
+_followers = SealedRows(followers, FollowerRow, "a row of the mirrors of stream {} is not what was written")
+
+
+def list_followers(session: Session) -> dict[int, list[FollowerRow]]:
+    """Returns the mirrors by the ids of their streams."""
+    found: dict[int, list[FollowerRow]] = {}
+    for row in _followers.all(session):
+        found.setdefault(row.stream_id, []).append(row)
+    return found
+
+
+def note_follower(session: Session, row: FollowerRow) -> list[FollowerRow]:
+    """Stores a mirror, and deletes the mirrors that were not heard of for FORGET_S, and the oldest above FOLLOWERS_MAX.
+    Returns the remaining mirrors of the stream."""
+    since_us = row.heard_us - FORGET_S * 1_000_000
+    others = [
+        each
+        for each in _followers.of(session, row.stream_id)
+        if (each.address, each.stream_name) != (row.address, row.stream_name) and each.heard_us > since_us
+    ]
+    others.sort(key=lambda each: each.heard_us, reverse=True)
+    remaining = [row, *others[: FOLLOWERS_MAX - 1]]
+    _followers.write(session, row.stream_id, remaining)
+    return remaining
+
+
+def drop_follower(session: Session, stream_id: int, address: str, stream_name: str) -> None:
+    known = _followers.of(session, stream_id)
+    others = [each for each in known if (each.address, each.stream_name) != (address, stream_name)]
+    _followers.write(session, stream_id, others)
+
+
+class PromotionRow(msgspec.Struct, frozen=True):
+    """The addresses of this node during the promotion of a stream."""
+
+    stream_id: int
+    addresses: str  # the `host:port` of each address, the latest first, separated by spaces
+
+
+promotions = Table(
+    "stream_promotions",
+    metadata,
+    Column("stream_id", Integer, primary_key=True, autoincrement=False),
+    Column("addresses", String, nullable=False),
+    seal_column(),
+    sqlite_with_rowid=False,
+)
+
+_promotions = SealedRows(promotions, PromotionRow, "the addresses of the promotion of stream {} are not as written")
+
+
+def list_addresses(session: Session, stream_id: int) -> list[str]:
+    """Returns the addresses of this node during the promotion of a stream."""
+    return [address for row in _promotions.of(session, stream_id) for address in row.addresses.split()]
+
+
+def note_address(session: Session, stream_id: int, address: str) -> None:
+    """Writes down at which address this node is reached now."""
+    known = list_addresses(session, stream_id)
+    if address not in known:
+        _promotions.write(session, stream_id, [PromotionRow(stream_id, " ".join([address, *known][:ADDRESSES_MAX]))])
+
+
+def forget_addresses(session: Session, stream_id: int) -> None:
+    _promotions.forget(session, stream_id)
+
+
+def forget_rows(session: Session, stream_id: int) -> None:
+    """Deletes the rows of a stream that is being deleted."""
+    for table in (_mirrors, _followers, _promotions):
+        table.forget(session, stream_id)

@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+import msgspec
+
 from stream_service import stored
-from stream_service.copying import CopyRequest
+from stream_service.appending import CopyRequest
 from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, StreamInfo
 from stream_service.extras import encode_beside
 from stream_service.publisher_rows import Times, forget_old, note_messages
 from stream_service.stored import StoredStream
-from stream_storage.contract import Operation, Record, Session, StreamRecord
+from stream_storage.contract import Operation, Record, Session, StreamRecord, timed_appends
 from stream_storage.errors import StorageError
 from stream_storage.history import ensure_history
-from stream_storage.timed import timed_appends
+from stream_storage.stream_rows import INDEX_MAX
 
 Place: TypeAlias = FromIndex | FromTime | FromEnd
 
@@ -43,35 +45,20 @@ def find_end(session: Session, stream_id: int) -> StoredStream:
     return stored.stored_stream(session, session.log.get_stream(stream_id))
 
 
-class PullPage:
+class PullPage(msgspec.Struct, eq=False):
     """One page of messages: the request of a pull, and after the read also the result."""
 
-    __slots__ = (
-        "bytes_max",
-        "first_bytes_max",
-        "found",
-        "has_room",
-        "index",
-        "limit",
-        "passed_over",
-        "passes_over",
-        "rich",
-        "size_bytes",
-        "start",
-    )
-
-    def __init__(self, start: Place, limit: int, *, rich: bool) -> None:
-        self.start = start
-        self.limit = limit
-        self.rich = rich  # whether the answer has keys and headers
-        self.size_bytes: int | None = None  # the data that the request asks for, in bytes; None if it names no size
-        self.bytes_max = 0  # the most data that the page may have
-        self.first_bytes_max = 0  # the largest message that the consumer's connection can carry
-        self.has_room = False  # whether there is room in memory for a message of any size
-        self.index = 0  # where the page starts, computed from `start`
-        self.found: list[Record] | StorageError = []
-        self.passes_over = False  # whether the page skips messages at its start that are too large for the connection
-        self.passed_over = range(0)  # the indexes of the skipped messages
+    start: Place
+    limit: int
+    rich: bool  # whether the answer has keys and headers
+    size_bytes: int | None = None  # the data that the request asks for, in bytes; None if it names no size
+    bytes_max: int = 0  # the most data that the page may have
+    first_bytes_max: int = 0  # the largest message that the consumer's connection can carry
+    has_room: bool = False  # whether there is room in memory for a message of any size
+    index: int = 0  # where the page starts, computed from `start`
+    found: list[Record] | StorageError = []
+    passes_over: bool = False  # whether the page skips messages at its start that are too large for the connection
+    passed_over: range = range(0)  # the indexes of the skipped messages
 
 
 class ReadPages(Operation):
@@ -241,9 +228,6 @@ def size_of(record: Record) -> int:
     """Returns the size of a stored message in bytes: its data, key and encoded headers."""
     _, data, _, key, headers = record
     return len(data) + len(key or b"") + len(headers or b"")
-
-
-INDEX_MAX = 2**63 - 1
 
 
 def describe(session: Session, record: StreamRecord) -> StreamInfo:

@@ -1,4 +1,5 @@
-"""The table of publishers: what a stream knows of publishers whose messages it may not have any more.
+"""The table of publishers: what a stream knows of publishers whose messages it may not have any more. It also has the
+storage operations on these rows.
 
 It keeps the last sequence number of a publisher whose messages are deleted, or are so old that a start does not read
 them. If the node has access rules, it also keeps the identity that used a publisher id first.
@@ -9,16 +10,16 @@ for the messages before the first stored one. Functions that write are called in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 import structlog
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, String, Table, bindparam, delete, select
 
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX
-from stream_service.stored import list_sequences
-from stream_storage.contract import Session, StreamRecord
+from stream_service.stored import list_sequences, note_fall
+from stream_storage.contract import Append, Session, StreamRecord
 from stream_storage.schema import metadata
 from stream_storage.seal import is_sealed, seal_column, seal_of
 from stream_storage.statement import compiled, upsert
@@ -159,6 +160,84 @@ def cut_publishers(session: Session, stream_id: int, index: int) -> None:
 
 def forget_publishers(session: Session, stream_id: int) -> None:
     session.execute(_DELETE, (stream_id,))
+
+
+class KnownSequences(NamedTuple):
+    """The stored rows of a stream's publishers, and the sequence numbers of the messages behind the mark."""
+
+    rows: dict[bytes, PublisherRow]  # by publisher id, and the row of the mark, oldest message first
+    begin: int  # from where messages were searched: the mark, or LOADED_MAX before the end
+    is_exact: bool  # whether each row has the last number before `begin`; if not, only owners count
+    found: list[tuple[bytes, int, int]]  # publisher id, sequence number and index of each, oldest first
+
+
+def load_sequences(session: Session, stream_id: int) -> KnownSequences:
+    record, rows = session.log.get_stream(stream_id), list_publishers(session, stream_id)
+    exact, least = exact_before(record, rows.get(MARK)), record.next_index - LOADED_MAX
+    begin = max(exact, least)
+    found = list_sequences(session, stream_id, begin, record.next_index)
+    return KnownSequences(rows, begin, exact >= least, found)
+
+
+def note_publishers(
+    session: Session,
+    stream_id: int,
+    end: int,
+    rows: Mapping[bytes, PublisherRow | None] | None,
+    times: Times,
+    *,
+    makes_mark: bool = False,
+) -> bool:
+    """Writes the rows of publishers whose last messages are before `end`, and sets the mark there. Returns True if the
+    stream has no mark and needs none: none of its publishers has numbered its messages.
+
+    rows: the rows that have changed since the mark. None: they are read from the messages behind the mark, if these are
+    at most LOADED_MAX. For a stream without a mark, they are read only if `makes_mark` is set.
+    """
+    mark = find_publisher(session, stream_id, MARK)
+    if rows is None and mark is None and not makes_mark:
+        return True
+    if mark is not None and mark.index >= end:
+        return False
+    if rows is not None:
+        write_publishers(session, stream_id, rows, times.now_us)
+    else:
+        record = session.log.get_stream(stream_id)
+        if end - exact_before(record, mark) > LOADED_MAX:
+            return False
+        note_messages(session, record, end, times.now_us)
+    write_publishers(session, stream_id, {MARK: PublisherRow("", None, end)}, times.now_us)
+    forget_old(session, stream_id, end, times.forget_us)
+    return False
+
+
+class NotedAppend(Append):
+    """An append that writes further rows in its transaction.
+
+    falls: whether its time is lower than that of the previous message, so that its first index goes to `time_falls`.
+    publishers: the rows to write, see `PublisherSequences.notes`.
+    """
+
+    __slots__ = ("falls", "publishers")
+
+    def __init__(
+        self, *append: Any, falls: bool, publishers: Mapping[bytes, PublisherRow], on_done: Callable[[Any], None]
+    ) -> None:
+        """append: the other arguments of an Append."""
+        super().__init__(*append, on_done=on_done)
+        self.falls = falls
+        self.publishers = publishers
+
+    def apply(self, session: Session) -> None:
+        if self.falls:
+            note_fall(session, self.stream_id, self.first_index)
+        write_publishers(session, self.stream_id, self.publishers, self.time_us)
+        session.log.append((self,))
+
+    @classmethod
+    def apply_group(cls, operations: Sequence[Self], session: Session) -> None:
+        for operation in operations:
+            operation.apply(session)
 
 
 def _checked(row: Iterable[object]) -> tuple[bytes, PublisherRow] | None:

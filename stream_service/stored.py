@@ -7,7 +7,7 @@ StorageError. Functions that write are called inside a transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from sqlalchemy import (
@@ -21,22 +21,18 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
-    update,
 )
 
 import bare
 from stream_service.extensions import Header, Retention
 from stream_service.extras import Extras, decode_extras, encode_extras
-from stream_service.follower_rows import FollowerRow
-from stream_service.mirror_rows import MirrorRow, find_mirror
+from stream_service.mirror_rows import FollowerRow, MirrorRow, find_mirror
 from stream_storage.contract import Session, StreamRecord
-from stream_storage.errors import DatabaseCorrupt, corrupt_text
-from stream_storage.log_statements import SEALED_STREAM
 from stream_storage.schema import messages, metadata, streams
-from stream_storage.seal import seal_column, seal_of, stream_seal
+from stream_storage.seal import seal_column, seal_of
 from stream_storage.statement import compiled, upsert
+from stream_storage.stream_rows import change_stream, each_stream
 
-LIST_PAGE = 10_000
 SIZES_MAX = 10_000
 """The largest number of messages that `first_index_kept` measures at a time for a limit by size."""
 
@@ -68,18 +64,6 @@ _zero: ColumnElement[int] = literal_column("0")
 _of_stream = messages.c.stream_id == bindparam("stream_id")
 GET_ATTRIBUTES: Final = compiled(
     select(streams.c.attributes).where(streams.c.id == bindparam("stream_id")), "stream_id"
-)
-SET_ATTRIBUTES: Final = compiled(
-    update(streams)
-    .where(streams.c.id == bindparam("stream_id"))
-    .values(attributes=bindparam("attributes"), seal=bindparam("seal")),
-    *("attributes", "seal", "stream_id"),
-)
-SET_CREATED: Final = compiled(
-    update(streams)
-    .where(streams.c.id == bindparam("stream_id"))
-    .values(created_us=bindparam("created_us"), seal=bindparam("seal")),
-    *("created_us", "seal", "stream_id"),
 )
 GET_TIME: Final = compiled(
     select(messages.c.time_us).where(_of_stream, messages.c.idx == bindparam("index")), *("stream_id", "index")
@@ -154,33 +138,12 @@ def get_retention(session: Session, stream_id: int) -> Retention | None:
 def set_retention(session: Session, stream_id: int, retention: Retention | None) -> None:
     """Stores the retention of a stream; None: the node's default. Raises DatabaseCorrupt if its row is damaged."""
     encoded = None if retention is None else _attributes_encoder.encode(Attributes(retention))
-    columns = _sealed_columns(session, stream_id)
-    if columns is not None:
-        columns[3] = encoded
-        session.execute(SET_ATTRIBUTES, (encoded, stream_seal(*columns), stream_id))
+    change_stream(session.execute, stream_id, attributes=encoded)
 
 
 def set_created(session: Session, stream_id: int, created_us: int) -> None:
     """Stores another creation time of a stream: a mirror has that of its source. Raises DatabaseCorrupt."""
-    columns = _sealed_columns(session, stream_id)
-    if columns is not None:
-        columns[2] = created_us
-        session.execute(SET_CREATED, (created_us, stream_seal(*columns), stream_id))
-
-
-def _sealed_columns(session: Session, stream_id: int) -> list[Any] | None:
-    """Returns the arguments of `stream_seal` from the row of a stream, if there is one.
-
-    Raises DatabaseCorrupt if the row is damaged: a new seal would hide that.
-    """
-    row = session.execute(SEALED_STREAM, (stream_id,)).fetchone()
-    if row is None:
-        return None
-    columns: list[Any]
-    *columns, seal = row
-    if seal != stream_seal(*columns):
-        raise DatabaseCorrupt(corrupt_text(f"the row of the stream {columns[0]!r} is not what was written"))
-    return columns
+    change_stream(session.execute, stream_id, created_us=created_us)
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
@@ -199,11 +162,8 @@ def list_stored(
     is_wanted: Callable[[StreamRecord], bool] = lambda record: True,
 ) -> Iterator[StoredStream]:
     """Iterates over the streams that are wanted, sorted by name and partition. mirrors: by stream id, or empty."""
-    after = None
-    while page := session.log.list_streams(after=after, limit=LIST_PAGE):
-        for record in filter(is_wanted, page):
-            yield _stored(session, record, mirrors.get(record.stream_id))
-        after = (page[-1].name, page[-1].partition)
+    for record in filter(is_wanted, each_stream(session.log)):
+        yield _stored(session, record, mirrors.get(record.stream_id))
 
 
 def list_sequences(session: Session, stream_id: int, index: int, end: int) -> list[tuple[bytes, int, int]]:
@@ -267,35 +227,29 @@ def first_index_kept(session: Session, record: StreamRecord, retention: Retentio
         index = max(index, record.next_index - retention.messages)
     if retention.age_s is not None:
         index = max(index, first_index_at(session, record, max(0, now_us - retention.age_s * 1_000_000)))
-    if retention.size_bytes is not None:
-        index = max(index, _first_index_within(session, record, retention.size_bytes))
+    # The oldest messages are skipped until the size of the remaining ones is within the limit.
+    if retention.size_bytes is not None and record.size_bytes > retention.size_bytes:
+        index = max(index, _index_after(session, record, SIZES_MAX, record.size_bytes - retention.size_bytes))
     return min(index, record.next_index)
 
 
 def step_end(session: Session, record: StreamRecord, index: int, messages_max: int, bytes_max: int) -> int:
     """Returns the index before which one step of a truncation deletes: `index`, or where a limit is reached."""
-    end, size_bytes = record.first_index, 0
+    end = record.first_index
     limit = max(0, min(messages_max, index - end))
     # Nearly always all messages fit, as one statement shows. Otherwise they are measured one by one.
     summed = session.execute(SIZE_BETWEEN, (record.stream_id, end, end + limit)).fetchone()[0]
     if summed <= bytes_max:
         return end + limit
-    for (message_bytes,) in session.execute(SIZES, (record.stream_id, end, limit)):
-        end += 1
-        size_bytes += message_bytes
-        if size_bytes >= bytes_max:
-            break
-    return end
+    return _index_after(session, record, limit, bytes_max)
 
 
-def _first_index_within(session: Session, record: StreamRecord, bytes_max: int) -> int:
-    # Skip the oldest messages until the size of the remaining ones is within the limit.
-    excess_bytes, index = record.size_bytes - bytes_max, record.first_index
-    if excess_bytes <= 0:
-        return index
-    for (size_bytes,) in session.execute(SIZES, (record.stream_id, index, SIZES_MAX)):
-        excess_bytes -= size_bytes
+def _index_after(session: Session, record: StreamRecord, messages_max: int, size_bytes: int) -> int:
+    """Returns the index after the oldest messages that have this size together, or after the first `messages_max`."""
+    index = record.first_index
+    for (message_bytes,) in session.execute(SIZES, (record.stream_id, index, messages_max)):
         index += 1
-        if excess_bytes <= 0:
+        size_bytes -= message_bytes
+        if size_bytes <= 0:
             break
     return index

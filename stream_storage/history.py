@@ -52,7 +52,15 @@ histories = Table(
 )
 """The table of entries. `place` counts the entries of a stream from 0, oldest first."""
 
-_rows = SealedRows(histories, DAMAGED)
+
+class _HistoryRow(msgspec.Struct, frozen=True):
+    stream_id: int
+    place: int
+    entry_id: int
+    first_index: int
+
+
+_rows = SealedRows(histories, _HistoryRow, DAMAGED)
 _STREAMS = compiled(select(histories.c.stream_id).distinct())
 _CREATE_TABLE = compiled(CreateTable(histories, if_not_exists=True))
 
@@ -64,15 +72,16 @@ def random_entry_id() -> int:
 def list_history(session: Session, stream_id: int) -> History:
     """Returns the history of a stream; empty if it has none yet. Raises DatabaseCorrupt if a row is damaged."""
     rows = _rows.of(session, stream_id)
-    if [row[1] for row in rows] != list(range(len(rows))):
+    if [row.place for row in rows] != list(range(len(rows))):
         raise DatabaseCorrupt(corrupt_text(DAMAGED.format(stream_id)))
-    return tuple(HistoryEntry(row[2], row[3]) for row in rows)
+    return tuple(HistoryEntry(row.entry_id, row.first_index) for row in rows)
 
 
 def set_history(session: Session, stream_id: int, history: Sequence[HistoryEntry]) -> None:
     """Replaces the history of a stream, inside a transaction."""
     entries = enumerate(history[-ENTRIES_MAX:])
-    _rows.write(session, stream_id, [(stream_id, place, each.entry_id, each.first_index) for place, each in entries])
+    rows = (_HistoryRow(stream_id, place, each.entry_id, each.first_index) for place, each in entries)
+    _rows.write(session, stream_id, rows)
 
 
 def ensure_history(session: Session, stream_id: int, new_id: Callable[[], int] = random_entry_id) -> History:

@@ -26,9 +26,8 @@ from stream_node.node.clock_note import Known
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.keepers import keepers_of
 from stream_service.extensions import Retention
-from stream_service.follower_rows import list_followers
 from stream_service.limits import StreamLimits
-from stream_service.mirror_rows import list_mirrors
+from stream_service.mirror_rows import list_followers, list_mirrors
 from stream_service.stored import StoredStream, list_stored
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory

@@ -15,7 +15,7 @@ import structlog
 
 from ockam.actors.message import HERE, Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
-from stream_service import stored
+from stream_service import mirror_rows, stored
 from stream_service.extensions import (
     DELETE,
     DELETE_ALL,
@@ -29,10 +29,7 @@ from stream_service.extensions import (
     StreamInfo,
     TruncateResponse,
 )
-from stream_service.follower_rows import forget_followers
-from stream_service.mirror_rows import forget_mirror
 from stream_service.operations import describe, find_cut, truncate_step
-from stream_service.promotion_rows import forget_addresses
 from stream_service.publisher_rows import forget_publishers
 from stream_service.workers.clock import Clock
 from stream_service.workers.stream_bounds import StreamBounds
@@ -80,7 +77,6 @@ class StreamManagement:
         "_counters",
         "_cuts",
         "_cutting",
-        "_forget_positions",
         "_has_ended",
         "_identity",
         "_limits",
@@ -109,7 +105,6 @@ class StreamManagement:
         self._counters = services.counters
         self._removed = removed
         self._identity = identity
-        self._forget_positions = services.forget_positions
         self._cuts: list[tuple[int, Finish]] = []
         self._cutting = False
         self._turns = services.truncation_turns
@@ -251,12 +246,10 @@ class StreamManagement:
             session.log.delete_stream(stream_id)
             stored.forget_falls(session, stream_id)
             forget_history(session, stream_id)
-            forget_mirror(session, stream_id)
-            forget_followers(session, stream_id)
-            forget_addresses(session, stream_id)
+            mirror_rows.forget_rows(session, stream_id)
             forget_publishers(session, stream_id)
             if not keeps_positions:
-                self._forget_positions(session, *self._identity)
+                self._services.forget_positions(session, *self._identity)
 
         def emptied(deleted: int, error: StorageError | None) -> None:
             if error is not None:

@@ -16,7 +16,7 @@ from ockam.actors.worker import Context
 from ockam.identity.gate import DENIED
 from ockam.protocol import ProtocolError
 from stream_service.extensions import RichPush
-from stream_service.publisher_operations import KnownSequences, load_sequences, note_publishers
+from stream_service.publisher_rows import KnownSequences, load_sequences, note_publishers
 from stream_service.workers.sequence_machine import PublisherSequences
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices

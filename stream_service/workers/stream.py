@@ -22,8 +22,7 @@ from stream_service.extensions import RICH_PUSH, Outcome
 from stream_service.mirror_operations import StreamChange
 from stream_service.operations import StoreCopy
 from stream_service.protocol import PUSH
-from stream_service.publisher_operations import KnownSequences, NotedAppend
-from stream_service.push_batch import PUSH_BATCH
+from stream_service.publisher_rows import KnownSequences, NotedAppend
 from stream_service.push_codec import decode_batch, decode_push
 from stream_service.stored import StoredStream
 from stream_service.workers.end_search import EndSearch

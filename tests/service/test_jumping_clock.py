@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from spark_export.source.catalog import FileCatalog
 from stream_client import FromTime, Retention, Stream, connect
 from stream_node.node.process import NodeProcess
-from stream_service.publisher_operations import NotedAppend
+from stream_service.publisher_rows import NotedAppend
 from stream_service.stored import first_index_at
 from stream_storage.contract import Append, ignore_done
 from tests.stream_storage.test_migration import unpacked

@@ -126,7 +126,7 @@ async def test_a_publisher_is_known_behind_any_number_of_other_messages(
 ) -> None:
     """Before, a start searched the latest LOADED_MAX messages and forgot the rest."""
     monkeypatch.setattr(publisher_memory, "NOTED_EVERY", 10)
-    monkeypatch.setattr("stream_service.publisher_operations.LOADED_MAX", 25)
+    monkeypatch.setattr("stream_service.publisher_rows.LOADED_MAX", 25)
     async with served(tmp_path) as node, stream_peer(node.address) as peer:
         route = await peer.create("s")
         await push_numbers(peer, route, (0, 1))
@@ -152,7 +152,7 @@ async def test_a_publisher_that_comes_after_many_plain_messages_is_known_after_a
     """Goal: a repeated push is a duplicate after a restart, also in a stream that had messages without a publisher
     first. Method: fewer and more of them than a start searches; then a push with a number, and many messages behind."""
     monkeypatch.setattr(publisher_memory, "NOTED_EVERY", 10)
-    monkeypatch.setattr("stream_service.publisher_operations.LOADED_MAX", 25)
+    monkeypatch.setattr("stream_service.publisher_rows.LOADED_MAX", 25)
     async with served(tmp_path) as node, stream_peer(node.address) as peer:
         route = await peer.create("s")
         for _ in range(plain // 5):
@@ -169,7 +169,7 @@ async def test_a_database_without_rows_is_searched_as_before(tmp_path: Path, mon
     """A database of an older version has numbers in its messages only. Rows of publishers that could be outdated count
     for nothing: a publisher that goes on is not told that its numbers have a gap."""
     assert LOADED_MAX >= 100_000
-    monkeypatch.setattr("stream_service.publisher_operations.LOADED_MAX", 10)
+    monkeypatch.setattr("stream_service.publisher_rows.LOADED_MAX", 10)
     database = open_database(tmp_path)
     session = database.session()
     session.begin()

@@ -28,9 +28,7 @@ from index_service.lease_storage import WriteLeases, load_leases, raise_fences
 from index_service.storage import SetPosition
 from stream_node.care.stored_place import StoredPlace, write_stored
 from stream_service.extensions import Retention
-from stream_service.follower_rows import FollowerRow, note_follower
-from stream_service.mirror_rows import MirrorRow, write_mirror
-from stream_service.promotion_rows import note_address
+from stream_service.mirror_rows import FollowerRow, MirrorRow, note_address, note_follower, write_mirror
 from stream_service.publisher_rows import MARK, PublisherRow, write_publishers
 from stream_service.role_machine import STORED
 from stream_service.stored import note_fall, set_retention

@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from stream_storage.contract import Record
+from stream_storage.contract import Record, find_falls, timed_appends
 from stream_storage.errors import IndexConflict, UnknownStreamId
 from stream_storage.history import (
     ENTRIES_MAX,
@@ -25,7 +25,6 @@ from stream_storage.history import (
     set_history,
     shared_history,
 )
-from stream_storage.timed import find_falls, timed_appends
 from tests.stream_storage.storage_samples import EVERYTHING, Source, make_stream, reading, writing
 
 

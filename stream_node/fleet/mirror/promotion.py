@@ -33,11 +33,10 @@ from stream_node.fleet.mirror.asking import MirrorError, Parted, RemoteNode, Sou
 from stream_node.fleet.mirror.mirror import Mirror
 from stream_node.fleet.mirror.protocol import MirrorCondition, MirrorState
 from stream_node.fleet.mirror.tasks import MirrorTasks
-from stream_service.mirror_operations import AnyChange
+from stream_service.mirror_operations import AnyChange, step_promotion, store_role
+from stream_service.mirror_rows import list_addresses
 from stream_service.mirroring import BeMirror, BePrimary, Role, RoleResponse
-from stream_service.promotion_rows import list_addresses
 from stream_service.role_machine import RoleEvent
-from stream_service.role_operations import step_promotion, store_role
 from stream_storage.contract import Session
 from stream_storage.failpoint import failpoint
 from stream_storage.runner import do

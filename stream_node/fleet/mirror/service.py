@@ -21,11 +21,11 @@ from stream_node.fleet.mirror.promotions import Promotions
 from stream_node.fleet.mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorResponse
 from stream_node.fleet.mirror.stream_copier import list_partitions
 from stream_node.fleet.mirror.tasks import MirrorTasks
+from stream_service.mirror_operations import end_fence
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import refusal_of_source
 from stream_service.names import refusal_of_name, stream_address
 from stream_service.role_machine import StreamRole
-from stream_service.role_operations import end_fence
 from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
 from stream_storage.errors import StorageError

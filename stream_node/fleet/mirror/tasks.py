@@ -26,14 +26,12 @@ from stream_node.fleet.mirror.message_copier import MessageCopier
 from stream_node.fleet.mirror.mirror import Identity, LocalStream, Mirror
 from stream_node.fleet.mirror.protocol import AGREEING, MirrorCondition, MirrorState
 from stream_node.fleet.mirror.stream_copier import StreamCopier
-from stream_service.extensions import RICH_PUSH
-from stream_service.follower_rows import FollowerRow
-from stream_service.mirror_rows import MirrorRow
+from stream_service.extensions import PUSH_BATCH, RICH_PUSH
+from stream_service.mirror_operations import end_fence, make_mirror, store_role
+from stream_service.mirror_rows import FollowerRow, MirrorRow
 from stream_service.mirroring import BeMirror, Role
 from stream_service.names import stream_address
 from stream_service.protocol import PUSH
-from stream_service.push_batch import PUSH_BATCH
-from stream_service.role_operations import end_fence, make_mirror, store_role
 from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
 from stream_storage.errors import StorageClosed, StorageError

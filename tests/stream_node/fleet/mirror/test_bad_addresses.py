@@ -12,8 +12,7 @@ import pytest
 
 from stream_node.fleet.mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.node.services import stored_streams
-from stream_service.follower_rows import FollowerRow, note_follower
-from stream_service.mirror_rows import MirrorRow, write_mirror
+from stream_service.mirror_rows import FollowerRow, MirrorRow, note_follower, write_mirror
 from stream_service.mirroring import MIRROR, ROLE, AskingMirror, BeMirror, MirrorPull, Role, RoleRequest
 from stream_service.protocol import Status
 from stream_service.role_machine import FOLLOWING, STORED, StreamRole
