@@ -72,7 +72,7 @@ from stream_client.shell.backoff import Reconnect
 from stream_client.shell.defaults import Framing, OnLink
 from stream_client.stopping import Stopped, stop_on_signals
 from stream_client.streams import PartitionedStream, Stream
-from stream_service.copying import CopyResponse
+from stream_service.appending import CopyResponse
 from stream_service.extensions import (
     BeforeIndex,
     BeforeTime,

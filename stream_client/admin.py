@@ -19,7 +19,7 @@ from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
 from stream_client.errors import AccessDenied, InvalidArgument, RequestRefused
 from stream_client.partitions import OnePartition
 from stream_client.session import ClientSession, Connected
-from stream_service.copying import COPY, CopiedMessage, CopyRequest, CopyResponse
+from stream_service.appending import COPY, CopiedMessage, CopyRequest, CopyResponse
 from stream_service.extensions import (
     DELETE,
     DELETE_ALL,

@@ -12,9 +12,8 @@ from stream_client.correspondent import Correspondent
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound
 from stream_client.session import ClientSession
 from stream_client.streams import PartitionedStream, Stream, create_streams
-from stream_service.extensions import LIST, ListRequest
+from stream_service.extensions import LIST, WHERE, ListRequest, WhereRequest
 from stream_service.names import near_names
-from stream_service.where import WHERE, WhereRequest
 
 
 class StreamClient:

@@ -1,8 +1,8 @@
 """The messages of the stream protocols that the specification does not have (docs/wire.md).
 
-Each protocol has a name of the form `node/<name>/<version>`. `node/stream_list/1` goes to the stream service, and all
-others to the address of a stream. A stream sends `node/push_failed/1` to a client whose push failed. A request that
-cannot be served is answered with `error`.
+Each protocol has a name of the form `node/<name>/<version>`. `node/stream_list/1` and `node/where/1` go to the stream
+service, and all others to the address of a stream. A stream sends `node/push_failed/1` to a client whose push failed. A
+request that cannot be served is answered with `error`.
 """
 
 from __future__ import annotations
@@ -176,6 +176,41 @@ TOLD = b"node/1/"
 """The beginning of the return addresses of clients that understand `node/push_failed/1`. Real clients have others."""
 
 
+BATCHED = TOLD + b"batch/"
+"""The beginning of the return addresses of publishers that understand BatchAnswer, also as the confirm of plain pushes.
+"""
+BATCH_MESSAGES_MAX = 1_000
+
+
+# type PushBatch struct { request_id: uint  messages: list<data> }
+class PushBatch(msgspec.Struct, frozen=True, gc=False):
+    """Pushes of messages without key and headers. A batch means the same as its pushes sent one after the other, with
+    one frame and one route. docs/wire.md describes when a client may send it."""
+
+    request_id: bare.UInt  # of the first push; each further push has the next number
+    messages: list[bytes]  # 1 to BATCH_MESSAGES_MAX
+
+
+# type BatchFailure struct { outcome: Outcome  reason: str }
+class BatchFailure(msgspec.Struct, frozen=True, gc=False):
+    outcome: Outcome
+    reason: str
+
+
+# type BatchAnswer struct { request_id: uint  count: uint  index: uint  failure: optional<BatchFailure> }
+class BatchAnswer(msgspec.Struct, frozen=True, gc=False):
+    """The answer to pushes that follow each other. They need not be the pushes of one batch.
+
+    request_id, index: of the first push. The others have the next request ids, and the next indexes if they are stored.
+    failure: None if the messages are stored.
+    """
+
+    request_id: bare.UInt
+    count: bare.UInt
+    index: bare.UInt
+    failure: BatchFailure | None
+
+
 # type FromIndex struct { index: uint }
 class FromIndex(msgspec.Struct, frozen=True):
     """The start of a pull: the message at this index, or the earliest stored message if that message is deleted."""
@@ -240,6 +275,42 @@ class RichPage(msgspec.Struct, frozen=True):
     next_index: bare.UInt
     resume_index: bare.UInt  # where the next pull must start, also after an empty page
     messages: list[RichMessage]
+
+
+# type CutPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint  data_bytes_max: uint }
+class CutPull(msgspec.Struct, frozen=True):
+    """A RichPull for a program that shows messages, and wants no more than the first `data_bytes_max` bytes of each."""
+
+    request_id: bare.UInt
+    start: Start
+    limit: bare.UInt
+    wait_ms: bare.UInt
+    data_bytes_max: bare.UInt
+
+
+# type CutMessage struct { index: uint  time_us: u64  key: optional<data>  headers: list<Header>  size_bytes: uint
+#   data: data }
+class CutMessage(msgspec.Struct, frozen=True, gc=False):
+    """A stored message with the beginning of its data. size_bytes: the size of the whole data."""
+
+    index: bare.UInt
+    time_us: bare.U64
+    key: bytes | None
+    headers: list[Header]
+    size_bytes: bare.UInt
+    data: bytes
+
+
+# type CutPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint
+#   messages: list<CutMessage> }
+class CutPage(msgspec.Struct, frozen=True):
+    """The answer to a CutPull. The bounds are those of the stream."""
+
+    request_id: bare.UInt
+    first_index: bare.UInt
+    next_index: bare.UInt
+    resume_index: bare.UInt
+    messages: list[CutMessage]
 
 
 # type MarkedPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint  created_us: u64 }
@@ -364,16 +435,54 @@ class RetentionRequest(msgspec.Struct, frozen=True):
     retention: Retention | None
 
 
+TRACEPARENT_BYTES_MAX = 128
+"""The longest traceparent that a node reads. W3C Trace Context has 55 bytes today."""
+
+
+# type TraceNotice struct { request_id: uint  publisher: str  traceparent: str }
+class TraceNotice(msgspec.Struct, frozen=True):
+    """The message by which a publisher says to which trace its next push belongs. It has no answer.
+
+    A publisher sends it directly before the push, to the same stream. So pushes keep their bytes. A node that does not
+    trace drops the message. A node that does not know the message sends an `error`, which the publisher ignores.
+    """
+
+    request_id: bare.UInt  # of the push
+    publisher: str  # the last address of the push's return route, which is otherwise the return route of this message
+    traceparent: str  # as in the HTTP header of this name (W3C Trace Context)
+
+
+# type WhereRequest struct { request_id: uint, stream_name: string, partition: uint }
+class WhereRequest(msgspec.Struct, frozen=True):
+    """A question of a client: which process serves a stream-partition?"""
+
+    request_id: bare.UInt
+    stream_name: str
+    partition: bare.UInt
+
+
+# type WhereResponse struct { request_id: uint, address: string, epoch: uint }
+class WhereResponse(msgspec.Struct, frozen=True):
+    """address: the `host:port` of the node of the cluster that serves the stream-partition; empty if the asked node
+    serves it, or if no node does now. epoch: rises when the owner changes; 0 without a cluster."""
+
+    request_id: bare.UInt
+    address: str
+    epoch: bare.UInt
+
+
 INFO = Protocol("node/stream_info/1", InfoRequest, InfoResponse)
-
-
 LIST = Protocol("node/stream_list/1", ListRequest, ListResponse)
 RICH_PUSH = Protocol("node/stream_push/1", RichPush, RichConfirm)
+PUSH_BATCH = Protocol("node/push_batch/1", PushBatch, BatchAnswer)
 PUSH_FAILED = Protocol("node/push_failed/1", PushFailure, PushFailure)
 RICH_PULL = Protocol("node/stream_pull/1", RichPull, RichPage)
+CUT_PULL = Protocol("node/stream_pull/2", CutPull, CutPage)
 MARKED_PULL = Protocol("node/stream_pull/3", MarkedPull, MarkedPage)
 PACKED_PULL = Protocol("node/stream_pull/4", PackedPull, PackedPage)
 TRUNCATE = Protocol("node/stream_truncate/1", TruncateRequest, TruncateResponse)
 DELETE = Protocol("node/stream_delete/1", DeleteRequest, DeleteResponse)
 DELETE_ALL = Protocol("node/stream_delete/2", DeleteAllRequest, DeleteResponse)
 RETENTION = Protocol("node/stream_retention/1", RetentionRequest, InfoResponse)
+TRACE = Protocol("node/trace/1", TraceNotice, TraceNotice)
+WHERE = Protocol("node/where/1", WhereRequest, WhereResponse)

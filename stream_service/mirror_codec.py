@@ -28,10 +28,10 @@ from stream_service.mirroring import (
     WireEntry,
     read_history,
 )
+from stream_storage.checksum import prefixed
 from stream_storage.contract import Record
 from stream_storage.history import History
 
-_NONE = b"\xff\xff\xff\xff"
 _NO_KEY_NO_BESIDE = b"\0\0"
 _TIME = Struct("<Q")
 _HEAD = Struct("<QI")
@@ -58,7 +58,7 @@ class DamagedCopy(ProtocolError):
 
 
 def message_crc(time_us: int, key: bytes | None, beside: bytes | None, data: bytes) -> int:
-    return crc32(data, crc32(_prefixed(beside), crc32(_prefixed(key), crc32(_TIME.pack(time_us)))))
+    return crc32(data, crc32(prefixed(beside), crc32(prefixed(key), crc32(_TIME.pack(time_us)))))
 
 
 def encode_mirror_page(
@@ -173,7 +173,3 @@ def _decode_optional(body: bytes, at: int) -> tuple[bytes | None, int]:
 
 def _optional(part: bytes | None) -> bytes:
     return b"\0" if part is None else b"\1" + encode_uint(len(part)) + part
-
-
-def _prefixed(part: bytes | None) -> bytes:
-    return _NONE if part is None else len(part).to_bytes(4, "little") + part

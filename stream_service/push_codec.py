@@ -9,8 +9,8 @@ from __future__ import annotations
 from bare.errors import Irregular
 from bare.varint import ONE_BYTE, decode_uint, encode_uint, long_uint
 from ockam.protocol import ProtocolError
+from stream_service.extensions import BATCH_MESSAGES_MAX, PUSH_BATCH, BatchAnswer, PushBatch
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
-from stream_service.push_batch import BATCH_MESSAGES_MAX, PUSH_BATCH, BatchAnswer, PushBatch
 
 TAG = PUSH.tag
 TAG_BYTES = len(TAG)

@@ -48,11 +48,12 @@ def checksum_full(base: int, index: int, data: bytes, key: bytes | None, headers
     """Returns the checksum of a message with or without key and headers."""
     seed = base + index
     if key is not None or headers is not None:
-        seed = crc32(_prefixed(headers), crc32(_prefixed(key), seed))
+        seed = crc32(prefixed(headers), crc32(prefixed(key), seed))
     return crc32(data, seed)
 
 
-def _prefixed(part: bytes | None) -> bytes:
+def prefixed(part: bytes | None) -> bytes:
+    """Returns a value behind its length, or the length that stands for None."""
     if part is None:
         return _NONE_LENGTH
     return len(part).to_bytes(4, "little") + part

@@ -20,7 +20,7 @@ from stream_client.blocking.session import ClientSession, Connected
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
 from stream_client.errors import AccessDenied, InvalidArgument, RequestRefused
 from stream_client.partitions import OnePartition
-from stream_service.copying import COPY, CopiedMessage, CopyRequest, CopyResponse
+from stream_service.appending import COPY, CopiedMessage, CopyRequest, CopyResponse
 from stream_service.extensions import (
     DELETE,
     DELETE_ALL,

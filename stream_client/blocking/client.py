@@ -13,9 +13,8 @@ from stream_client.blocking.streams import PartitionedStream, Stream, create_str
 from stream_client.core.client_core import ClientStatistics
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound
-from stream_service.extensions import LIST, ListRequest
+from stream_service.extensions import LIST, WHERE, ListRequest, WhereRequest
 from stream_service.names import near_names
-from stream_service.where import WHERE, WhereRequest
 
 
 class StreamClient:

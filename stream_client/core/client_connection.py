@@ -17,8 +17,8 @@ from stream_client.core.first_bytes import describe, opens_as_node
 from stream_client.core.pushes import PendingResult
 from stream_client.core.states_machine import ConnectionState, CoreEvent, after
 from stream_client.errors import ClientError, ConnectionLost, RequestRefused
+from stream_service.extensions import BATCH_MESSAGES_MAX
 from stream_service.limits import DELIVERY_BYTES
-from stream_service.push_batch import BATCH_MESSAGES_MAX
 from stream_service.push_codec import encode_batch, encode_push
 
 GATHERED_BYTES_MAX = 1024 * 1024

@@ -453,6 +453,6 @@ class ClientCore:
                 conversation.break_off(error)
 
     def _new_address(self, prefix: bytes = b"") -> Address:
-        """Returns a new return address. `prefix` is its beginning, for example `stream_service.push_batch.BATCHED`."""
+        """Returns a new return address. `prefix` is its beginning, for example `stream_service.extensions.BATCHED`."""
         self._next_address += 1
         return local(f"{prefix.decode()}c{self._next_address}")

@@ -18,9 +18,8 @@ from stream_client.core.payloads import refusal
 from stream_client.core.pushes import PLAIN_BYTES_MAX, KeyedPush, PendingResult, Push
 from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
 from stream_client.errors import ClientError, PushUnknown, UnexpectedAnswer
-from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailure, RichConfirm, RichStatus
+from stream_service.extensions import PUSH_FAILED, RICH_PUSH, BatchAnswer, Header, PushFailure, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, Status
-from stream_service.push_batch import BatchAnswer
 from stream_service.push_codec import BATCH_TAG, decode_batch_answer, decode_confirm
 
 DOUBTFUL_CHECKS_MAX = 150

@@ -16,9 +16,8 @@ from stream_client.core.push_queue import PushQueue, SequencedPushQueue
 from stream_client.core.pushes import Push
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import ClientError, StreamNotFound, UnexpectedAnswer
-from stream_service.extensions import LIST, ListRequest, StreamKey
+from stream_service.extensions import BATCHED, LIST, ListRequest, StreamKey
 from stream_service.names import stream_address
-from stream_service.push_batch import BATCHED
 
 MakeQueue: TypeAlias = Callable[
     [ClientConnection, Address, str, int, list[Push] | None, SequenceMachine | None], PushQueue

@@ -11,8 +11,7 @@ from stream_client.core.client_connection import ClientConnection
 from stream_client.core.push_queue import PushQueue, SequencedPushQueue
 from stream_client.core.pushes import KeyedPush, Push
 from stream_client.core.sequence_machine import SequenceMachine
-from stream_service.extensions import Header
-from stream_service.trace import TRACE, TraceNotice
+from stream_service.extensions import TRACE, Header, TraceNotice
 
 if TYPE_CHECKING:
     from ockam.tracing.spans import OpenSpan, Tracing

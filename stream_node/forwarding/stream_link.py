@@ -15,10 +15,19 @@ from ockam.actors.worker import Context, Worker
 from ockam.protocol import ERROR
 from stream_client.errors import UnexpectedAnswer
 from stream_client.routed_messages import RoutedMessage, decode_routed
-from stream_service.extensions import PUSH_FAILED, RICH_PULL, FromIndex, RichMessage, RichPull
+from stream_service.extensions import (
+    BATCHED,
+    PUSH_BATCH,
+    PUSH_FAILED,
+    RICH_PULL,
+    BatchAnswer,
+    BatchFailure,
+    FromIndex,
+    RichMessage,
+    RichPull,
+)
 from stream_service.names import stream_address
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest
-from stream_service.push_batch import BATCHED, PUSH_BATCH, BatchAnswer, BatchFailure
 
 PENDING_MESSAGES_MAX = 10_000
 PENDING_BYTES_MAX = 16 * 1024 * 1024

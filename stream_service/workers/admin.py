@@ -73,17 +73,13 @@ class StreamManagement:
 
     __slots__ = (
         "_bounds",
-        "_clock",
-        "_counters",
         "_cuts",
         "_cutting",
         "_has_ended",
         "_identity",
-        "_limits",
         "_next_before",
         "_removed",
-        "_storage",
-        "_turns",
+        "_services",
         "_under_way",
         "_worker",
         "retention",
@@ -99,15 +95,11 @@ class StreamManagement:
     ) -> None:
         self._worker = worker
         self._bounds = bounds
-        self._storage = services.storage
-        self._limits = services.limits
-        self._clock = services.clock
-        self._counters = services.counters
+        self._services = services
         self._removed = removed
         self._identity = identity
         self._cuts: list[tuple[int, Finish]] = []
         self._cutting = False
-        self._turns = services.truncation_turns
         self._next_before = bounds.next_index
         self._has_ended = False
         self._under_way = 0
@@ -146,26 +138,26 @@ class StreamManagement:
         """Ends all truncations after their present step, because another worker serves the stream from now on, here or
         at another node. Safe to repeat."""
         self._has_ended = True
-        self._counters.retaining.pop(self._bounds.stream_id, None)
+        self._services.counters.retaining.pop(self._bounds.stream_id, None)
 
     def apply_retention(self, default: Retention | None) -> None:
         """Deletes the messages that exceed the stream's retention, or `default` if it has none of its own."""
-        retention = usable_retention(self.retention or default, self._clock)
+        retention = usable_retention(self.retention or default, self._services.clock)
         if self._cuts:
             # While a truncation is under way, retention waits for its next round.
             return
         # An empty stream has nothing to delete. A mirror deletes what its source has deleted, and nothing else. A
         # stream that is held may become a mirror.
         if retention is None or self._bounds.refusal is not None or self._bounds.first_index == self._bounds.next_index:
-            self._counters.retaining.pop(self._bounds.stream_id, None)
+            self._services.counters.retaining.pop(self._bounds.stream_id, None)
             return
 
         def cut(found: Do[int]) -> None:
             if found.error is None and found.result > self._bounds.first_index and not self._has_ended:
-                self._counters.retaining.setdefault(self._bounds.stream_id, time.monotonic())
+                self._services.counters.retaining.setdefault(self._bounds.stream_id, time.monotonic())
                 self._cut(found.result, retained)
             else:
-                self._counters.retaining.pop(self._bounds.stream_id, None)
+                self._services.counters.retaining.pop(self._bounds.stream_id, None)
 
         def retained(deleted: int, error: StorageError | None) -> None:
             if error is not None:
@@ -177,11 +169,11 @@ class StreamManagement:
             if deleted >= stored.SIZES_MAX:
                 self.apply_retention(default)
             else:
-                self._counters.retaining.pop(self._bounds.stream_id, None)
+                self._services.counters.retaining.pop(self._bounds.stream_id, None)
 
-        now_us = self._clock.time_us()
+        now_us = self._services.clock.time_us()
         find = partial(find_kept, stream_id=self._bounds.stream_id, retention=retention, now_us=now_us)
-        self._storage.submit_read(Do(find, self._until(cut)))
+        self._services.storage.submit_read(Do(find, self._until(cut)))
 
     def follow(self, first_index: int) -> None:
         """Deletes the messages of a mirror before this index, or nothing during a truncation: the mirror asks again."""
@@ -202,7 +194,7 @@ class StreamManagement:
 
         stream_id = self._bounds.stream_id
         work = Do(lambda session: describe(session, session.log.get_stream(stream_id)), self._until(told))
-        self._storage.submit_read(work)
+        self._services.storage.submit_read(work)
 
     def truncate(self, message: Message) -> None:
         self._check_may_change()
@@ -211,8 +203,7 @@ class StreamManagement:
         def finished(deleted: int, error: StorageError | None) -> None:
             first_index = self._bounds.first_index - deleted
             if error is not None:
-                self._note_failure(message, deleted, first_index, error)
-                self._refuse(message, error)
+                self._fail(message, deleted, first_index, error)
                 return
             self._note("stream_truncated", message, deleted, first_index)
             response = TruncateResponse(request.request_id, deleted, self._bounds.first_index)
@@ -225,7 +216,7 @@ class StreamManagement:
                 self._cut(cut.result, finished)
 
         work = partial(find_cut, stream_id=self._bounds.stream_id, before=request.before)
-        self._storage.submit_read(Do(work, self._until(found)))
+        self._services.storage.submit_read(Do(work, self._until(found)))
 
     def delete(self, message: Message) -> None:
         self._check_may_change()
@@ -253,21 +244,19 @@ class StreamManagement:
 
         def emptied(deleted: int, error: StorageError | None) -> None:
             if error is not None:
-                self._note_failure(message, deleted, first_index, error)
-                self._refuse(message, error)
+                self._fail(message, deleted, first_index, error)
                 return
             # Messages that were pushed after the truncation began are deleted together with the stream, and counted
             # too.
             left = self._bounds.next_index - self._bounds.first_index
             gone = self._until(lambda operation: removed(operation, deleted + left))
-            self._storage.submit_write(DoLittle(remove, gone))
+            self._services.storage.submit_write(DoLittle(remove, gone))
 
         def removed(operation: Operation, deleted: int) -> None:
             if operation.error is not None and not isinstance(operation.error, UnknownStreamId):
-                self._note_failure(message, deleted, first_index, operation.error)
-                self._refuse(message, operation.error)
+                self._fail(message, deleted, first_index, operation.error)
                 return
-            self._counters.retaining.pop(stream_id, None)
+            self._services.counters.retaining.pop(stream_id, None)
             self._note("stream_deleted", message, deleted, first_index)
             self._worker.reply(message, under.encode_response(DeleteResponse(request_id, deleted)))
             self._removed()
@@ -301,7 +290,7 @@ class StreamManagement:
             then(operation)
 
         stream_id = self._bounds.stream_id
-        self._storage.submit_write(
+        self._services.storage.submit_write(
             DoLittle(lambda session: stored.set_retention(session, stream_id, retention), changed)
         )
 
@@ -312,12 +301,13 @@ class StreamManagement:
         # Deletions by the node's own workers are no acts of an operator, and happen often.
         (self._log.debug if message.origin is HERE else self._log.info)(event, **known)
 
-    def _note_failure(self, message: Message, deleted: int, first_index: int, error: StorageError) -> None:
-        """Logs a truncation or a deletion that failed after it had deleted messages."""
+    def _fail(self, message: Message, deleted: int, first_index: int, error: StorageError) -> None:
+        """Refuses a truncation or a deletion that failed, and logs it if it had deleted messages."""
         if deleted:
             end = first_index + deleted
             known = {"deleted": deleted, "from_index": first_index, "before_index": end, **message.origin.who}
             self._log.error("stream_truncated", **known, reason=str(error))
+        self._refuse(message, error)
 
     def _cut(self, index: int, finish: Finish) -> None:
         """Deletes the messages before `index` in steps, after all earlier truncations have ended."""
@@ -337,7 +327,8 @@ class StreamManagement:
         self._cutting = True
         # A step deletes more messages than were pushed since the previous step, so that it keeps up with publishers.
         pushed, self._next_before = self._bounds.next_index - self._next_before, self._bounds.next_index
-        messages_max = max(self._limits.truncate_step_messages, min(2 * pushed, self._limits.truncating_messages))
+        limits = self._services.limits
+        messages_max = max(limits.truncate_step_messages, min(2 * pushed, limits.truncating_messages))
         stepped = self._worker.context.guard(lambda step: self._stepped(step, deleted))
 
         def submit() -> None:
@@ -346,26 +337,26 @@ class StreamManagement:
                 stream_id=self._bounds.stream_id,
                 index=index,
                 messages_max=messages_max,
-                bytes_max=self._limits.truncate_step_bytes,
-                times=self._clock.times(),
+                bytes_max=limits.truncate_step_bytes,
+                times=self._services.clock.times(),
             )
             operation = DoLittle(work, done)
             try:
                 # While the step waited for its turn, another worker may have taken over the stream.
                 if self._has_ended:
                     raise StorageBusy(MOVED)
-                self._storage.submit_write(operation)
+                self._services.storage.submit_write(operation)
             except (StorageBusy, StorageClosed) as error:
                 operation.error = error
                 done(operation)
 
         def done(step: DoLittle[tuple[int, StreamRecord]]) -> None:
             # The step of a worker that has failed meanwhile ends here, too, so that other steps can begin.
-            self._turns.end(expected)
+            self._services.truncation_turns.end(expected)
             stepped(step)
 
         expected = min(messages_max, index - self._bounds.first_index)
-        self._turns.begin(expected, submit)
+        self._services.truncation_turns.begin(expected, submit)
 
     def _stepped(self, step: DoLittle[tuple[int, StreamRecord]], deleted: int) -> None:
         self._cutting = False

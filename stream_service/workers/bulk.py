@@ -16,6 +16,7 @@ from stream_service.workers.pulls import BACKLOG_BYTES_MAX
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
+from stream_storage.sqlite.bulk.child_main import BESIDE, CHECKSUM, DATA
 
 READS_WAITING_MAX = 1_000
 """The largest number of bulk reads of one stream that may wait. A client sends only a few at a time."""
@@ -37,8 +38,7 @@ class BulkReads:
     def __init__(self, worker: Worker, bounds: StreamBounds, services: StreamServices) -> None:
         self._worker = worker
         self._bounds = bounds
-        self._storage = services.storage
-        self._counters = services.counters
+        self._services = services
         self._waiting: list[tuple[Message, BulkRead]] = []
         self._reading = False
         self._resting = False
@@ -78,17 +78,9 @@ class BulkReads:
         room_bytes = payload_bytes_max(message) - PAGE_OVERHEAD_BYTES
         bytes_max = max(1, min(request.size_bytes, PAGE_BYTES_MAX, room_bytes))
         read = self._worker.context.guard(lambda done: self._read(done, message, request))
-        self._storage.submit_bulk(
-            ArrowRead(
-                self._bounds.stream_id,
-                request.start,
-                request.end,
-                bytes_max,
-                read,
-                data=request.data,
-                beside=request.beside,
-                checksum=request.checksum,
-            )
+        columns = DATA * request.data | BESIDE * request.beside | CHECKSUM * request.checksum
+        self._services.storage.submit_bulk(
+            ArrowRead(self._bounds.stream_id, request.start, request.end, bytes_max, read, columns=columns)
         )
 
     def _rested(self) -> None:
@@ -104,7 +96,7 @@ class BulkReads:
         if done.answer is None:
             reason = str(done.error)
             if not isinstance(done.error, ArrowUnavailable):
-                self._counters.pulls_failed += 1
+                self._services.counters.pulls_failed += 1
                 logger.error("bulk_read_failed", address=str(self._worker.context.address), reason=reason)
             return error_payload(f"the stream cannot be read in bulk at index {request.start}: {reason}")
         page = done.answer
@@ -113,7 +105,7 @@ class BulkReads:
         if len(payload) > payload_bytes_max(message):
             reason = f"the message at index {page.start} needs {len(payload)} bytes, more than this framing carries"
             return error_payload(f"{reason}; pull it")
-        self._counters.pages += 1
-        self._counters.pulled += page.rows
-        self._counters.pulled_bytes += len(payload)
+        self._services.counters.pages += 1
+        self._services.counters.pulled += page.rows
+        self._services.counters.pulled_bytes += len(payload)
         return payload

@@ -37,7 +37,6 @@ class MirrorPulls:
         self._identity = identity
         self._services = services
         self._bounds = bounds
-        self._storage = services.storage
         self._pulls = pulls
         self._waiting: list[tuple[Message, MirrorPull]] = []
 
@@ -57,7 +56,7 @@ class MirrorPulls:
         if len(self._waiting) == 1:
             loaded = self._worker.context.guard(self._loaded)
             stream_id = self._bounds.stream_id
-            self._storage.submit_write(Do(lambda session: load_history(session, stream_id), loaded))
+            self._services.storage.submit_write(Do(lambda session: load_history(session, stream_id), loaded))
 
     def _loaded(self, operation: Do[History]) -> None:
         waiting, self._waiting = self._waiting, []

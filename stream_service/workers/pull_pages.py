@@ -9,11 +9,14 @@ import trio
 
 from ockam.actors.message import Message, Origin
 from ockam.protocol import error_payload
-from stream_service.cutting import CUT_PULL, CutMessage, CutPage, CutPull
 from stream_service.extensions import (
+    CUT_PULL,
     MARKED_PULL,
     PACKED_PULL,
     RICH_PULL,
+    CutMessage,
+    CutPage,
+    CutPull,
     FromEnd,
     FromIndex,
     FromTime,
@@ -210,10 +213,6 @@ class PullPages:
         # The tail helps only if it reaches the end of the stream. It cannot search by time.
         if self._tail.next_index != bounds.next_index or isinstance(page.start, FromTime):
             return None
-        if isinstance(page.start, FromIndex):
-            page.index = page.start.index
-        else:
-            page.index = max(bounds.first_index, bounds.next_index - page.start.messages)
         self.bound(pull)
         first = max(page.index, bounds.first_index)
         found = self._tail.find_page(first, page.limit, page.bytes_max, page.first_bytes_max)

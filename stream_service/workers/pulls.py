@@ -16,8 +16,7 @@ from ockam.actors.message import Message, Origin, reply_to
 from ockam.actors.worker import Worker
 from ockam.protocol import error_payload
 from ockam.quotas.memory import Room
-from stream_service.cutting import CutPull
-from stream_service.extensions import FromIndex, MarkedPull, PackedPull, RichPull
+from stream_service.extensions import CutPull, FromIndex, MarkedPull, PackedPull, RichPull
 from stream_service.mirroring import MIRROR_MESSAGES_MAX, MirrorPull
 from stream_service.operations import PullPage, ReadPages
 from stream_service.protocol import PullRequest

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from ockam.actors.message import Message
 from ockam.protocol import ProtocolError, error_payload
-from stream_service.extensions import PUSH_FAILED, RICH_PUSH, TOLD, Outcome, PushFailure, RichConfirm, RichStatus
-from stream_service.protocol import PUSH, PushConfirm, Status
-from stream_service.push_batch import BATCHED, PUSH_BATCH, BatchAnswer, BatchFailure, PushBatch
+from stream_service.extensions import (
+    BATCHED,
+    PUSH_BATCH,
+    PUSH_FAILED,
+    RICH_PUSH,
+    TOLD,
+    BatchAnswer,
+    BatchFailure,
+    Outcome,
+    PushBatch,
+    PushFailure,
+    RichConfirm,
+    RichPush,
+    RichStatus,
+)
+from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
 from stream_service.push_codec import decode_batch
-
-
-class Failure:
-    __slots__ = ("outcome", "reason")
-
-    def __init__(self, outcome: Outcome, reason: str) -> None:
-        self.outcome = outcome
-        self.reason = reason
 
 
 def is_told(message: Message) -> bool:
@@ -33,22 +38,16 @@ def is_batched(message: Message) -> bool:
     return bool(message.return_route) and message.return_route[-1].value.startswith(BATCHED)
 
 
-def plain_failure(message: Message, request_id: int, failure: Failure) -> bytes:
+def push_failure(message: Message, request: PushRequest | PushBatch | RichPush, failure: BatchFailure) -> bytes:
+    """Encodes the answer to a push that failed. request: the decoded payload of the message."""
+    if isinstance(request, PushBatch):
+        return PUSH_BATCH.encode_response(BatchAnswer(request.request_id, len(request.messages), 0, failure))
     if is_told(message):
-        return PUSH_FAILED.encode_response(PushFailure(request_id, failure.outcome, failure.reason))
-    return PUSH.encode_response(PushConfirm(request_id, Status.ERROR, 0))
-
-
-def rich_failure(message: Message, request_id: int, failure: Failure) -> bytes:
-    if is_told(message):
-        return PUSH_FAILED.encode_response(PushFailure(request_id, failure.outcome, failure.reason))
+        return PUSH_FAILED.encode_response(PushFailure(request.request_id, failure.outcome, failure.reason))
+    if isinstance(request, PushRequest):
+        return PUSH.encode_response(PushConfirm(request.request_id, Status.ERROR, 0))
     status = RichStatus.REFUSED if failure.outcome is Outcome.REFUSED else RichStatus.ERROR
-    return RICH_PUSH.encode_response(RichConfirm(request_id, status, 0, 0))
-
-
-def batch_failure(batch: PushBatch, failure: Failure) -> bytes:
-    what = BatchFailure(failure.outcome, failure.reason)
-    return PUSH_BATCH.encode_response(BatchAnswer(batch.request_id, len(batch.messages), 0, what))
+    return RICH_PUSH.encode_response(RichConfirm(request.request_id, status, 0, 0))
 
 
 def refusal_payload(message: Message, reason: str) -> bytes | None:
@@ -56,29 +55,27 @@ def refusal_payload(message: Message, reason: str) -> bytes | None:
 
     Returns None if the client understands no such answer. Then the caller answers with `error`.
     """
-    failure = Failure(Outcome.REFUSED, reason)
     try:
-        if RICH_PUSH.is_in(message.payload):
-            return rich_failure(message, RICH_PUSH.decode_request(message.payload).request_id, failure)
-        if PUSH.is_in(message.payload) and is_told(message):
-            return plain_failure(message, PUSH.decode_request(message.payload).request_id, failure)
-        if PUSH_BATCH.is_in(message.payload):
-            return batch_failure(decode_batch(message.payload), failure)
+        request = _decode(message.payload)
     except ProtocolError:
         return None
-    return None
+    if request is None or (isinstance(request, PushRequest) and not is_told(message)):
+        return None
+    return push_failure(message, request, BatchFailure(Outcome.REFUSED, reason))
 
 
-def failure_payload(message: Message, failure: Failure) -> bytes:
+def failure_payload(message: Message, failure: BatchFailure) -> bytes:
     """Encodes the answer to a message of any protocol that the worker could not handle.
 
     A push gets no `error`, because a real producer would publish the `error` as a message.
     """
-    payload = message.payload
+    request = _decode(message.payload)
+    return error_payload(failure.reason) if request is None else push_failure(message, request, failure)
+
+
+def _decode(payload: bytes) -> PushRequest | PushBatch | RichPush | None:
     if PUSH.is_in(payload):
-        return plain_failure(message, PUSH.decode_request(payload).request_id, failure)
+        return PUSH.decode_request(payload)
     if RICH_PUSH.is_in(payload):
-        return rich_failure(message, RICH_PUSH.decode_request(payload).request_id, failure)
-    if PUSH_BATCH.is_in(payload):
-        return batch_failure(decode_batch(payload), failure)
-    return error_payload(failure.reason)
+        return RICH_PUSH.decode_request(payload)
+    return decode_batch(payload) if PUSH_BATCH.is_in(payload) else None

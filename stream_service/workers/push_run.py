@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from ockam.actors.address import Route
 from ockam.actors.message import Message
 from ockam.protocol import ProtocolError
-from stream_service.extensions import INDEX_KNOWN, RICH_PUSH, RichConfirm, RichPush, RichStatus
+from stream_service.extensions import INDEX_KNOWN, RICH_PUSH, BatchFailure, PushBatch, RichConfirm, RichPush, RichStatus
 from stream_service.extras import check_beside, encode_beside
 from stream_service.limits import DELIVERY_BYTES, PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX, StreamLimits
 from stream_service.protocol import PushRequest
 from stream_service.publisher_rows import PublisherRow
-from stream_service.push_batch import PushBatch
 from stream_service.push_codec import encode_batch_stored, encode_confirm
-from stream_service.workers.push_failures import Failure, batch_failure, is_batched, plain_failure, rich_failure
+from stream_service.workers.push_failures import is_batched, push_failure
 from stream_service.workers.push_traces import PushTraces, TracedPush
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, PublisherSequences
 from stream_storage.contract import Append
@@ -141,23 +140,20 @@ class PushRun:
             self._traces.stored(self._traced, operation)
         return answers
 
-    def refused(self, route: Route, failure: Failure) -> list[Message]:
+    def refused(self, route: Route, failure: BatchFailure) -> list[Message]:
         """Returns the answers to all pushes, after `data` could not be stored."""
         if self._sequences is not None:
             self._sequences.refused()
         answers = []
         for position, (message, request) in enumerate(zip(self.messages, self.requests, strict=True)):
-            if isinstance(request, PushRequest):
-                payload = plain_failure(message, request.request_id, failure)
-            elif isinstance(request, PushBatch):
-                payload = batch_failure(request, failure)
-            else:
+            confirm = None
+            if isinstance(request, RichPush):
                 # Although this append failed, it is known whether a push is out of order or was stored earlier.
                 confirm = _confirm_known(request.request_id, self.decisions[position] if self.decisions else New())
-                if confirm is not None:
-                    payload = RICH_PUSH.encode_response(confirm)
-                else:
-                    payload = rich_failure(message, request.request_id, failure)
+            if confirm is not None:
+                payload = RICH_PUSH.encode_response(confirm)
+            else:
+                payload = push_failure(message, request, failure)
             answers.append(Message(message.return_route, route, payload))
         if self._traces is not None:
             self._traces.refused(self._traced, failure.reason)

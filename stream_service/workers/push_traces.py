@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ockam.actors.address import Route, local
 from ockam.actors.message import Message
 from ockam.protocol import ProtocolError
-from stream_service.extensions import RichPush
+from stream_service.extensions import TRACE, TRACEPARENT_BYTES_MAX, PushBatch, RichPush
 from stream_service.protocol import PushRequest
-from stream_service.push_batch import PushBatch
-from stream_service.trace import TRACE, TRACEPARENT_BYTES_MAX
 from stream_storage.contract import Append
 
 if TYPE_CHECKING:

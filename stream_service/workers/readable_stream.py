@@ -12,18 +12,16 @@ from ockam.identity.rules.authorizer import Frequent
 from ockam.identity.rules.rights import Demand, Right, to_follow, to_replace
 from ockam.identity.rules.rules import Rules
 from ockam.protocol import Protocol, ProtocolError
-from stream_service.cutting import CutPull
-from stream_service.extensions import DELETED, RICH_PUSH, Outcome, RichPull
+from stream_service.extensions import DELETED, PUSH_BATCH, RICH_PUSH, BatchFailure, CutPull, Outcome, RichPull
 from stream_service.mirroring import ROLE, BeMirror, BePrimary, read_role
 from stream_service.operations import ensure_streams
 from stream_service.protocol import CREATE, PULL, PUSH, CreatePartitions, PartitionCreated, StreamCreated
-from stream_service.push_batch import PUSH_BATCH
 from stream_service.stored import StoredStream
 from stream_service.workers.admin import StreamManagement
 from stream_service.workers.bulk import BulkReads
 from stream_service.workers.mirror_pulls import MirrorPulls
 from stream_service.workers.pulls import PullQueue
-from stream_service.workers.push_failures import Failure, failure_payload
+from stream_service.workers.push_failures import failure_payload
 from stream_service.workers.served import Read, find_right, find_served, not_served
 from stream_service.workers.stream_bounds import StreamBounds
 from stream_service.workers.stream_services import StreamServices
@@ -137,11 +135,11 @@ class ReadableStream(Worker):
         return Demand(find_right(message.payload), self.identity[0])
 
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
-        return failure_payload(message, Failure(Outcome.REFUSED, reason))
+        return failure_payload(message, BatchFailure(Outcome.REFUSED, reason))
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         # The worker may have failed after it submitted the push, so it is unknown whether the push is stored.
-        return failure_payload(message, Failure(Outcome.UNKNOWN, reason))
+        return failure_payload(message, BatchFailure(Outcome.UNKNOWN, reason))
 
     # The reads of `served_messages` that the worker itself serves.
 
@@ -218,7 +216,7 @@ class ReadOnlyStream(ReadableStream):
     def __init__(
         self, name: str, partition: int, stream: StoredStream | None, services: StreamServices, kept: Rules
     ) -> None:
-        super().__init__(name, partition, stream, services, on_removed=_keep)
+        super().__init__(name, partition, stream, services, on_removed=lambda identity: None)
         self._kept = kept
 
     def receive(self, run: Sequence[Message]) -> None:
@@ -228,7 +226,7 @@ class ReadOnlyStream(ReadableStream):
                 # 1. The rules of the node forbid clients to change the stream.
                 decision = self._kept.decide(message.origin.identity, self._demand_here(message))
                 if not decision.allowed:
-                    refusal = Failure(Outcome.REFUSED, decision.explanation)
+                    refusal = BatchFailure(Outcome.REFUSED, decision.explanation)
                     answers.append(reply_to(message, self.context.address, failure_payload(message, refusal)))
                     continue
                 # 2. Whatever the rules allow, nobody but the part of the node writes the stream.
@@ -252,7 +250,3 @@ class ReadOnlyStream(ReadableStream):
         self._count_growth()
         self.pulls.wake()
         self.pulls.answer()
-
-
-def _keep(identity: tuple[str, int]) -> None:
-    """Does nothing: the `on_removed` of a stream that no client can delete."""

@@ -10,25 +10,24 @@ from typing import Any, NamedTuple
 from ockam.actors.message import Message
 from ockam.identity.rules.rights import STREAM_RIGHTS, Right
 from ockam.protocol import Protocol, ProtocolError, find_name
-from stream_service.appending import APPEND
+from stream_service.appending import APPEND, COPY
 from stream_service.bulk import BULK
-from stream_service.copying import COPY
-from stream_service.cutting import CUT_PULL
 from stream_service.extensions import (
+    CUT_PULL,
     DELETE,
     DELETE_ALL,
     INFO,
     MARKED_PULL,
     PACKED_PULL,
+    PUSH_BATCH,
     RETENTION,
     RICH_PULL,
     RICH_PUSH,
+    TRACE,
     TRUNCATE,
 )
 from stream_service.mirroring import MIRROR, ROLE
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, PULL, PUSH
-from stream_service.push_batch import PUSH_BATCH
-from stream_service.trace import TRACE
 
 
 class Read(NamedTuple):

@@ -20,15 +20,13 @@ from ockam.identity.gate import DENIED
 from ockam.identity.rules.rights import STREAM_RIGHTS, Demand, Right, rights_text
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload, find_name
 from stream_service import protocol
-from stream_service.extensions import LIST, ListRequest, ListResponse, StreamInfo
+from stream_service.extensions import LIST, WHERE, ListRequest, ListResponse, StreamInfo, WhereResponse
 from stream_service.names import GENERATED_PREFIX, refusal_of_name, stream_address
 from stream_service.operations import describe_streams, ensure_streams
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, CreateStream
 from stream_service.stored import StoredStream
-from stream_service.where import WHERE, WhereResponse
 from stream_service.workers.directory import Reservation, StreamDirectory
 from stream_storage.contract import Do
-from stream_storage.errors import StorageError
 
 SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 """The addresses of the stream service: the address in the specification, and two that real clients use."""
@@ -103,9 +101,7 @@ class ServiceWorker(Worker):
         if name is None:
             return Demand(Right.CREATE, GENERATED_PREFIX)
         # The gate remembers and audits the name, so it must be short.
-        refusal = refusal_of_name(name)
-        if refusal is not None:
-            raise ProtocolError(refusal)
+        _check_name(name)
         # Only the first and the last partition are looked up, because anybody may send creates. `_check_may_create`
         # refuses if one between them is missing. The node that serves a partition decides about that partition.
         part = _part_of(message)
@@ -192,7 +188,9 @@ class ServiceWorker(Worker):
         if operation.error is not None:
             self._directory.counters.creates_failed += 1
             logger.error("create_failed", stream=name, reason=str(operation.error))
-            self._later(message, operation.error)
+            # The answer is delayed, because a client may repeat a failed create at once.
+            answer = failed_payload(f"the stream cannot be made: {operation.error}")
+            self.context.call_later(self._directory.limits.error_delay_s, lambda: self.reply(message, answer))
             return
         try:
             # The workers must run before the requests are forwarded to them. If a shard has moved meanwhile, another
@@ -217,9 +215,7 @@ class ServiceWorker(Worker):
 
     def _report_to_owner(self, message: Message) -> None:
         request = WHERE.decode_request(message.payload)
-        refusal = refusal_of_name(request.stream_name)
-        if refusal is not None:
-            raise ProtocolError(refusal)
+        _check_name(request.stream_name)
         remote_streams = self._directory.remote_streams
         stream = stream_address(request.stream_name, request.partition)
         address, epoch = ("", 0) if remote_streams is None else remote_streams.owner_of(stream)
@@ -254,37 +250,26 @@ class ServiceWorker(Worker):
                     return
             self.reply(message, LIST.encode_response(ListResponse(request.request_id, infos, more and bool(infos))))
 
-        self._directory.storage.submit_read(
-            Do(
-                partial(
-                    describe_streams,
-                    prefix=request.prefix,
-                    after=after,
-                    limit=min(request.limit, self._directory.limits.list_streams_max),
-                ),
-                self.context.guard(listed),
-            )
-        )
-
-    def _later(self, message: Message, error: StorageError) -> None:
-        """Answers a failed create after a delay, because a client may repeat it at once."""
-        self.context.call_later(
-            self._directory.limits.error_delay_s,
-            lambda: self.reply(message, failed_payload(f"the stream cannot be made: {error}")),
-        )
+        limit = min(request.limit, self._directory.limits.list_streams_max)
+        work = partial(describe_streams, prefix=request.prefix, after=after, limit=limit)
+        self._directory.storage.submit_read(Do(work, self.context.guard(listed)))
 
     def _name(self, asked: str | None) -> str:
         if asked is None:
             return self._directory.new_name()
-        refusal = refusal_of_name(asked)
-        if refusal is not None:
-            raise ProtocolError(refusal)
+        _check_name(asked)
         return asked
 
     def _check_partitions(self, partitions: int) -> None:
         most = self._directory.limits.partitions_max
         if not 1 <= partitions <= most:
             raise ProtocolError(f"{partitions} partitions; a stream has 1 to {most}")
+
+
+def _check_name(name: str) -> None:
+    refusal = refusal_of_name(name)
+    if refusal is not None:
+        raise ProtocolError(refusal)
 
 
 def _part_of(message: Message) -> int | None:

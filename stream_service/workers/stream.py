@@ -17,8 +17,8 @@ import structlog
 
 from ockam.actors.message import Message, reply_to
 from ockam.protocol import ProtocolError, error_payload, failed_payload
-from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
-from stream_service.extensions import RICH_PUSH, Outcome
+from stream_service.appending import COPY, CopyRequest, CopyResponse, read_copy
+from stream_service.extensions import PUSH_BATCH, RICH_PUSH, BatchFailure, Outcome
 from stream_service.mirror_operations import StreamChange
 from stream_service.operations import StoreCopy
 from stream_service.protocol import PUSH
@@ -27,7 +27,7 @@ from stream_service.push_codec import decode_batch, decode_push
 from stream_service.stored import StoredStream
 from stream_service.workers.end_search import EndSearch
 from stream_service.workers.publisher_memory import PublisherMemory
-from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
+from stream_service.workers.push_failures import failure_payload, refusal_payload
 from stream_service.workers.push_run import UNCHECKED_BYTES, PushRun, check_payload, check_size
 from stream_service.workers.push_traces import PushTraces
 from stream_service.workers.role_requests import ChangeableStream
@@ -96,7 +96,7 @@ class StreamWorker(ChangeableStream):
     def stopped(self) -> None:
         # No message that waits may be stored any more: after a restart, a new worker may already write to the stream.
         super().stopped()
-        failure = Failure(Outcome.NOT_STORED, "the stream's worker has stopped before this was stored")
+        failure = BatchFailure(Outcome.NOT_STORED, "the stream's worker has stopped before this was stored")
         self.context.send_run(self._take_gathered().refused(self._route, failure))
         self._refuse_held(self._machine.close(), failure)
 
@@ -270,18 +270,20 @@ class StreamWorker(ChangeableStream):
 
     def _append(self, pushes: PushRun) -> None:
         """Submits the append of these pushes. Answers them if there is nothing to store, refuses them without room."""
+        services = self._services
         if self._bounds.refusal is not None:
-            self._refuse_mirrored(pushes, self._bounds.refusal)
+            refused = BatchFailure(Outcome.NOT_STORED, self._bounds.refusal)
+            services.counters.refused += len(pushes)
+            self._send_late(pushes.refused(self._route, refused))
             return
         # Without data, all pushes are duplicates or out of order, and are answered without a write.
         if not pushes.data:
             pushes.remember(self._bounds.next_index)
             self.context.send_run(pushes.stored(self._bounds.next_index, self._route))
             return
-        services = self._services
         refusal = services.counters.find_no_room(pushes.data)
         if refusal is not None:
-            self._refuse(pushes, Failure(Outcome.NOT_STORED, refusal))
+            self._refuse(pushes, BatchFailure(Outcome.NOT_STORED, refusal))
             return
         # From here on, the messages that come wait, or are staged for the next append, until this append has ended.
         place = self._machine.begin_append(len(pushes.data), services.now_us())
@@ -325,7 +327,7 @@ class StreamWorker(ChangeableStream):
         error = operation.error
         assert error is not None, "the append has not failed"
         self._machine.end_append(0)
-        failure = Failure(Outcome.UNKNOWN if error.in_doubt else Outcome.NOT_STORED, str(error))
+        failure = BatchFailure(Outcome.UNKNOWN if error.in_doubt else Outcome.NOT_STORED, str(error))
         if isinstance(error, IndexConflict | UnknownStreamId):
             # The disk is not the reason, so the answers need no delay: the stream is deleted, or is read again below.
             self.context.send_run(pushes.refused(self._route, failure))
@@ -375,18 +377,13 @@ class StreamWorker(ChangeableStream):
             if self._pulls is not None:
                 self._pulls.wake()
 
-    def _refuse(self, pushes: PushRun, failure: Failure) -> None:
+    def _refuse(self, pushes: PushRun, failure: BatchFailure) -> None:
         """Answers pushes that failed, after a delay, because a real publisher sends a failed push again at once."""
         answers = pushes.refused(self._route, failure)
         (name, partition), reason = self.identity, failure.reason
         self._services.counters.not_stored(len(pushes), sum(map(len, pushes.data)), reason)
         known = {"pushes": len(pushes), "outcome": failure.outcome.name.lower(), "reason": reason}
         logger.error("push_failed", stream=name, partition=partition, **known)
-        self._send_late(answers)
-
-    def _refuse_mirrored(self, pushes: PushRun, reason: str) -> None:
-        answers = pushes.refused(self._route, Failure(Outcome.NOT_STORED, reason))
-        self._services.counters.refused += len(pushes)
         self._send_late(answers)
 
     def _send_answers_behind(self) -> None:
@@ -505,7 +502,7 @@ class StreamWorker(ChangeableStream):
     def _sequences_loaded(self, operation: Do[KnownSequences]) -> None:
         self._machine.end(LOADING)
         if operation.error is not None:
-            failure = Failure(Outcome.NOT_STORED, f"the stream cannot be read: {operation.error}")
+            failure = BatchFailure(Outcome.NOT_STORED, f"the stream cannot be read: {operation.error}")
             self._refuse_held(self._machine.take_held(), failure)
             raise operation.error
         # The waiting pushes with sequence numbers are gathered into a PushRun that knows these numbers.
@@ -513,7 +510,7 @@ class StreamWorker(ChangeableStream):
         self._adopt_end()
         self._settle()
 
-    def _refuse_held(self, held: Sequence[Message], failure: Failure) -> None:
+    def _refuse_held(self, held: Sequence[Message], failure: BatchFailure) -> None:
         answers = []
         for message in held:
             try:

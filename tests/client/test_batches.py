@@ -18,17 +18,17 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PushNotStored, PushUnknown
 from stream_client.shell.defaults import Framing
-from stream_service.extensions import Outcome
-from stream_service.limits import StreamLimits
-from stream_service.protocol import PULL, PUSH, PushConfirm, PushRequest, Status
-from stream_service.push_batch import (
+from stream_service.extensions import (
     BATCH_MESSAGES_MAX,
     BATCHED,
     PUSH_BATCH,
     BatchAnswer,
     BatchFailure,
+    Outcome,
     PushBatch,
 )
+from stream_service.limits import StreamLimits
+from stream_service.protocol import PULL, PUSH, PushConfirm, PushRequest, Status
 from tests.client.machines.far_end import FarEnd, batches, connected_core, opened, pushes
 from tests.support.data_dir import stored_messages
 from tests.support.served import served

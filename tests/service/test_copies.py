@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ockam.actors.address import Route
-from stream_service.copying import COPY, CopiedMessage, CopyRequest, CopyResponse
+from stream_service.appending import COPY, CopiedMessage, CopyRequest, CopyResponse
 from stream_service.extensions import FromIndex, FromTime, Header
 from stream_service.protocol import PUSH, PushRequest
 from tests.support.rich import ask, data_of, info, pull, push, refusal

@@ -17,9 +17,17 @@ from ockam.protocol import ERROR
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
-from stream_service.extensions import RICH_PUSH, Outcome, RichConfirm, RichPush, RichStatus, Sequence
+from stream_service.extensions import (
+    PUSH_BATCH,
+    RICH_PUSH,
+    Outcome,
+    PushBatch,
+    RichConfirm,
+    RichPush,
+    RichStatus,
+    Sequence,
+)
 from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullRequest, PushConfirm, PushRequest, Status
-from stream_service.push_batch import PUSH_BATCH, PushBatch
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.pulls import PullQueue
 from stream_service.workers.push_run import PushRun

@@ -9,8 +9,8 @@ import trio
 
 from ockam.actors.address import local
 from ockam.protocol import ERROR, Protocol
-from stream_service.cutting import CUT_PULL, CutMessage, CutPull
 from stream_service.extensions import (
+    CUT_PULL,
     DELETE,
     INDEX_KNOWN,
     INFO,
@@ -22,6 +22,8 @@ from stream_service.extensions import (
     Before,
     BeforeIndex,
     BeforeTime,
+    CutMessage,
+    CutPull,
     DeleteRequest,
     FromEnd,
     FromIndex,

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from ockam.actors.address import Route
-from stream_service.appending import APPEND, AppendedMessage, AppendRequest, AppendResponse, AppendStatus
-from stream_service.copying import COPY, CopiedMessage, CopyRequest
+from stream_service.appending import (
+    APPEND,
+    COPY,
+    AppendedMessage,
+    AppendRequest,
+    AppendResponse,
+    AppendStatus,
+    CopiedMessage,
+    CopyRequest,
+)
 from stream_service.extensions import (
     DELETE,
     RETENTION,

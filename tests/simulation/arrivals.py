@@ -6,9 +6,8 @@ from collections import defaultdict
 
 from ockam.actors.address import Address
 from ockam.actors.message import Message
-from stream_service.extensions import RICH_PULL, RICH_PUSH
+from stream_service.extensions import PUSH_BATCH, RICH_PULL, RICH_PUSH
 from stream_service.protocol import PULL, PUSH
-from stream_service.push_batch import PUSH_BATCH
 
 
 class Arrivals:

@@ -13,10 +13,9 @@ from index_service.protocol import INDEX, GetIndex, SaveIndex
 from ockam.actors.address import Address, local
 from ockam.actors.message import Message
 from ockam.protocol import Protocol
-from stream_service.extensions import RICH_PULL, FromIndex, RichPage, RichPull
+from stream_service.extensions import BATCHED, RICH_PULL, FromIndex, RichPage, RichPull
 from stream_service.names import stream_address
 from stream_service.protocol import CREATE, PULL, CreateStream, PullRequest, PullResponse
-from stream_service.push_batch import BATCHED
 from tests.simulation.auditor import Auditor
 from tests.simulation.network import Network
 

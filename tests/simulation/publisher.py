@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from stream_service.extensions import RICH_PUSH, RichPush, RichStatus, Sequence
+from stream_service.extensions import PUSH_BATCH, RICH_PUSH, PushBatch, RichPush, RichStatus, Sequence
 from stream_service.names import stream_address
 from stream_service.protocol import PULL, PUSH, PullRequest, PushRequest, Status
-from stream_service.push_batch import PUSH_BATCH, PushBatch
 from tests.simulation.auditor import Auditor
 from tests.simulation.clients import Client, create
 

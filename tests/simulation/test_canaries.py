@@ -16,11 +16,11 @@ import pytest
 
 from ockam.actors.address import Route
 from ockam.actors.message import Message
+from stream_service.extensions import BatchFailure
 from stream_service.protocol import PushRequest
 from stream_service.push_codec import encode_confirm
 from stream_service.stored import StoredStream
 from stream_service.workers import directory
-from stream_service.workers.push_failures import Failure
 from stream_service.workers.push_run import PushRun
 from stream_service.workers.sequence_machine import PublisherSequences
 from stream_service.workers.stream import StreamWorker
@@ -54,7 +54,7 @@ def answers_with_index(run: PushRun, index: int, route: Route) -> list[Message]:
 
 
 def plant_a_refusal_that_says_ok(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: PushRun, route: Route, failure: Failure) -> list[Message]:
+    def refused(self: PushRun, route: Route, failure: BatchFailure) -> list[Message]:
         return answers_with_index(self, 0, route)
 
     monkeypatch.setattr(PushRun, "refused", refused)

@@ -23,10 +23,9 @@ from ockam.actors.node import Node
 from ockam.actors.worker import Worker
 from stream_node.node.config import Config
 from stream_node.node.services import Services, stored_streams
-from stream_service.extensions import PUSH_FAILED
+from stream_service.extensions import BATCHED, PUSH_BATCH, PUSH_FAILED
 from stream_service.names import stream_address
 from stream_service.protocol import PUSH, Status
-from stream_service.push_batch import BATCHED, PUSH_BATCH
 from stream_service.push_codec import encode_batch, encode_push
 from stream_storage.sqlite.database import Database
 from stream_storage.sqlite.verify import verify

@@ -18,7 +18,7 @@ from stream_node.doors.dashboard.decoding import VIEWS, Decoded, decode
 from stream_node.doors.dashboard.page import DashboardPage, begin_of, number_of
 from stream_node.doors.http.paging import COPIES, answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted
 from stream_node.doors.http.problems import Problem
-from stream_service.cutting import CutMessage
+from stream_service.extensions import CutMessage
 
 ROWS = 25
 ROW_BYTES_MAX = 2_000

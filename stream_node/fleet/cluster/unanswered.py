@@ -15,10 +15,9 @@ from ockam.actors.address import Address, Route
 from ockam.actors.message import Message
 from ockam.protocol import ProtocolError
 from ockam.transport.forwarding import has_more
-from stream_service.extensions import TOLD
+from stream_service.extensions import TOLD, TRACE
 from stream_service.protocol import PULL, PUSH, PullResponse, PushConfirm, Status
 from stream_service.push_codec import BATCH_TAG, BATCH_TAG_BYTES, decode_push
-from stream_service.trace import TRACE
 
 ROUTES_MIN = 1_024
 """From this number of routes on, the routes of ended connections are dropped each time the number has doubled."""

@@ -19,7 +19,7 @@ import structlog
 from stream_storage.contract import Operation
 from stream_storage.errors import DatabaseCorrupt, StorageError, UnknownStreamId, corrupt_text
 from stream_storage.sqlite.bulk.child import Answer, BulkChild
-from stream_storage.sqlite.bulk.child_main import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
+from stream_storage.sqlite.bulk.child_main import BESIDE, DAMAGED, DATA, GONE, OK, REQUEST
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.freed_memory import keep_freed
 
@@ -51,10 +51,10 @@ class ArrowAnswer(msgspec.Struct, frozen=True):
 
 class ArrowRead(Operation):
     """A bulk read of one stream from index `start` up to, not including, `end`, as one page of Arrow rows, of at most
-    `bytes_max` bytes or one message. data, beside, checksum: whether the rows have the data, the keys and headers, and
-    the checksums. `answer` is None until the read has succeeded."""
+    `bytes_max` bytes or one message. columns: the sum of DATA, BESIDE and CHECKSUM. `answer` is None until the read has
+    succeeded."""
 
-    __slots__ = ("answer", "beside", "bytes_max", "checksum", "data", "end", "start", "stream_id")
+    __slots__ = ("answer", "request", "stream_id")
 
     def __init__(
         self,
@@ -64,24 +64,13 @@ class ArrowRead(Operation):
         bytes_max: int,
         on_done: Callable[[Any], None],
         *,
-        data: bool = True,
-        beside: bool = True,
-        checksum: bool = False,
+        columns: int = DATA | BESIDE,
     ) -> None:
         super().__init__(on_done)
         self.stream_id = stream_id
-        self.start = start
-        self.end = end
-        self.bytes_max = bytes_max
-        self.data = data
-        self.beside = beside
-        self.checksum = checksum
+        # As `stream_storage.sqlite.bulk.child_main` describes it.
+        self.request = REQUEST.pack(stream_id, start, end, bytes_max, columns)
         self.answer: ArrowAnswer | None = None
-
-    def packed(self) -> bytes:
-        """Returns the request as `stream_storage.sqlite.bulk.child_main` describes it."""
-        flags = DATA * self.data | BESIDE * self.beside | CHECKSUM * self.checksum
-        return REQUEST.pack(self.stream_id, self.start, self.end, self.bytes_max, flags)
 
 
 def find_missing() -> str | None:
@@ -145,7 +134,7 @@ class ArrowThread(threading.Thread):
         if self._missing is not None:
             raise ArrowUnavailable(self._missing)
         try:
-            status, bounds, body = self._ask_child(operation.packed())
+            status, bounds, body = self._ask_child(operation.request)
         except (OSError, EOFError) as error:
             self._end_child()
             raise StorageError(f"the process that reads in bulk ended: {error}; ask again, or pull") from error

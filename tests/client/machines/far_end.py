@@ -14,10 +14,13 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_service.extensions import (
     INDEX_KNOWN,
+    PUSH_BATCH,
     PUSH_FAILED,
     RICH_PUSH,
     TOLD,
+    BatchAnswer,
     Outcome,
+    PushBatch,
     PushFailure,
     RichConfirm,
     RichPush,
@@ -33,7 +36,6 @@ from stream_service.protocol import (
     Status,
     StreamCreated,
 )
-from stream_service.push_batch import PUSH_BATCH, BatchAnswer, PushBatch
 
 
 class FarEnd:

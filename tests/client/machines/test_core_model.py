@@ -28,9 +28,8 @@ from stream_client.core.states_machine import (
     after,
 )
 from stream_client.errors import ClientError
-from stream_service.extensions import LIST, ListResponse
+from stream_service.extensions import LIST, PUSH_BATCH, ListResponse
 from stream_service.protocol import PULL, PUSH, PullResponse
-from stream_service.push_batch import PUSH_BATCH
 from tests.client.machines.far_end import FarEnd, is_create
 from tests.support.examples import examples
 

@@ -34,9 +34,8 @@ from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.streams_in_use import MakeQueue, plain_queue
 from stream_client.core.traced_queue import traced_queue
 from stream_node.node.process import NodeProcess
-from stream_service.extensions import RICH_PUSH
+from stream_service.extensions import RICH_PUSH, TRACE
 from stream_service.protocol import PUSH
-from stream_service.trace import TRACE
 from tests.client.machines.far_end import FarEnd, opened
 from tests.ockam.tracing.collector import Collector, collecting
 

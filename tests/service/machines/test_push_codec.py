@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from ockam.protocol import ProtocolError
 from stream_service import push_codec
-from stream_service.extensions import Outcome
+from stream_service.extensions import BATCH_MESSAGES_MAX, PUSH_BATCH, BatchAnswer, BatchFailure, Outcome, PushBatch
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
-from stream_service.push_batch import BATCH_MESSAGES_MAX, PUSH_BATCH, BatchAnswer, BatchFailure, PushBatch
 from tests.service.machines.spoiling import outcome, spoil
 
 EDGES = [0, 1, 127, 128, 16383, 16384, (1 << 21) - 1, 1 << 21, 1 << 28, 1 << 35, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]

@@ -17,13 +17,23 @@ from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.actors.worker import Context
 from ockam.protocol import Protocol
-from stream_service.appending import APPEND, AppendedMessage, AppendRequest, AppendStatus
-from stream_service.copying import COPY, CopiedMessage, CopyRequest
+from stream_service.appending import (
+    APPEND,
+    COPY,
+    AppendedMessage,
+    AppendRequest,
+    AppendStatus,
+    CopiedMessage,
+    CopyRequest,
+)
 from stream_service.counters import StreamCounters
 from stream_service.extensions import (
+    BATCHED,
+    PUSH_BATCH,
     RICH_PULL,
     RICH_PUSH,
     FromIndex,
+    PushBatch,
     RichPull,
     RichPush,
     RichStatus,
@@ -31,7 +41,6 @@ from stream_service.extensions import (
 )
 from stream_service.limits import StreamLimits
 from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullRequest, PushRequest, Status
-from stream_service.push_batch import BATCHED, PUSH_BATCH, PushBatch
 from stream_service.stored import StoredStream
 from stream_service.workers import stream_machine
 from stream_service.workers.clock import Clock

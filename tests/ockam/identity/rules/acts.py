@@ -45,22 +45,24 @@ from stream_node.hosting.status import OWN_WORKERS, OwnWorkersRequest
 from stream_node.node.node_connections import CLOSE, CONNECTIONS, CloseRequest, ConnectionsRequest
 from stream_node.node.node_status import NODE_STATUS
 from stream_node.node.node_status import NodeStatusRequest as NodeStatusRequest
-from stream_service.appending import APPEND, AppendedMessage, AppendRequest
+from stream_service.appending import APPEND, COPY, AppendedMessage, AppendRequest, CopiedMessage, CopyRequest
 from stream_service.bulk import BULK, BulkRead
-from stream_service.copying import COPY, CopiedMessage, CopyRequest
-from stream_service.cutting import CUT_PULL, CutPull
 from stream_service.extensions import (
+    CUT_PULL,
     DELETE,
     DELETE_ALL,
     INFO,
     LIST,
     MARKED_PULL,
     PACKED_PULL,
+    PUSH_BATCH,
     RETENTION,
     RICH_PULL,
     RICH_PUSH,
+    TRACE,
     TRUNCATE,
     BeforeIndex,
+    CutPull,
     DeleteAllRequest,
     DeleteRequest,
     FromIndex,
@@ -68,10 +70,12 @@ from stream_service.extensions import (
     ListRequest,
     MarkedPull,
     PackedPull,
+    PushBatch,
     Retention,
     RetentionRequest,
     RichPull,
     RichPush,
+    TraceNotice,
     TruncateRequest,
 )
 from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, MirrorPull, RoleRequest
@@ -87,8 +91,6 @@ from stream_service.protocol import (
     PullRequest,
     PushRequest,
 )
-from stream_service.push_batch import PUSH_BATCH, PushBatch
-from stream_service.trace import TRACE, TraceNotice
 
 ERROR, ERROR_CONFIRM, RICH_REFUSED, NOTHING = "error", "confirm with ERROR", "confirm with REFUSED", "nothing"
 BATCH_REFUSED = "answer with REFUSED"

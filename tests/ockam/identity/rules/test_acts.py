@@ -28,9 +28,8 @@ from ockam.transport.wire import Wire
 from stream_node.node.config import Config
 from stream_node.node.identity.access import open_access
 from stream_node.node.keepers import BLOCK_KEEPERS
-from stream_service.extensions import RICH_PUSH, Outcome, RichStatus
+from stream_service.extensions import PUSH_BATCH, RICH_PUSH, Outcome, RichStatus
 from stream_service.protocol import CREATE, PUSH, CreateStream, Status
-from stream_service.push_batch import PUSH_BATCH
 from tests.ockam.identity.rules.acts import (
     ACTS,
     BATCH_REFUSED,
