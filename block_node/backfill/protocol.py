@@ -8,7 +8,6 @@ import msgspec
 
 import bare
 from block_node.backfill.health_machine import SourceStatistics
-from block_node.backfill.plan import BlockGap, Kind
 from ockam.protocol import Protocol
 
 REASON_CHARACTERS_MAX = 300
@@ -95,10 +94,6 @@ class BackfillReport(BackfillAnswer, frozen=True, kw_only=True):
 
 BACKFILL_1 = Protocol("node/block_backfill/1", BackfillAsk, BackfillAnswer)
 BACKFILL = Protocol("node/block_backfill/2", BackfillAsk, BackfillReport)
-
-
-def gap_answers(gaps: Iterable[BlockGap]) -> list[BackfillGap]:
-    return [BackfillGap(gap.kind is Kind.LIVE_TAIL, gap.first, gap.last) for gap in gaps]
 
 
 def source_answers(sources: Iterable[SourceStatistics]) -> list[BackfillSource]:

@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
+from block_node.backfill.plan import Kind
 from block_node.backfill.protocol import (
     BACKFILL,
     BACKFILL_1,
     BackfillAnswer,
     BackfillAsk,
+    BackfillGap,
     BackfillReport,
-    gap_answers,
     source_answers,
 )
 from block_node.backfill.state import BackfillState
@@ -72,7 +73,7 @@ class BackfillAnswers(AnsweringWorker):
             state=statistics.state,
             queue=statistics.queue,
             missing=statistics.missing or 0,
-            gaps=gap_answers(statistics.gaps),
+            gaps=[BackfillGap(gap.kind is Kind.LIVE_TAIL, gap.first, gap.last) for gap in statistics.gaps],
             held_bytes=statistics.held_bytes,
             under_way=statistics.under_way,
             eta_ms=None if eta_s is None else min(2**53, int(eta_s * 1_000)),

@@ -9,6 +9,7 @@ backfill stored late becomes free only when all blocks that were stored earlier 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -358,11 +359,6 @@ def _mark(place: BlockPlace, part: int) -> BlockMark:
 
 
 def _runs(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    run: list[bytes] = []
-    for part in parts:
-        run.append(part)
-        if len(run) == APPEND_PARTS:
-            yield run
-            run = []
-    if run:
+    rest = iter(parts)
+    while run := list(islice(rest, APPEND_PARTS)):
         yield run

@@ -20,9 +20,7 @@ PREFIXES_MAX: Final = 0x4000
 """The number of item sizes whose prefix is cached. Most items are smaller than 16 KiB."""
 
 
-@lru_cache(maxsize=PREFIXES_MAX)
-def prefix_of(size_bytes: int) -> bytes:
-    return item_prefix(size_bytes)
+prefix_of = lru_cache(maxsize=PREFIXES_MAX)(item_prefix)
 
 
 class BlockCollector:
