@@ -6,6 +6,7 @@ It starts the parts that publishers need; services for readers are registered se
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 import structlog
@@ -245,11 +246,9 @@ class BlockNode:
                 place = operation.result
                 on_found(() if place is None or not place.root else (place.root,))
 
-        try:
+        # If the node is stopping, it ends the streams of all publishers.
+        with suppress(StorageClosed):
             self.store.find(number, found)
-        except StorageClosed:
-            # The node is stopping, and ends the streams of all publishers.
-            return
 
     def _last_block(self) -> int | None:
         """Returns the highest block that was stored, also if its bytes are damaged now: the chain goes on after it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -123,12 +124,10 @@ class BackfillState:
     def _set_newest(self, number: int, save: bool = True) -> None:
         self.newest_known, self._vain_scans = number, 0
         if save:
-            try:
+            # If the node is stopping, a publisher will announce this block again after the next start.
+            with suppress(StorageClosed):
                 work = partial(save_target, chain=self.chain, newest_known=number)
                 self.storage.submit_write(Do(work, partial(self._saved, number)))
-            except StorageClosed:
-                # The node is stopping. A publisher will announce this block again after the next start.
-                return
 
     def note_gaps(self, gaps: list[BlockGap], unattended: list[BlockGap]) -> int:
         """Records the gaps that a search found. Returns the number of new gaps. A gap is new if it has no end in common

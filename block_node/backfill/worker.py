@@ -6,6 +6,7 @@ publishers: while they feed the node, it pauses between two blocks. Source: spec
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar
 
@@ -200,12 +201,10 @@ class Backfill(Plugin):
     # Searching for missing blocks.
 
     def _load(self) -> None:
-        try:
+        # If the node is stopping, its next start finds the missing blocks.
+        with suppress(StorageClosed):
             work = partial(load_target, chain=self._state.chain)
             self._state.storage.submit_write(Do(work, self.context.guard(self._loaded)))
-        except StorageClosed:
-            # The node is stopping. Its next start finds the missing blocks.
-            return
 
     def _loaded(self, operation: Do[int | None]) -> None:
         """Receives the stored number of the highest announced block, and starts the searches."""

@@ -3,6 +3,8 @@ The store then treats such a block as missing."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.operations import PLACES_PER_READ, ReadBlocks
 from block_node.persist.store import ChainStore
@@ -34,11 +36,9 @@ class BlockScan(Worker):
             return
         if number != self._number:
             self._number, self._part = number, 0
-        try:
+        # If the node is stopping, the scan ends.
+        with suppress(StorageClosed):
             self._store.read(number, self._part, READ_BYTES, self.context.guard(self._has_read), blocks=PLACES_PER_READ)
-        except StorageClosed:
-            # The node is stopping.
-            return
 
     def _has_read(self, operation: ReadBlocks) -> None:
         """Continues after the blocks that were read. A block that cannot be read is left out until the next round."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -252,11 +253,9 @@ class ChainStore:
         )
 
     def unstage(self, attempt: int) -> None:
-        try:
+        # If the storage is closed, the next start deletes all staged parts.
+        with suppress(StorageClosed):
             self._storage.submit_write(DoLittle(partial(self._log.unstage, attempt=attempt), ignore_done))
-        except StorageClosed:
-            # The next start deletes all staged parts.
-            return
 
     def read(
         self,
@@ -377,12 +376,10 @@ class ChainStore:
                     self._refused_from = None
                 then()
 
-        try:
+        # If the storage is closed, the next start reads the state.
+        with suppress(StorageClosed):
             # A read would not wait for the write that is in doubt.
             self._storage.submit_write(Do(work, read))
-        except StorageClosed:
-            # The next start reads the state.
-            return
 
     def _discard(self, block: NewBlock) -> None:
         if block.attempt is not None:
