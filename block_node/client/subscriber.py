@@ -8,28 +8,14 @@ from __future__ import annotations
 from typing import Final, Self
 
 from block_node.client.errors import SubscriptionRefused
-from block_node.client.subscribing import PASSING, Sourcing, Subscribing, SubscriptionEvent
-from block_node.protocol_reading import (
-    STATUS,
-    SUBSCRIBE,
-    Received,
-    StatusRequest,
-    Subscribe,
-    SubscribedBlockEnd,
-    SubscribedBlockWithdrawn,
-    SubscribedItems,
-    SubscribePacked,
-    SubscribeRequest,
-    SubscribeStatus,
-)
+from block_node.client.subscribing import PASSING, AboutBlock, Sourcing, Subscribing, SubscriptionEvent
+from block_node.protocol_reading import STATUS, StatusRequest, Subscribe, SubscribeStatus
 from stream_client.client import StreamClient
 from stream_client.conversation import Conversation
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, RequestRefused, RequestTimeout
 
 SERVICE: Final = "block_subscribe"
-RECEIVED_EVERY: Final = 4
-"""How often the received bytes are confirmed within a window, so that the node can send without a pause."""
 
 
 class Subscription(Subscribing[StreamClient, Conversation]):
@@ -121,28 +107,23 @@ class Subscription(Subscribing[StreamClient, Conversation]):
 class _Source(Sourcing[Conversation]):
     async def begin(self, *, compress: bool) -> int | None:
         """Subscribes at the node. Returns the number of the first block, or None if the node has no blocks."""
-        await self._say(SubscribePacked(self._request) if compress else self._request)
+        await self._conversation.send(self._opening(packs=compress))
         try:
             payload = await self._receive(self._answer_s_max)
         except RequestRefused:
             if not compress:
                 raise
             # An older node cannot compress, so the client subscribes without compression.
-            await self._say(self._request)
+            await self._conversation.send(self._opening(packs=False))
             payload = await self._receive(self._answer_s_max)
         return self._take_begin(payload)
 
-    async def next(self) -> SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | None:
+    async def next(self) -> AboutBlock | None:
         """Returns the next message about a block, None after the last one. Raises ClientError."""
-        # The node stops sending when a whole window of bytes is unconfirmed. The client confirms a quarter of the
-        # window at a time, because one message for each read would cost too much.
-        if (self._taken_bytes - self._acknowledged_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
-            self._acknowledged_bytes = self._taken_bytes
-            await self._say(Received(1, self._taken_bytes))
+        confirmation = self._confirmation()
+        if confirmation is not None:
+            await self._conversation.send(confirmation)
         return self._take(await self._receive(None))
-
-    async def _say(self, request: SubscribeRequest) -> None:
-        await self._conversation.send(SUBSCRIBE.encode_request(request))
 
     async def _receive(self, timeout_s: float | None) -> bytes:
         payload = await self._conversation.receive(timeout_s)

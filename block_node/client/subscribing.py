@@ -14,11 +14,13 @@ from block_node.client.errors import DamagedAnswer, SubscriptionRefused
 from block_node.protocol import Piece
 from block_node.protocol_reading import (
     SUBSCRIBE,
+    Received,
     Subscribe,
     Subscribed,
     SubscribedBlockEnd,
     SubscribedBlockWithdrawn,
     SubscribedItems,
+    SubscribePacked,
     SubscribeStatus,
     SubscriptionEnded,
     UnpackedResponse,
@@ -33,6 +35,8 @@ from stream_client.shell.backoff import Backoff, Reconnect
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 """The default number of bytes that a node may send to a subscription before the client has confirmed them, 8 MiB."""
+RECEIVED_EVERY: Final = 4
+"""How often the received bytes are confirmed within a window, so that the node can send without a pause."""
 PASSING: Final = (
     SubscriptionRefused, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer
 )  # fmt: skip
@@ -62,6 +66,7 @@ class BlockWithdrawn(msgspec.Struct, frozen=True):
     block_number: int
 
 
+AboutBlock: TypeAlias = SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn
 SubscriptionEvent: TypeAlias = ItemsArrived | BlockArrived | BlockWithdrawn
 
 
@@ -102,6 +107,18 @@ class Sourcing(Generic[V]):
                 self._conversation.send_nowait(SUBSCRIBE.encode_request(Unsubscribe(1)))
         self._conversation.close()
 
+    def _opening(self, *, packs: bool) -> bytes:
+        return SUBSCRIBE.encode_request(SubscribePacked(self._request) if packs else self._request)
+
+    def _confirmation(self) -> bytes | None:
+        """Returns the message that confirms the received bytes, if it is due."""
+        # The node stops sending when a whole window of bytes is unconfirmed. The client confirms a quarter of the
+        # window at a time, because one message for each read would cost too much.
+        if (self._taken_bytes - self._acknowledged_bytes) * RECEIVED_EVERY < self._request.window_bytes:
+            return None
+        self._acknowledged_bytes = self._taken_bytes
+        return SUBSCRIBE.encode_request(Received(1, self._taken_bytes))
+
     def _take_begin(self, payload: bytes) -> int | None:
         """Reads the first answer. Returns the number of the first block, or None if the node has no blocks."""
         response = _decode(payload)
@@ -112,7 +129,7 @@ class Sourcing(Generic[V]):
         self._is_subscribed = True
         return response.start_block
 
-    def _take(self, payload: bytes) -> SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | None:
+    def _take(self, payload: bytes) -> AboutBlock | None:
         """Reads a later answer. Returns None for the end of the subscription."""
         response = _decode(payload)
         if isinstance(response, Subscribed):
@@ -175,7 +192,7 @@ class Subscribing(Generic[C, V]):
     def _has_all(self) -> bool:
         return self._end is not None and self._next is not None and self._next > self._end
 
-    def _event(self, response: SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn) -> SubscriptionEvent:
+    def _event(self, response: AboutBlock) -> SubscriptionEvent:
         number = response.block_number
         if isinstance(response, SubscribedItems):
             self._begun = number
