@@ -47,24 +47,6 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, self.alone_bytes // self.chunks)
 
 
-class Fetch(msgspec.Struct, frozen=True):
-    chunk_id: int
-    source: str
-    first: int
-    last: int
-
-
-class Fetched(msgspec.Struct, frozen=True):
-    """A fetched block that is passed on to be verified and stored. It must have one of `roots`; these are empty if the
-    block continues the chain, or if root hashes are not checked."""
-
-    number: int
-    items: list[bytes]
-    size_bytes: int
-    roots: tuple[bytes, ...]
-    source: str
-
-
 class GaveUp(msgspec.Struct, frozen=True):
     """Consecutive blocks that backfill has stopped fetching, until the next search finds them again."""
 
@@ -136,7 +118,7 @@ class BatchSize:
         self._blocks = min(self._limits.batch_blocks, self._blocks + 1)
 
 
-class FetchedRange:
+class FetchedRange(msgspec.Struct, eq=False, kw_only=True):
     """One request with the received blocks that were not passed on yet, in ascending order.
 
     next_block: the next block to be received; partial_bytes: its bytes so far. complete: no more blocks are expected.
@@ -145,17 +127,19 @@ class FetchedRange:
     Invariant: `size_bytes` is the total size of `blocks` plus `partial_bytes`.
     """
 
-    def __init__(self, fetch: Fetch, bytes_max: int, deadline_s: float, *, alone: bool) -> None:
-        self.chunk_id, self.source, self.first, self.last = fetch.chunk_id, fetch.source, fetch.first, fetch.last
-        self.next_block = fetch.first
-        self.bytes_max = bytes_max
-        self.deadline_s = deadline_s
-        self.alone = alone
-        self.complete = False
-        self.blocks: dict[int, list[bytes]] = {}
-        self._sizes: dict[int, int] = {}
-        self._held_bytes = 0
-        self.partial_bytes = 0
+    chunk_id: int
+    source: str
+    first: int
+    last: int
+    next_block: int
+    bytes_max: int
+    deadline_s: float
+    alone: bool
+    complete: bool = False
+    blocks: dict[int, list[bytes]] = {}
+    partial_bytes: int = 0
+    _sizes: dict[int, int] = {}
+    _held_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:

@@ -22,8 +22,6 @@ from itertools import islice
 from block_node.backfill.chunks import (
     BatchSize,
     Delivered,
-    Fetch,
-    Fetched,
     FetchedRange,
     FillLimits,
     GaveUp,
@@ -33,6 +31,7 @@ from block_node.backfill.chunks import (
 )
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
+from block_node.events import BackfilledBlockNotification
 from block_node.persist.ranges import BlockRanges, NumberRange
 
 EDGES_LOOKED_AT = 64
@@ -94,7 +93,7 @@ class FillMachine:
 
     # Fetching.
 
-    def next_fetch(self, now_s: float) -> Fetch | None:
+    def next_fetch(self, now_s: float) -> FetchedRange | None:
         """Returns the next request to send, or None. Gives up blocks that no source node has."""
         # Fetched blocks may wait for a missing block, and leave no room for the request of that block.
         self._unblock()
@@ -174,8 +173,9 @@ class FillMachine:
 
     # Passing on for verification.
 
-    def next_delivery(self, now_s: float) -> Fetched | None:
-        """Moves the next block to be verified from its chunk to `delivered`, and returns it, or None."""
+    def next_delivery(self, now_s: float) -> BackfilledBlockNotification | None:
+        """Moves the next block to be verified from its chunk to `delivered`, and returns it, or None. It must have one
+        of its `roots`; these are empty if the block continues the chain, or if root hashes are not checked."""
         chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
         if chunk is None:
             return None
@@ -183,7 +183,7 @@ class FillMachine:
         items, size_bytes = chunk.take(number)
         self.delivered[number] = Pending(chunk.source, size_bytes, now_s)
         self._remove_if_done(chunk)
-        return Fetched(number, items, size_bytes, self._anchors.get(number, ()), chunk.source)
+        return BackfilledBlockNotification(number, items, size_bytes, roots=self._anchors.get(number, ()))
 
     def wanted_anchors(self) -> list[int]:
         """Returns the blocks whose root hashes the caller must find in the footers of the stored blocks above them, and
@@ -298,7 +298,7 @@ class FillMachine:
                 yield each.last, each
             above = end
 
-    def _fetch(self, edge: int, hole: NumberRange, now_s: float, alone: bool) -> Fetch | None:
+    def _fetch(self, edge: int, hole: NumberRange, now_s: float, alone: bool) -> FetchedRange | None:
         # Among equal sources, the one with the fewest running requests is chosen. Perhaps none can be asked now.
         busy = Counter(chunk.source for chunk in self._chunks.values() if not chunk.complete)
         source = self._health.choose(edge, now_s, busy)
@@ -309,11 +309,18 @@ class FillMachine:
         range_of = lowest_of if self._downwards else highest_of
         first, last = range_of(edge, hole, blocks, source.claims, self._large)
         self._chunk_ids += 1
-        fetch = Fetch(self._chunk_ids, source.setting.name, first, last)
-        bytes_max = self._limits.alone_bytes if alone else self._limits.chunk_bytes
-        self._chunks[fetch.chunk_id] = FetchedRange(fetch, bytes_max, now_s + self._limits.fetch_s_max, alone=alone)
+        chunk = self._chunks[self._chunk_ids] = FetchedRange(
+            chunk_id=self._chunk_ids,
+            source=source.setting.name,
+            first=first,
+            last=last,
+            next_block=first,
+            bytes_max=self._limits.alone_bytes if alone else self._limits.chunk_bytes,
+            deadline_s=now_s + self._limits.fetch_s_max,
+            alone=alone,
+        )
         self._open.discard(first, last)
-        return fetch
+        return chunk
 
     def _deliverable(self) -> FetchedRange | None:
         # The highest block with a known root hash goes first: the blocks below it need its footer.

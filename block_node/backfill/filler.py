@@ -12,7 +12,7 @@ from typing import ParamSpec, Protocol
 
 import structlog
 
-from block_node.backfill.chunks import Fetch, Fetched, FillLimits
+from block_node.backfill.chunks import FetchedRange, FillLimits
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.plan import Kind
 from block_node.backfill.source import RunningFetch
@@ -72,7 +72,7 @@ class Filler:
         """Whether blocks are being fetched, or given-up blocks were not logged yet."""
         return self.machine.busy or bool(self.machine.given_up)
 
-    def step(self, may_deliver: bool) -> Fetched | None:
+    def step(self, may_deliver: bool) -> BackfilledBlockNotification | None:
         """Checks deadlines, sends requests and passes on at most one block, which it returns. More can be ready."""
         machine, now_s = self.machine, self._now_s()
         # Deadlines come first: they free requests, and blocks to be fetched again.
@@ -90,9 +90,7 @@ class Filler:
         # At most one block a step, so that other workers run between two blocks.
         delivery = machine.next_delivery(now_s) if may_deliver else None
         if delivery is not None:
-            self._facility.publish(
-                BackfilledBlockNotification(delivery.number, delivery.items, delivery.size_bytes, roots=delivery.roots)
-            )
+            self._facility.publish(delivery)
         self._tidy()
         return delivery
 
@@ -153,7 +151,7 @@ class Filler:
         self.machine.failed(chunk_id, self._now_s(), reason, lied=lied, slow=slow)
         self._wake()
 
-    def _begin(self, fetch: Fetch) -> None:
+    def _begin(self, fetch: FetchedRange) -> None:
         listener = _Listener(self, fetch.chunk_id)
         logger.debug("backfill_fetch", source=fetch.source, first=fetch.first, last=fetch.last)
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)

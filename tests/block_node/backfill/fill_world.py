@@ -7,11 +7,12 @@ from collections import Counter
 
 import msgspec
 
-from block_node.backfill.chunks import Fetch, Fetched, FillLimits
+from block_node.backfill.chunks import FetchedRange, FillLimits
 from block_node.backfill.fill_machine import FillMachine
 from block_node.backfill.health_machine import Health
 from block_node.backfill.plan import Kind
 from block_node.backfill.settings import SourceSetting
+from block_node.events import BackfilledBlockNotification
 from block_node.persist.ranges import BlockRanges, NumberRange
 
 BLOCK_BYTES = 10
@@ -67,10 +68,10 @@ class FillWorld:
         self.machine = FillMachine(kind, limits, self.health)
         self.kind = kind
         self.known = known
-        self.under_way: dict[int, tuple[Fetch, int]] = {}
+        self.under_way: dict[int, tuple[FetchedRange, int]] = {}
         self.persisting: list[int] = []
         self.stored: Counter[int] = Counter()
-        self.fetches: list[Fetch] = []
+        self.fetches: list[FetchedRange] = []
         self.asked: Counter[int] = Counter()
         self.refusals = 0
         self.steps = 0
@@ -130,7 +131,7 @@ class FillWorld:
         if self.steps % CHECKED_EVERY == 0 or not self.machine.busy:
             self.machine.check()
 
-    def _begin(self, fetch: Fetch) -> None:
+    def _begin(self, fetch: FetchedRange) -> None:
         asked = NumberRange(fetch.first, fetch.last)
         for other, _ in self.under_way.values():
             if self.machine.find_awaited(other.chunk_id) and other.first <= asked.last and asked.first <= other.last:
@@ -139,7 +140,7 @@ class FillWorld:
         self.asked.update(range(fetch.first, fetch.last + 1))
         self.under_way[fetch.chunk_id] = (fetch, self.sources[fetch.source].steps)
 
-    def _answer(self, fetch: Fetch) -> None:
+    def _answer(self, fetch: FetchedRange) -> None:
         source, machine = self.sources[fetch.source], self.machine
         if self.rng.random() < source.flaps:
             if machine.find_awaited(fetch.chunk_id):
@@ -159,8 +160,8 @@ class FillWorld:
                 continue
             machine.arrived(fetch.chunk_id, number, items)
 
-    def _verify(self, delivery: Fetched) -> None:
-        number, is_good = delivery.number, delivery.items == good(delivery.number)
+    def _verify(self, delivery: BackfilledBlockNotification) -> None:
+        number, is_good = delivery.block_number, delivery.items == good(delivery.block_number)
         if self.kind is Kind.HISTORICAL and delivery.roots != (root_of(number),):
             raise Broken(f"block {number} is handed on with {delivery.roots!r} as its roots")
         if (

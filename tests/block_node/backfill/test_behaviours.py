@@ -192,11 +192,11 @@ def test_a_block_that_is_being_stored_from_another_source_lets_the_next_one_foll
         machine.anchored(1, (b"root",))
         delivery = machine.next_delivery(0)
         assert delivery is not None
-        assert delivery.number == first
+        assert delivery.block_number == first
         assert machine.next_delivery(0) is None
         machine.being_stored(first)
         delivery = machine.next_delivery(0)
-        assert (None if delivery is None else delivery.number) == (second if kind is Kind.LIVE_TAIL else None)
+        assert (None if delivery is None else delivery.block_number) == (second if kind is Kind.LIVE_TAIL else None)
         assert machine.stored(first)
         assert machine.wanted_anchors() == ([second] if kind is Kind.HISTORICAL else [])
         machine.check()

@@ -13,7 +13,7 @@ from types import FrameType
 
 import pytest
 
-from block_node.backfill.chunks import Fetch, FillLimits
+from block_node.backfill.chunks import FetchedRange, FillLimits
 from block_node.backfill.plan import Kind
 from block_node.persist.ranges import BlockRanges
 from tests.block_node.backfill.fill_world import BLOCK_BYTES, Broken, FakeSource, FillWorld
@@ -164,7 +164,7 @@ def test_a_block_that_is_given_up_has_all_its_attempts_again() -> None:
             fetches[fetch.first] = fetch
         machine.failed(fetches[number].chunk_id, now_s, "it ended")
 
-    fetches: dict[int, Fetch] = {}
+    fetches: dict[int, FetchedRange] = {}
     machine.assign(10, 29)
     for number in (20, 20, 10, 10, 10, 10):
         fail(number)
