@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import ParamSpec, Protocol
+from typing import NamedTuple, ParamSpec, Protocol
 
 import structlog
 
@@ -33,6 +33,12 @@ class Guard(Protocol):
     """The type of `ockam.actors.worker.Context.guard`: an exception in the callback counts as a crash of the worker."""
 
     def __call__(self, function: Callable[P, None], /) -> Callable[P, None]: ...
+
+
+class _Listener(NamedTuple):
+    grew: Callable[..., None]
+    block: Callable[..., None]
+    ended: Callable[..., None]
 
 
 class Filler:
@@ -152,9 +158,25 @@ class Filler:
         self._wake()
 
     def _begin(self, fetch: FetchedRange) -> None:
-        listener = _Listener(self, fetch.chunk_id)
+        handlers = (self._grew, self._arrived, self.fail)
+        listener = _Listener(*(self._guard(partial(handler, fetch.chunk_id)) for handler in handlers))
         logger.debug("backfill_fetch", source=fetch.source, first=fetch.first, last=fetch.last)
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
+
+    def _grew(self, chunk_id: int, size_bytes: int) -> None:
+        # A request that was dropped may still bring bytes.
+        if self.machine.find_awaited(chunk_id) is None:
+            return
+        self._counters.fetched_bytes += size_bytes
+        if not self.machine.grew(chunk_id, size_bytes):
+            self.machine.overflowed(chunk_id)
+            self._wake()
+
+    def _arrived(self, chunk_id: int, number: int, items: list[bytes]) -> None:
+        if self.machine.find_awaited(chunk_id) is not None:
+            self._counters.blocks_fetched += 1
+            self.machine.arrived(chunk_id, number, items)
+            self._wake()
 
     def _find_anchor(self, number: int) -> None:
         """Finds the root hash that a missing block must have: the footer of the next block or the chain names it."""
@@ -199,34 +221,3 @@ class Filler:
                 reason=given_up.reason,
             )
         self.machine.given_up.clear()
-
-
-class _Listener:
-    """Reports the events of one request to the machine, as long as the machine expects blocks of the request."""
-
-    def __init__(self, filler: Filler, chunk_id: int) -> None:
-        self._filler = filler
-        self._machine = filler.machine
-        self._chunk_id = chunk_id
-        self._counters, self._wake, guard = filler._counters, filler._wake, filler._guard
-        self.grew = guard(self._grew)
-        self.block = guard(self._block)
-        self.ended = guard(self._ended)
-
-    def _grew(self, size_bytes: int) -> None:
-        # A request that was dropped may still bring bytes.
-        if self._machine.find_awaited(self._chunk_id) is None:
-            return
-        self._counters.fetched_bytes += size_bytes
-        if not self._machine.grew(self._chunk_id, size_bytes):
-            self._machine.overflowed(self._chunk_id)
-            self._wake()
-
-    def _block(self, number: int, items: list[bytes]) -> None:
-        if self._machine.find_awaited(self._chunk_id) is not None:
-            self._counters.blocks_fetched += 1
-            self._machine.arrived(self._chunk_id, number, items)
-            self._wake()
-
-    def _ended(self, reason: str, *, lied: bool) -> None:
-        self._filler.fail(self._chunk_id, reason, lied=lied)
