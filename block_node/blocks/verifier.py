@@ -112,14 +112,6 @@ class BlockVerification:
     def number(self) -> int | None:
         return self._reader.number
 
-    @property
-    def item_count(self) -> int:
-        return self._reader.item_count
-
-    @property
-    def size_bytes(self) -> int:
-        return self._reader.size_bytes
-
     def add(self, items: Iterable[Item]) -> None:
         """Processes the next items, each complete, in order. Raises VerificationFailed."""
         self._try(self._reader.add, items if isinstance(items, list | tuple) else list(items))

@@ -39,7 +39,7 @@ class ReadServices:
         address_book: bytes | None = None,
     ) -> None:
         self._node = node
-        self._blocks = blocks
+        self.blocks = blocks
         self.version = version
         self._new_id = new_id
         self._now_s = now_s
@@ -51,19 +51,19 @@ class ReadServices:
         register(
             [local(SUBSCRIBE_ADDRESS)],
             lambda: SubscribeService(
-                self._blocks.facility,
+                self.blocks.facility,
                 self._node,
-                self._blocks.store,
+                self.blocks.store,
                 now_s=self._now_s,
                 new_id=self._new_id,
                 limits=self._limits,
             ),
         )
-        register([local(GET_ADDRESS)], lambda: AccessService(self._blocks.store))
+        register([local(GET_ADDRESS)], lambda: AccessService(self.blocks.store))
         register(
             [local(STATUS_ADDRESS)],
             lambda: StatusService(
-                self._blocks.store,
+                self.blocks.store,
                 next_expected=self.next_expected,
                 version=self.version,
                 plugins=self.plugins,
@@ -88,12 +88,8 @@ class ReadServices:
         return ReadStatistics(subscribe.statistics(), access.statistics())
 
     def plugins(self) -> dict[str, str]:
-        return {inlet.name: self.version for inlet in self._blocks.facility.statistics().inlets}
-
-    @property
-    def first_block(self) -> int:
-        return self._blocks.first_block
+        return {inlet.name: self.version for inlet in self.blocks.facility.statistics().inlets}
 
     def next_expected(self) -> int | None:
-        publishing = self._blocks.publishing
+        publishing = self.blocks.publishing
         return None if publishing is None else publishing.machine.blocks.next_block

@@ -100,10 +100,6 @@ class GrpcServices:
         self.stop()
         self._node.unregister(PLUGIN_ADDRESS)
 
-    @property
-    def chain(self) -> str:
-        return self.blocks.store.chain
-
     def statistics(self) -> GrpcCallStatistics:
         numbers = [each.block_number for each in self._publishers.open]
         inbound = [number for number in numbers if number is not None]

@@ -57,7 +57,7 @@ def _next_expected(store: ChainStore, read: ReadServices) -> int:
     if number is None:
         # Publishing has not started yet, but the stored blocks are known.
         last = store.ever_stored.last
-        return read.first_block if last is None else last + 1
+        return read.blocks.first_block if last is None else last + 1
     return number
 
 

@@ -13,10 +13,9 @@ from block_node.backfill.source import LACKING
 from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.client.errors import BlockTooLarge, DamagedAnswer, SubscriptionRefused
-from block_node.grpc.client.answer import SubscribeAnswer
 from block_node.grpc.client.channel import GrpcPeer
 from block_node.grpc.client.connection import AskedCall
-from block_node.grpc.client.source import SUBSCRIBE
+from block_node.grpc.client.source import SUBSCRIBE, SubscribeAnswer
 from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import block_or_none, write_message
 from block_node.protocol_reading import SubscribeStatus

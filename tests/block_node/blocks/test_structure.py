@@ -147,7 +147,7 @@ def test_the_number_is_taken_from_the_header_where_none_was_announced() -> None:
     begun = own_verifier().begin_block()
     before = begun.number
     begun.add(good_block())
-    assert (before, begun.number, begun.item_count, begun.end().number) == (None, 0, 10, 0)
+    assert (before, begun.number, begun._reader.item_count, begun.end().number) == (None, 0, 10, 0)
 
 
 def feed_parts(begun: BlockVerification, items: list[Item], sizes: Callable[[], int]) -> None:
