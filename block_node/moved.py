@@ -17,10 +17,7 @@ from ockam.actors.address import Address, local
 from ockam.actors.message import Message
 
 MOVED: Final = "another node of the cluster serves the chain from now on; open a new session"
-
-
-def refuse_publisher(message: Message) -> bytes:
-    return PUBLISH.encode_response(StreamEnded(PublishStatus.SUCCESS, None, None, MOVED))
+_PUBLISHER_ENDS: Final = StreamEnded(PublishStatus.SUCCESS, None, None, MOVED)
 
 
 def refuse_subscriber(message: Message) -> bytes:
@@ -30,6 +27,6 @@ def refuse_subscriber(message: Message) -> bytes:
 
 
 BLOCK_OPENINGS: Final[dict[Address, Callable[[Message], bytes]]] = {
-    local(SERVICE_ADDRESS): refuse_publisher,
+    local(SERVICE_ADDRESS): lambda message: PUBLISH.encode_response(_PUBLISHER_ENDS),
     local(SUBSCRIBE_ADDRESS): refuse_subscriber,
 }

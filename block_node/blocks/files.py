@@ -150,10 +150,6 @@ def find_files(folder: Path) -> FoundFiles:
     return FoundFiles(sorted(found.items()), passed_over)
 
 
-def find_blocks(folder: Path) -> list[tuple[int, Path]]:
-    return find_files(folder).blocks
-
-
 class ItemCutter:
     """Splits the bytes of a block, which arrive in chunks of any size, into items, and large items into pieces.
 

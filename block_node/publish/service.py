@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-import msgspec
 import structlog
 
 from block_node.events import (
@@ -26,7 +25,7 @@ from block_node.publish.limits import PublishLimits
 from block_node.publish.mending import FindRoots, Mending
 from block_node.publish.publish_machine import PublishMachine
 from block_node.publish.runner import PublishRunner
-from block_node.publish.session import PublishSession, session_address
+from block_node.publish.session import PublishSession
 from block_node.publish.statistics import PublishStatistics
 from ockam.actors.address import Address, Route, local
 from ockam.actors.message import Message, Origin
@@ -39,13 +38,6 @@ SERVICE_ADDRESS = "block_publish"
 TOKEN_BYTES_MAX = 64
 
 logger = structlog.get_logger(__name__)
-
-
-class OpeningMessage(msgspec.Struct, frozen=True):
-    """The message that opened a session. If the same message arrives again, it does not open another one."""
-
-    route: Route
-    request: OpenSession | OpenRootSession
 
 
 class PublishService:
@@ -79,7 +71,7 @@ class PublishService:
         self.mending = Mending(facility, store, self.limits, now_s, find_roots)
         self.runner = PublishRunner(self.machine, facility, self.limits, now_s, self.mending)
         self._new_id = new_id
-        self._addresses: dict[OpeningMessage, Address] = {}
+        self._addresses: dict[tuple[Route, OpenSession | OpenRootSession], Address] = {}
         self._opened = 0
         self._worker_starts = 0
 
@@ -122,7 +114,7 @@ class PublishService:
     def open(self, message: Message, request: OpenSession | OpenRootSession) -> StreamEnded | None:
         """Opens a session. If the same message opened a session before, that session answers again. Returns the closing
         answer if the publisher is not admitted now."""
-        opening = OpeningMessage(message.return_route, request)
+        opening = (message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
         if isinstance(worker, PublishSession):
@@ -131,7 +123,7 @@ class PublishService:
         admitted = self.admit(message.origin)
         if isinstance(admitted, StreamEnded):
             return admitted
-        address = session_address(self._new_id())
+        address = local(f"block_publish_{self._new_id()}")
         session = PublishSession(admitted, message, request, self.node, self.runner, self.store.chain)
         self._addresses[opening] = address
         self.node.register([address], lambda: session)

@@ -22,7 +22,7 @@ from block_node.protocol import (
 )
 from block_node.publish.runner import PublisherSession, PublishRunner
 from block_node.publish.session_machine import InvalidPublishRequest, MessageMissing, PublisherState
-from ockam.actors.address import LOCAL, Address, Route
+from ockam.actors.address import LOCAL, Route
 from ockam.actors.message import Message
 from ockam.actors.node import Node
 from ockam.actors.worker import Worker
@@ -158,7 +158,3 @@ class PublishSession(PublisherSession, Worker):
         if not self._is_over:
             self.context.resume()
             self.receive(run)
-
-
-def session_address(name: str) -> Address:
-    return Address(LOCAL, f"block_publish_{name}".encode())

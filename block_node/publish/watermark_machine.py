@@ -3,7 +3,7 @@ acknowledged yet. The root hashes show a publisher whether the node has stored a
 
 from __future__ import annotations
 
-import msgspec
+from typing import TypeAlias
 
 from block_node.protocol import DurableBlock
 
@@ -50,11 +50,8 @@ class Watermark:
         assert self.last_block is None or self.last_block < self.next_durable
 
 
-class DurableRoot(msgspec.Struct, frozen=True):
-    """The root hash of one durable block, and the session that sent it; None if it came from another source."""
-
-    root: bytes
-    owner: int | None
+DurableRoot: TypeAlias = tuple[bytes, int | None]
+"""The root hash of one durable block, and the session that sent it; None if it came from another source."""
 
 
 class DurableRoots:
@@ -73,7 +70,7 @@ class DurableRoots:
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:
             del self._roots[highest]
         if len(self._roots) < NAMED_MAX:
-            self._roots[block_number] = DurableRoot(root, owner)
+            self._roots[block_number] = (root, owner)
 
     def take(self, last_block: int) -> dict[int, DurableRoot]:
         return {number: self._roots.pop(number) for number in sorted(self._roots) if number <= last_block}
@@ -81,4 +78,4 @@ class DurableRoots:
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
     """Converts root hashes to the block list of an acknowledgement, which says whether a block is the session's own."""
-    return [DurableBlock(number, each.root, each.owner == session_id) for number, each in roots.items()]
+    return [DurableBlock(number, root, owner == session_id) for number, (root, owner) in roots.items()]

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from block_node.blocks.files import find_blocks, read_items
+from block_node.blocks.files import find_files, read_items
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
 from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock, connect
@@ -56,7 +56,7 @@ def run_blocks(directory: Path) -> DemoBlocks:
     time."""
     keys = SigningKeys.generate()
     chain = list(ChainGenerator(keys, shape=BlockShape(item_count=ITEMS_A_BLOCK)).blocks(BLOCKS))
-    real = [tuple(read_items(file)) for _, file in find_blocks(REAL_BLOCKS)] if REAL_BLOCKS.is_dir() else []
+    real = [tuple(read_items(file)) for _, file in find_files(REAL_BLOCKS).blocks] if REAL_BLOCKS.is_dir() else []
     started_s = time.monotonic()
     with NodeProcess(directory / "blocks") as node:
         received = trio.run(_publish_and_follow, node.address, chain)

@@ -21,7 +21,7 @@ from block_node.blocks.files import (
     ZSTD,
     ItemCutter,
     ItemPiece,
-    find_blocks,
+    find_files,
     find_number,
     nested_path,
     read_items,
@@ -173,11 +173,11 @@ def test_names_and_places_of_the_real_node(tmp_path: Path) -> None:
     nested.parent.mkdir(parents=True)
     for path in (nested, tmp_path / "7.blk.gz", tmp_path / "notes.txt", tmp_path / "x7.blk"):
         path.touch()
-    assert find_blocks(tmp_path) == [(7, tmp_path / "7.blk.gz"), (12, nested)]
+    assert find_files(tmp_path).blocks == [(7, tmp_path / "7.blk.gz"), (12, nested)]
     assert [find_number(Path(name)) for name in ("7.blk", "007.blk.zstd", "7.blk.xz", "a.blk")] == [7, 7, None, None]
     (tmp_path / "12.blk").touch()
     with pytest.raises(BlockFileError, match="are of the same block"):
-        find_blocks(tmp_path)
+        find_files(tmp_path)
 
 
 @given(st.lists(st.integers(1, 300), max_size=40), st.integers(20, 400))
