@@ -141,15 +141,9 @@ class CatchUpStalled(msgspec.Struct, frozen=True):
     contacts: int
 
 
-class PublisherChange(enum.Enum):
-    CONNECTED = "connected"
-    DISCONNECTED = "disconnected"
-
-
 class PublisherStatus(msgspec.Struct, frozen=True):
     """A publisher connected or disconnected. active: the publishers that are connected now."""
 
-    change: PublisherChange
     active: int
 
 

@@ -19,7 +19,6 @@ from block_node.events import (
     NewestBlockKnownToNetwork,
     NodeFailure,
     PersistedNotification,
-    PublisherChange,
     PublisherStatus,
     VerificationNotification,
 )
@@ -137,7 +136,7 @@ class PublishMachine:
 
     def join(self, publisher: PublisherState) -> None:
         self._publishers[publisher.publisher_id] = publisher
-        self.effects.append(PublisherStatus(PublisherChange.CONNECTED, len(self._publishers)))
+        self.effects.append(PublisherStatus(len(self._publishers)))
 
     def leave(self, publisher: PublisherState, now_s: float) -> None:
         """Removes a publisher that has disconnected, without an answer to it. Safe to repeat."""
@@ -486,7 +485,7 @@ class PublishMachine:
         known = max(-1 if each is None else each for each in (self.last_block, self._catch_up.target))
         if publisher.behind is not None and publisher.behind > known:
             self.effects.append(NewestBlockKnownToNetwork(publisher.behind))
-        self.effects.append(PublisherStatus(PublisherChange.DISCONNECTED, len(self._publishers)))
+        self.effects.append(PublisherStatus(len(self._publishers)))
 
     def _end_all(self, status: PublishStatus, block_number: int | None, reason: str, now_s: float) -> None:
         # The plugins have already forgotten every block that is not durable, so no BlockDropped is needed.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from block_node.events import NewestBlockKnownToNetwork, PublisherChange, PublisherStatus
+from block_node.events import NewestBlockKnownToNetwork, PublisherStatus
 from block_node.protocol import (
     Acknowledgement,
     Behind,
@@ -127,7 +127,7 @@ async def test_p8_the_end_of_a_stream_is_not_answered(tmp_path: Path, code: Publ
         await world.settle()
         assert not publisher.told
         assert not world.node.is_registered(session)
-        assert world.all_of(PublisherStatus)[-1] == PublisherStatus(PublisherChange.DISCONNECTED, 1)
+        assert world.all_of(PublisherStatus)[-1] == PublisherStatus(1)
         other.block(chain_of(1)[0])
         assert await other.expect(Acknowledgement) == Acknowledgement(0)
         assert not publisher.told

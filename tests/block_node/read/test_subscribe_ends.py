@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from block_node.events import NodeFailure, PublisherChange, PublisherStatus
+from block_node.events import NodeFailure, PublisherStatus
 from block_node.persist.store import BlockRetention
 from block_node.protocol_reading import Received, Subscribe, SubscribedItems, SubscribeStatus, Unsubscribe
 from block_node.read.subscription import CHUNK_BYTES, SubscribeSession
@@ -23,9 +23,8 @@ SUCCESS, ERROR = SubscribeStatus.SUCCESS, SubscribeStatus.ERROR
 NOT_AVAILABLE, SOURCE_ERROR = SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.SOURCE_ERROR
 
 
-def publishers(made: World, active: int, *, before: int) -> None:
-    change = PublisherChange.CONNECTED if active > before else PublisherChange.DISCONNECTED
-    made.facility.publish(PublisherStatus(change, active))
+def publishers(made: World, active: int) -> None:
+    made.facility.publish(PublisherStatus(active))
 
 
 POINTS = ("before the first answer", "before the first block", "in a block", "between blocks", "live", "early")
@@ -123,20 +122,20 @@ async def test_the_last_source_ends(opened: Open) -> None:
     """Who waits is told, when all has come that was under way; who reads what is stored reads on. (specification)"""
     async with opened() as (subscribers, _):
         made = subscribers.made
-        publishers(made, 2, before=0)
+        publishers(made, 2)
         await persist(made, 0)
         waiting = subscribers.subscribe(0, None)
         await waiting.wait_ends(1)
-        publishers(made, 1, before=2)
+        publishers(made, 1)
         attempt = made.send(1, items_of(1))
-        publishers(made, 0, before=1)
+        publishers(made, 0)
         assert waiting.status is None, "block 1 is complete and may be verified"
         made.verify(1, attempt, items_of(1))
         assert await waiting.wait_status() is SOURCE_ERROR
         check_blocks(waiting, [0, 1])
         again, closed = subscribers.subscribe(2, None), subscribers.subscribe(0, 1)
         assert await closed.wait_status() is SUCCESS
-        publishers(made, 1, before=0)
+        publishers(made, 1)
         await persist(made, 2)
         await again.wait_ends(1)
         check_blocks(again, [2])
@@ -145,13 +144,13 @@ async def test_the_last_source_ends(opened: Open) -> None:
 async def test_a_source_that_ends_in_the_middle_of_a_block(opened: Open) -> None:
     async with opened() as (subscribers, _):
         made = subscribers.made
-        publishers(made, 1, before=0)
+        publishers(made, 1)
         plain, early = subscribers.subscribe(None, None), subscribers.subscribe(None, None, early=True)
         await early.wait_subscribed()
         attempt = made.begin(0)
         made.add(0, attempt, items_of(0))
         made.drop(0, attempt)
-        publishers(made, 0, before=1)
+        publishers(made, 0)
         for subscriber in (plain, early):
             assert await subscriber.wait_status() is SOURCE_ERROR
             assert subscriber.blocks() == {}
