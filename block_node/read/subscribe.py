@@ -116,7 +116,7 @@ class SubscribeService(Plugin):
         elif isinstance(event, BlockDropped):
             self._under_way.discard(event.block_number)
         for session in list(self._sessions):
-            if session.plan.early:
+            if session.is_early:
                 session.early_event(event)
         self._look_for_end()
 

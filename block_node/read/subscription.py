@@ -68,7 +68,7 @@ class SubscribeSession(Worker):
         self._request = request
         self._origin = request.origin
         self._request_id = asked.request_id
-        self.plan = plan
+        self._plan = plan
         self._window_bytes = min(max(asked.window_bytes, limits.window_bytes_min), limits.window_bytes_max)
         self._store = store
         self._limits = limits
@@ -93,6 +93,10 @@ class SubscribeSession(Worker):
         )
 
     @property
+    def is_early(self) -> bool:
+        return self._plan.early
+
+    @property
     def peer(self) -> Address:
         """The first address of the route back. If it is not registered, the subscriber has disconnected."""
         return self._request.return_route[0]
@@ -107,7 +111,7 @@ class SubscribeSession(Worker):
         return Demand(Right.BLOCK_READ, self._store.chain) if message.return_route[:1] == (self.peer,) else None
 
     def started(self) -> None:
-        self._respond(Subscribed(self._request_id, self.plan.start))
+        self._respond(Subscribed(self._request_id, self._plan.start))
         self.go_on()
 
     def handle(self, message: Message) -> None:
@@ -142,7 +146,7 @@ class SubscribeSession(Worker):
         feed = self._feed
         if isinstance(event, BlockBegun):
             # Without a first block, the subscription begins with the next new one.
-            if feed.next_block is None and self.plan.start is None:
+            if feed.next_block is None and self._plan.start is None:
                 feed.next_block = event.block_number
             # Only the next block is sent early: the subscriber has all earlier ones.
             if not self._in_block and feed.is_waiting and event.block_number == feed.next_block:
