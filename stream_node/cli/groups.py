@@ -26,7 +26,7 @@ Command: TypeAlias = Callable[..., Any]
 Prepare: TypeAlias = Callable[[Command], Callable[..., None]]
 GroupT = TypeVar("GroupT")
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json"), "Print JSON, one object a line."]
 
 
 def with_options(command: Command, *, left_out: Collection[str] = ()) -> Callable[..., None]:
@@ -109,9 +109,9 @@ def take(group: type[GroupT], given: dict[str, Any]) -> GroupT:
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    """Returns a parameter as typer reads it. The type of an option may have texts: its metavar, if there are two, and
-    its help; and ENV. typer gives an unnamed switch two names, such as --share and --no-share. Here a switch gets the
-    first name only, unless its option names both."""
+    """Returns a parameter as typer reads it. The texts in a type are the metavar, if there are two, and the help; ENV
+    may stand before them. typer gives an unnamed switch two names, such as --share and --no-share. Here a switch gets
+    the first name only, unless its option names both."""
     if get_origin(annotation) is Annotated:
         kind, *settings = get_args(annotation)
         option = copy(next((each for each in settings if isinstance(each, ParameterInfo)), typer.Option()))

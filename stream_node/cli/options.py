@@ -32,7 +32,7 @@ ContextOption = Annotated[
     "The name of the node's context (see `context add`).",
 ]
 StreamArgument = Annotated[
-    str, typer.Argument(callback=not_empty, help="The name of the stream.", autocompletion=complete_stream)
+    str, typer.Argument(callback=not_empty, autocompletion=complete_stream), "The name of the stream."
 ]
 ViaOption = Annotated[
     list[str] | None, "HOST:PORT", "Go through the node to another node, at this address. May be repeated."

@@ -43,7 +43,7 @@ SuffixOption = Annotated[str, f"The suffix of the files: {', '.join(SUFFIXES)}."
 
 
 def publish(
-    files: Annotated[list[Path], typer.Argument(help="Block files, or folders of them, in any order.")],
+    files: Annotated[list[Path], typer.Argument(), "Block files, or folders of them, in any order."],
     nodes: BlockNodeOptions = ANY_BLOCK_NODE,
     give_up: Annotated[float, typer.Option(min=0.1), "Fail after this many seconds without an acknowledgement."] = 30.0,
     grpc: PeerOption = None,
@@ -151,7 +151,7 @@ def subscribe(
 
 def get(
     number: Annotated[
-        int | None, typer.Argument(min=0, help="The number of the block. Without it, the latest block.")
+        int | None, typer.Argument(min=0), "The number of the block. Without it, the latest block."
     ] = None,
     out: Annotated[Path | None, "A file for the block. Its suffix chooses the compression."] = None,
     nodes: BlockNodeOptions = ANY_BLOCK_NODE,
@@ -217,7 +217,7 @@ def status(nodes: BlockNodeOptions = ANY_BLOCK_NODE) -> None:
 
 
 def generate(
-    folder: Annotated[Path, typer.Argument(help="The folder for the files. It is made if it does not exist.")],
+    folder: Annotated[Path, typer.Argument(), "The folder for the files. It is made if it does not exist."],
     blocks: Annotated[int, typer.Option(min=1), "The number of blocks, from block 0 on."] = 10,
     items: Annotated[int, typer.Option(min=4), "The number of items in each block."] = 100,
     item_bytes: Annotated[int, typer.Option(min=0), "The size of each item."] = 100,

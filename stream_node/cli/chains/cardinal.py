@@ -41,7 +41,8 @@ GROUP_BLOCKS = 64
 def produce(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files with JSON lists of whole batches. Without files, the command reads standard input."),
+        typer.Argument(),
+        "Files with JSON lists of whole batches. Without files, the command reads standard input.",
     ] = None,
     application: ApplicationOption = "plain",
     transport: TransportOptions = ANY_TRANSPORT,

@@ -29,7 +29,7 @@ STEPS_AT_ONCE = 1_000
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A recording, or a JSON list of whole batches.")],
+    file: Annotated[Path, typer.Argument(), "A recording, or a JSON list of whole batches."],
     application: ApplicationOption = "plain",
 ) -> None:
     """Count the contents of a file of blocks and check the blocks. The exit code is 1 if there are problems.

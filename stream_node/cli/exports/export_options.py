@@ -26,12 +26,10 @@ def parse_folder(text: str) -> Any:
 
 FolderArgument = Annotated[
     Any,
-    typer.Argument(
-        parser=parse_folder,
-        metavar="FOLDER",
-        help="The folder of the export, or its address: s3://BUCKET/PREFIX, gs://, abfs://, hdfs://. It may be a Delta "
-        "table that exists.",
-    ),
+    typer.Argument(parser=parse_folder),
+    "FOLDER",
+    "The folder of the export, or its address: s3://BUCKET/PREFIX, gs://, abfs://, hdfs://. It may be a Delta "
+    "table that exists.",
 ]
 AUTO, EMBEDDED, INLINE = "auto", "local[*,4]", "inline"
 MasterOption = Annotated[str, "MASTER", "The master of Spark: local[*,4], spark://HOST:PORT, yarn, k8s://…"]

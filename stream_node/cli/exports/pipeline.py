@@ -35,7 +35,7 @@ class PipelineOptions(NamedTuple):
     """The input and the output of a pipeline, its steps, and where Spark runs."""
 
     folder: FolderArgument
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the silver and gold tables.")]
+    out: Annotated[Path, typer.Argument(), "OUT", "The folder of the silver and gold tables."]
     cardinal: Annotated[
         str | None,
         "REGEX",

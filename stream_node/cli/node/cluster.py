@@ -35,7 +35,7 @@ async def status(client: StreamClient) -> None:
 
 async def drain(
     client: StreamClient,
-    member: Annotated[str, typer.Argument(callback=not_empty, help="The name of the member.")],
+    member: Annotated[str, typer.Argument(callback=not_empty), "The name of the member."],
     undo: Annotated[bool, "Let the member take shards again."] = False,
 ) -> None:
     """Make a member give all its shards to the others. It keeps running, and forwards the messages of its clients.

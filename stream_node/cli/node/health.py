@@ -25,8 +25,7 @@ EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 def health(
     address: Annotated[
-        str | None,
-        typer.Argument(metavar="HOST:PORT", help="Where the node listens for HTTP. Without it: as its settings say."),
+        str | None, typer.Argument(), "HOST:PORT", "Where the node listens for HTTP. Without it: as its settings say."
     ] = None,
     config: ConfigOption = None,
     live: Annotated[bool, "Ask whether the node lives, and not whether it is ready."] = False,

@@ -29,7 +29,7 @@ STREAMS_LISTED = 2**31
 
 
 def backup(
-    target: Annotated[Path, typer.Argument(help="A new or empty folder for the backup.")],
+    target: Annotated[Path, typer.Argument(), "A new or empty folder for the backup."],
     data_dir: DataDirOption = None,
     verify: Annotated[bool, "Read and check every message of the copy."] = False,
 ) -> None:
@@ -67,7 +67,7 @@ def backup(
 
 def restore(
     source: Annotated[
-        Path | None, typer.Argument(metavar="[BACKUP]", help="A folder that `backup` made.", show_default=False)
+        Path | None, typer.Argument(show_default=False), "[BACKUP]", "A folder that `backup` made."
     ] = None,
     file: Annotated[Path | None, "A database file that Litestream restored, in place of BACKUP."] = None,
     data_dir: Annotated[str | None, "The data directory to restore to: new or empty, unless --over is given."] = None,

@@ -50,7 +50,7 @@ def add(
     with_client(run, node)
 
 
-async def status(client: StreamClient, stream: Annotated[str, typer.Argument(help="Only this stream.")] = "") -> None:
+async def status(client: StreamClient, stream: Annotated[str, typer.Argument(), "Only this stream."] = "") -> None:
     """List the mirrors of the node: whether they follow, and how far they are behind in messages and seconds.
 
     Example: stream-node mirror status --json

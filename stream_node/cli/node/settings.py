@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stream_node.node.config_sources import Setting
 
 STREAM_SERVICE = "stream_service"
-NameArgument = Annotated[str, typer.Argument(help="The name of the context.")]
+NameArgument = Annotated[str, typer.Argument(), "The name of the context."]
 
 
 class FlagOptions(NamedTuple):
@@ -60,7 +60,7 @@ NO_FLAGS = FlagOptions()
 
 
 def config_check(
-    file: Annotated[Path | None, typer.Argument(help="A TOML file with settings, as for --config.")] = None,
+    file: Annotated[Path | None, typer.Argument(), "A TOML file with settings, as for --config."] = None,
     flags: FlagOptions = NO_FLAGS,
 ) -> None:
     """Check the settings from a file, the environment and the flags without starting a node, and the files that they
@@ -109,7 +109,7 @@ def config_show(flags: FlagOptions = NO_FLAGS) -> None:
 
 def add(
     name: NameArgument,
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The address of the node.")],
+    address: Annotated[str, typer.Argument(), "HOST:PORT", "The address of the node."],
     via: ViaOption = None,
     services: ServiceOptions = NO_SERVICES,
     tls_options: TlsOptions = NO_TLS,
@@ -179,7 +179,7 @@ def list_all() -> None:
 
 def use(
     name: Annotated[
-        str | None, typer.Argument(help="The name of the context. Without a name, no context is used.")
+        str | None, typer.Argument(), "The name of the context. Without a name, no context is used."
     ] = None,
 ) -> None:
     """Make a context the current one. Commands use it unless --node, --context or STREAM_NODE_ADDRESS is given.

@@ -29,8 +29,7 @@ def create_ca(directory: DirOption = KEYS) -> None:
 
 def create_server(
     host: Annotated[
-        list[str],
-        typer.Argument(metavar="HOST...", help="The DNS names and IP addresses by which clients call the node."),
+        list[str], typer.Argument(), "HOST...", "The DNS names and IP addresses by which clients call the node."
     ],
     directory: DirOption = KEYS,
     file: FileOption = None,
@@ -49,7 +48,7 @@ def create_server(
 
 
 def create_client(
-    name: Annotated[str, typer.Argument(help="The name of the client. Its identity is certificate:NAME.")],
+    name: Annotated[str, typer.Argument(), "The name of the client. Its identity is certificate:NAME."],
     directory: DirOption = KEYS,
     file: FileOption = None,
     days: DaysOption = 365,
@@ -75,7 +74,7 @@ def create_client(
         )
 
 
-def show(file: Annotated[Path, typer.Argument(help="A PEM file with a certificate.")]) -> None:
+def show(file: Annotated[Path, typer.Argument(), "A PEM file with a certificate."]) -> None:
     """Print the name, the end and the fingerprint of a certificate. A line with the fingerprint in the file of
     `tls_revoked` revokes the certificate.
 

@@ -16,7 +16,7 @@ from stream_node.cli.values import UsageError
 
 FileOption = Annotated[Path | None, "FILE", "The file of the identity. Without it: that of your user."]
 OfNodeOption = Annotated[str | None, "A node's data directory: the identity of this node."]
-IdentifierArgument = Annotated[str, typer.Argument(help="The identifier: I and 64 hexadecimal digits.")]
+IdentifierArgument = Annotated[str, typer.Argument(), "The identifier: I and 64 hexadecimal digits."]
 
 
 def create(file: FileOption = None, data_dir: OfNodeOption = None) -> None:

@@ -42,7 +42,7 @@ class RulesOptions(NamedTuple):
 KNOWN_RULES = RulesOptions()
 PROVED: tuple[Literal["certificate", "token", "channel", "worker"], ...] = ("certificate", "token", "channel", "worker")
 """The ways in which a client can prove its name. In a rule, they stand before the name, as in `token:spark`."""
-NameArgument = Annotated[str, typer.Argument(help="The name of the rule, by which refusals are explained.")]
+NameArgument = Annotated[str, typer.Argument(), "The name of the rule, by which refusals are explained."]
 
 
 def add(
@@ -95,11 +95,11 @@ def remove(name: NameArgument, rules: RulesOptions = KNOWN_RULES) -> None:
 
 def check(
     who: Annotated[
-        str, typer.Argument(help="An identity: anonymous, certificate:NAME, token:NAME, channel:I… or worker:ADDRESS.")
+        str, typer.Argument(), "An identity: anonymous, certificate:NAME, token:NAME, channel:I… or worker:ADDRESS."
     ],
-    right: Annotated[str, typer.Argument(help="The name of a right, for example read.")],
+    right: Annotated[str, typer.Argument(), "The name of a right, for example read."],
     name: Annotated[
-        str, typer.Argument(help="The name of a stream, consumer or chain, a HOST:PORT, or the address of a worker.")
+        str, typer.Argument(), "The name of a stream, consumer or chain, a HOST:PORT, or the address of a worker."
     ],
     rules: RulesOptions = KNOWN_RULES,
 ) -> None:

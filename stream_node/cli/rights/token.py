@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ockam.identity.rules.rules import Rule
     from ockam.identity.rules.tokens import TokenRecord
 
-NameArgument = Annotated[str, typer.Argument(help="The name of the token. Its identity in rules is token:NAME.")]
+NameArgument = Annotated[str, typer.Argument(), "The name of the token. Its identity in rules is token:NAME."]
 
 
 def create(

@@ -57,7 +57,7 @@ async def get(
 
 def set_to(
     stream: StreamArgument,
-    position: Annotated[str, typer.Argument(help=f"{START_HELP[:-1]}; or none, to forget the position.")],
+    position: Annotated[str, typer.Argument(), f"{START_HELP[:-1]}; or none, to forget the position."],
     client_id: ClientOption,
     partitions: PartitionOptions = ALL_PARTITIONS,
     dry_run: DryRunOption = False,

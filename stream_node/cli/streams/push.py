@@ -90,14 +90,11 @@ DEFAULT_PUSH = PushOptions()
 def push(
     stream: Annotated[
         str,
-        typer.Argument(
-            callback=not_empty,
-            help="The name of the stream. The stream is made if it does not exist.",
-            autocompletion=complete_stream,
-        ),
+        typer.Argument(callback=not_empty, autocompletion=complete_stream),
+        "The name of the stream. The stream is made if it does not exist.",
     ],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files to push line by line. Without files, standard input.")
+        list[Path] | None, typer.Argument(), "Files to push line by line. Without files, standard input."
     ] = None,
     node: NodeOptions = ANY_NODE,
     options: PushOptions = DEFAULT_PUSH,

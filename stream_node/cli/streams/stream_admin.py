@@ -86,7 +86,7 @@ async def create(
 
 async def list_all(
     client: StreamClient,
-    prefix: Annotated[str, typer.Argument(help="Only streams whose names begin with this text.")] = "",
+    prefix: Annotated[str, typer.Argument(), "Only streams whose names begin with this text."] = "",
 ) -> None:
     """List streams, with one line for each partition. `newest` says how long ago the newest message was stored.
 

@@ -21,8 +21,8 @@ PAGE_MESSAGES = 1_000
 
 
 def copy(
-    source: Annotated[str, typer.Argument(callback=not_empty, help="The stream to copy.")],
-    target: Annotated[str, typer.Argument(callback=not_empty, help="The name of the copy.")],
+    source: Annotated[str, typer.Argument(callback=not_empty), "The stream to copy."],
+    target: Annotated[str, typer.Argument(callback=not_empty), "The name of the copy."],
     to: Annotated[str | None, "HOST:PORT|CONTEXT", "The node that gets the copy. Without it, the same node."] = None,
     resume: Annotated[
         bool, "Continue a copy that was interrupted, or copy the messages that are new since then."
