@@ -47,7 +47,8 @@ class Point(NamedTuple):
 def take_sample(parts: NodeParts, time_s: float) -> Sample:
     counters = parts.services.directory.counters
     return Sample(
-        time_s,
+        # The pages get times in milliseconds and ask for what came later. An exact time would be later than itself.
+        round(time_s, 3),
         counters.pushes,
         counters.pulled,
         counters.push_bytes,

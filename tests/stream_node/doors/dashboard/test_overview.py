@@ -77,6 +77,10 @@ async def test_pushes_move_the_rates(tmp_path: Path) -> None:
         while not columns or not sum(columns[1]):
             answer = await client.get("/dashboard/rates")
             columns = answer.json()["columns"]
+        # A page asks for the points after its last one, and gets each point once.
+        for time_s in columns[0]:
+            answer = await client.get("/dashboard/rates", params={"after": time_s})
+            assert time_s not in answer.json()["columns"][0]
         times = [0.0, *columns[0]]
         assert times == sorted(times)
         assert len(columns) == 8
