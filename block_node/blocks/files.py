@@ -225,8 +225,7 @@ def _suffix(path: Path) -> str:
 
 
 def _plain_chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(READ_BYTES):
-        yield chunk
+    return iter(lambda: file.read(READ_BYTES), b"")
 
 
 def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -57,8 +57,7 @@ class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
 class PublishSessions(Generic[S]):
     """The blocks that wait for an acknowledgement, and the sessions in which they are published.
 
-    sessions: the number of sessions that nodes have opened so far.
-    compared: the number of blocks that a node already had and that proved to be the same.
+    sessions, compared: see `BlockPublisher`.
 
     Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
     planned.
