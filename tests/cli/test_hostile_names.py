@@ -24,8 +24,9 @@ EVIL = "\x1b]0;owned\x07\nforged 0 0\r\x7f\x9b31m\u202etxt\u2028end"
 SHOWN = r"\x1b]0;owned\x07\nforged 0 0\r\x7f\x9b31m\u202etxt\u2028end"
 """What is left of it for people."""
 CLI = Path(__file__).parents[2] / "stream_node" / "cli"
-ALLOWED = {"output.py", "serve.py", "block_backfill.py", "settings.py"}
-"""Modules that print by themselves: the function for all, JSON, figures for Prometheus, names of settings."""
+ALLOWED = {"output.py", "serve.py", "block_backfill.py", "settings.py", "progress.py"}
+"""Modules that print by themselves: the function for all, JSON, figures for Prometheus, names of settings, steps
+and numbers of a progress line."""
 
 
 @pytest.fixture

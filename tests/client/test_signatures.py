@@ -33,8 +33,6 @@ INNER = {
     "LeaseMember.begin",
     "LeaseMember.resume",
     "LeasedReading.is_held",
-    "OwnIdentity.peer",
-    "OwnIdentity.secrets",
     "PositionSaves.answered",
     "PositionSaves.request",
     "SavedIndexes.begin",

@@ -13,7 +13,7 @@ import pytest
 from stream_storage.contract import Append
 from stream_storage.directory_lock import FILE_NAME as LOCK_NAME
 from stream_storage.errors import WalDamaged
-from stream_storage.failpoint import SITES
+from stream_storage.failpoint import EXPORT_SITES, PIPELINE_SITES, SITES
 from stream_storage.sqlite.database import FILE_NAME, PAGE_BYTES, Database
 from tests.stream_storage.crash_samples import confirmed_of, need_strace, run_child, stored_batches
 from tests.stream_storage.storage_child import STREAMS, batch_data
@@ -54,7 +54,9 @@ def test_every_site_is_killed_at_by_a_test() -> None:
     # The sites of upgrades are killed at in `test_upgrade`, which checks that, too.
     of_upgrades = {site for site in SITES if "upgrade" in site or "revision" in site}
     of_mirrors = {site for site in SITES if "promotion" in site}
-    assert {case[0].split(":")[0] for case in marks[0].args[1]} == SITES - of_upgrades - of_mirrors
+    # Tests of spark_export take theirs from these sets.
+    of_exports = EXPORT_SITES | PIPELINE_SITES
+    assert {case[0].split(":")[0] for case in marks[0].args[1]} == SITES - of_upgrades - of_mirrors - of_exports
 
 
 @pytest.mark.parametrize("setting", ["nowhere", "before_begin:0", "before_begin:x", ":1"])
