@@ -84,7 +84,8 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
     def written(self) -> Trouble:
         if self.write is None:
             return self
-        return Trouble(self.kind, *self.write(self.about, self.lasts_s), self.subject, self.lasts_s)
+        texts = self.write(self.about, self.lasts_s)
+        return Trouble(self.kind, *texts, self.subject, self.lasts_s, is_early=self.is_early)
 
 
 class CurrentTroubles:

@@ -98,7 +98,7 @@ class NodeProcess:
             return self.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._running().kill()
-            return self.wait()
+            return self.wait(None)
 
     def kill(self) -> None:
         """Kills the node (SIGKILL), as a crash would. Does nothing if the node is not running."""
@@ -110,8 +110,9 @@ class NodeProcess:
     def signal(self, number: signal.Signals) -> None:
         self._running().send_signal(number)
 
-    def wait(self, timeout_s: float = 30.0) -> int:
-        """Waits until the node has ended, and returns its exit code. Raises subprocess.TimeoutExpired."""
+    def wait(self, timeout_s: float | None = 30.0) -> int:
+        """Waits until the node has ended, and returns its exit code. timeout_s: None: however long that takes. Raises
+        subprocess.TimeoutExpired."""
         code = self._running().wait(timeout_s)
         self._forget()
         return code

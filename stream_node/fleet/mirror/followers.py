@@ -158,8 +158,8 @@ RETRY_S = 0.1
 
 
 class Returning:
-    """Asks the mirrors of one primary at the same time, after a start of the node. Pushes are refused meanwhile. After
-    PATIENCE_S without an answer, the primary goes on alone.
+    """Asks the mirrors of one primary at the same time, after a start of the node. Pushes are refused from the creation
+    of this object to the end of `run`. After PATIENCE_S without an answer, the primary goes on alone.
     replaced_by: the mirror that has taken the place of the stream, as far as `run` found out. removed: the mirrors that
     are streams of their own now. own_address: where other nodes reach this one, if known."""
 

@@ -192,3 +192,9 @@ async def test_a_search_for_troubles_for_which_there_is_no_thread_ends_no_node(
             await wait_until(lambda: any(line["event"] == "troubles_not_found" for line in logs))
         async with connect(node.running.address) as client:
             assert await (await client.create("orders")).push(b"x") == 0
+
+
+def test_a_trouble_keeps_its_level_when_its_texts_are_written() -> None:
+    for is_early, level in ((True, "warning"), (False, "bad")):
+        made = trouble.Trouble("token_ends", about="t", write=lambda about, _: (about, "", "", ""), is_early=is_early)
+        assert (made.level, made.written().level, made.written().title) == (level, level, "t")
