@@ -89,7 +89,7 @@ class BackfillState:
         self.counters = Counters()
         self.newest_known: int | None = None
         self.machines: dict[Kind, FillMachine] = {}
-        self.is_scanning = False
+        self.is_scanning: Callable[[], bool] = lambda: False
         self.scan_now: Callable[[], None] = lambda: None
         self._gaps: list[BlockGap] = []
         self._run: tuple[float, int, int] | None = None
@@ -193,7 +193,7 @@ class BackfillState:
         if not self.is_on:
             return BackfillStatus.OFF
         is_filling = any(machine.busy or machine.given_up for machine in self.machines.values())
-        if self.unknown is None or not self.machines or self.is_scanning or is_filling:
+        if self.unknown is None or not self.machines or self.is_scanning() or is_filling:
             return BackfillStatus.RUNNING
         return BackfillStatus.ERROR if problem else BackfillStatus.IDLE
 

@@ -68,7 +68,8 @@ class Backfill(Plugin):
         self._fillers: dict[Kind, Filler] = {}
         self._awaited: set[str] = set()
         self._asks_all = False
-        self._soon = self._asked_for = state.is_scanning = False
+        # Not in `state`: answers to a worker that has failed still come, and must not end the search of its successor.
+        self._scanning = self._soon = self._asked_for = False
         self._again: bool | None = None
         self._woken = self._sleeping = self._ticking = False
         self._scanned_s = state.now_s()
@@ -81,7 +82,7 @@ class Backfill(Plugin):
         wake = self.context.guard(self._wake)
         self._fillers = {kind: Filler(kind, self._state, wake, self.context.guard) for kind in Kind}
         self._state.machines = {kind: filler.machine for kind, filler in self._fillers.items()}
-        self._state.scan_now = self.scan_now
+        self._state.is_scanning, self._state.scan_now = lambda: self._scanning, self.scan_now
         self._load()
 
     def stopped(self) -> None:
@@ -236,10 +237,10 @@ class Backfill(Plugin):
     def _scan(self, *, on_disk: bool) -> None:
         """Searches for missing blocks. If a search is already running, another one follows it. on_disk: whether to
         check first that the stored blocks are still on disk, which is slow with many blocks."""
-        if self._state.is_scanning:
+        if self._scanning:
             self._again = self._again or on_disk
             return
-        self._state.is_scanning, self._asks_all = True, on_disk
+        self._scanning, self._asks_all = True, on_disk
         self._scanned_s = self._state.now_s()
         self._state.counters.scans += 1
         if on_disk:
@@ -359,7 +360,7 @@ class Backfill(Plugin):
             for gap in wanted:
                 filler.machine.assign(gap.first, gap.last)
         # A search that was asked for meanwhile follows now.
-        state.is_scanning = False
+        self._scanning = False
         self._wake()
         again, self._again = self._again, None
         if again is not None:

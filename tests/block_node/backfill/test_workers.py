@@ -55,12 +55,14 @@ class Fetch:
 
 
 class ScriptedSource:
-    """Says at once what it `has`, or why it says nothing (`silence`); its blocks come when the test wants it."""
+    """Says at once what it `has`, or why it says nothing (`silence`); its blocks come when the test wants it. So do its
+    answers while `held` is a list, which has the functions to be called with them."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self.has = BlockRanges()
         self.silence = ""
+        self.held: list[StatusDone] | None = None
         self.asked = 0
         self.is_closed = False
         self.fetches: list[Fetch] = []
@@ -70,7 +72,10 @@ class ScriptedSource:
             on_done(None if self.silence else self.has.copy(), self.silence)
 
         self.asked += 1
-        self._nursery.start_soon(answer)
+        if self.held is None:
+            self._nursery.start_soon(answer)
+        else:
+            self.held.append(on_done)
 
     def ask_root(self, number: int, size_bytes: int, on_done: RootDone) -> None:
         async def answer() -> None:
@@ -243,6 +248,35 @@ async def test_looks_on_demand_are_one_where_many_are_wanted(
             world.block_node.facility.publish(NewestBlockKnownToNetwork(200 + number))
         await trio.sleep(5)
         assert source.asked == before + 2
+
+
+async def test_a_late_answer_to_a_failed_worker_ends_no_search_of_its_successor(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Two workers share the state, but not the search: what the first one has asked is answered after its failure."""
+    async with backfilling(tmp_path, (0, 4), scan_interval_secs=3_600.0) as (world, worker, source):
+        source.held = []
+        worker.scan_now()
+        await trio.sleep(1)
+        worker.context.guard(worker.handle_lag)()
+        await trio.sleep(1)
+        successor = world.node.find_worker(local(WORKER_ADDRESS))
+        assert isinstance(successor, Backfill)
+        assert successor is not worker
+        to_worker, to_successor = source.held
+        to_worker(source.has.copy(), "")
+        await trio.sleep(1)
+        assert works(successor), "it still searches"
+        # A search that is asked for meanwhile follows, and does not begin beside the other one.
+        successor.scan_now()
+        await trio.sleep(1)
+        assert len(source.held) == 2
+        to_successor(source.has.copy(), "")
+        await trio.sleep(1)
+        assert len(source.held) == 3
+        source.held[-1](source.has.copy(), "")
+        await trio.sleep(1)
+        assert not works(successor)
 
 
 async def test_blocks_that_are_verified_and_not_stored_yet_are_no_new_gap(
