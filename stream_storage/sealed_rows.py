@@ -44,9 +44,8 @@ class SealedRows(Generic[RowT]):
         """Replaces all rows of a stream."""
         self.forget(session, stream_id)
         # Members of enumerations and booleans are stored, and sealed, as numbers.
-        values = [
-            [int(value) if isinstance(value, int) else value for value in msgspec.structs.astuple(row)] for row in rows
-        ]
+        made = map(msgspec.structs.astuple, rows)
+        values = [[int(value) if isinstance(value, int) else value for value in row] for row in made]
         session.execute_many(self._insert, [(*each, seal_of(self._name, each)) for each in values])
 
     def forget(self, session: Session, stream_id: int) -> None:

@@ -74,6 +74,7 @@ class greatest(GenericFunction[int]):
     """The larger of two numbers."""
 
     inherit_cache = True
+    package = "stream_storage"  # in the registry of SQLAlchemy, so that `func.greatest` of other code is not this class
     type = BigInteger()
 
 

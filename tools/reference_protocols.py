@@ -38,7 +38,6 @@ MODULES = (
     "stream_service.protocol",
     "stream_service.extensions",
     "stream_service.appending",
-    "stream_service.appending",
     "stream_service.mirroring",
     "stream_service.bulk",
     "index_service.protocol",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import String, bindparam, column, func, literal, select, text
+from sqlalchemy.types import NullType
 
 from index_service.lease_storage import lease_fences
 from stream_storage.contract import Append
 from stream_storage.errors import StorageReadOnly
 from stream_storage.seal import seal_of
-from stream_storage.statement import compiled, upsert
+from stream_storage.statement import compiled, greatest, upsert
 from tests.stream_storage.storage_samples import Source, make_stream, reading, stored_data, writing
 
 
@@ -173,3 +174,11 @@ def test_only_one_session_writes(source: Source) -> None:
         source.session()
     session.close()
     source.session().close()
+
+
+def test_a_program_with_a_node_inside_keeps_its_own_functions() -> None:
+    """Claim: `func.greatest` of other code in the process is that of SQLAlchemy, not the one with SQLite's name."""
+    theirs = func.greatest(column("name", String), "b")
+    assert not isinstance(theirs, greatest)
+    assert isinstance(theirs.type, NullType)
+    assert compiled(select(greatest(literal(1), literal(2)))).startswith("SELECT max(")
