@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from ockam.errors import RemoteProtocolError
@@ -36,13 +36,17 @@ class ClientError(Exception):
     in_doubt: bool = False
 
     def __init_subclass__(
-        cls, *, fault: Fault | None = None, retriable: bool | None = None, in_doubt: bool | None = None
+        cls, *, fault: Fault | None = None, retriable: bool | None = None, in_doubt: bool | None = None, **others: Any
     ) -> None:
-        """The arguments that a subclass leaves out are those of its base class."""
-        super().__init_subclass__()
-        cls.fault = cls.fault if fault is None else fault
-        cls.retriable = cls.retriable if retriable is None else retriable
-        cls.in_doubt = cls.in_doubt if in_doubt is None else in_doubt
+        """An argument that a subclass leaves out is inherited. `others`: those of its other base classes."""
+        super().__init_subclass__(**others)
+        # What is inherited is not set here: of several base classes, the first that sets a value counts.
+        if fault is not None:
+            cls.fault = fault
+        if retriable is not None:
+            cls.retriable = retriable
+        if in_doubt is not None:
+            cls.in_doubt = in_doubt
 
 
 class InvalidArgument(ClientError, ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import stream_client
-from stream_client import blocking
+from stream_client import ClientError, ConnectionLost, StreamNotFound, blocking
 
 # These exist once, since nothing in them waits; the async door lists them for both halves.
 SHARED = {
@@ -80,3 +80,21 @@ def _members(of: type) -> set[str]:
 
 def _blocking_name(name: str) -> str:
     return "close" if name == "aclose" else name
+
+
+def test_a_program_can_combine_the_errors_with_each_other_and_with_its_own_classes() -> None:
+    class Tagged:
+        tag: str
+
+        def __init_subclass__(cls, *, tag: str, **others: object) -> None:
+            super().__init_subclass__(**others)
+            cls.tag = tag
+
+    class NotFoundNow(StreamNotFound, ConnectionLost):
+        pass
+
+    class Mine(ClientError, Tagged, retriable=True, tag="mine"):
+        in_doubt = True
+
+    assert (NotFoundNow.fault, NotFoundNow.retriable, NotFoundNow.in_doubt) == ("network", True, True)
+    assert (Mine.fault, Mine.retriable, Mine.in_doubt, Mine.tag) == ("caller", True, True, "mine")
