@@ -85,6 +85,26 @@ class ClientConnection:
 
     is_encrypted: ClassVar[bool] = False
 
+    __slots__ = (
+        "_attempted",
+        "_batches",
+        "_heads",
+        "_hello",
+        "_outgoing",
+        "_reader",
+        "_taken",
+        "closed",
+        "framing",
+        "on_channel",
+        "on_outgoing",
+        "outgoing_bytes",
+        "received_bytes",
+        "sent_bytes",
+        "state",
+        "trouble",
+        "wire",
+    )
+
     def __init__(self) -> None:
         self.state = ConnectionState.DOWN
         self.wire: Wire | None = None

@@ -44,6 +44,27 @@ class PushQueue:
     have been sent or are in the open batch, except pushes that `SequenceMachine` delays.
     """
 
+    __slots__ = (
+        "_batch",
+        "_connection",
+        "_has_rich",
+        "_header",
+        "_look_through_at",
+        "_next_request_id",
+        "_oldest_checked",
+        "_on_empty",
+        "_room",
+        "_sent_again_below",
+        "_takes_batches",
+        "address",
+        "answers",
+        "failed",
+        "gone",
+        "partition",
+        "pushes",
+        "sent_again",
+    )
+
     def __init__(
         self, connection: ClientConnection, address: Address, partition: int, failed: list[Push] | None = None
     ) -> None:
@@ -316,6 +337,8 @@ class PushQueue:
 class SequencedPushQueue(PushQueue):
     """The push queue of an idempotent publisher: each message is stored only once, even if it is sent several times.
     Every push in it is a KeyedPush with a sequence number (`sequence_machine`)."""
+
+    __slots__ = ("_doubtful_checks", "_machine")
 
     def __init__(
         self,
