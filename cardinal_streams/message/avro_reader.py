@@ -6,7 +6,7 @@ its Avro blocks, a value therefore has only one form. A length or a count in the
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 
 from cardinal_streams.errors import MalformedMessage, OutOfRange, TrailingBytes, TruncatedMessage
 from cardinal_streams.limits import HASH_BYTES
@@ -77,24 +77,19 @@ class AvroCursor:
             raise MalformedMessage(f"{what} is the byte {byte:02x}, neither 00 nor 01", PART, self.offset - 1)
         return byte == 1
 
-    def items(self) -> Iterator[None]:
-        """Reads the frame of a map or an array, any number of blocks, the last of which is empty. Yields once for each
-        item, which the caller then reads."""
-        while True:
-            start = self.offset
-            count, end = self.read_varint(), None
-            if count == 0:
-                return
-            # A negative count is followed by the size of the block.
-            if count < 0:
-                size = self.read_varint()
-                if size < 0:
-                    raise MalformedMessage(f"a block has the negative size {size}", PART, start)
-                end = self.offset + size
-            for _ in range(abs(count)):
-                yield
-            if end is not None and self.offset != end:
-                raise MalformedMessage(f"a block should end at byte {end}", PART, self.offset)
+    def read_block(self) -> tuple[int, int | None]:
+        start = self.offset
+        count = self.read_varint()
+        if count >= 0:
+            return count, None
+        size = self.read_varint()
+        if size < 0:
+            raise MalformedMessage(f"a block has the negative size {size}", PART, start)
+        return -count, self.offset + size
+
+    def end_block(self, end: int | None) -> None:
+        if end is not None and self.offset != end:
+            raise MalformedMessage(f"a block should end at byte {end}", PART, self.offset)
 
     def end_value(self) -> None:
         left = len(self.data) - self.offset
@@ -109,21 +104,39 @@ def decode_batch(value: bytes) -> BatchRecord:
     weight = cursor.read_bytes("the weight")
     parent = cursor.read_exactly(HASH_BYTES, "the parent")
     updates: dict[str, UpdateRecord] = {}
-    for _ in cursor.items():
-        name = _new_key(cursor, updates)
-        updates[name] = _read_update(cursor)
+    while True:
+        # A map is any number of blocks, the last of which is empty.
+        count, end = cursor.read_block()
+        if count == 0:
+            break
+        for _ in range(count):
+            name = _new_key(cursor, updates)
+            updates[name] = _read_update(cursor)
+        cursor.end_block(end)
     cursor.end_value()
     return BatchRecord(num=number, weight=weight, parent=parent, updates=updates)
 
 
 def decode_sub_batch(value: bytes) -> SubBatchRecord:
     cursor = AvroCursor(value)
-    # The array of deletes, then the map of updates.
-    deletes = [cursor.read_string("a delete") for _ in cursor.items()]
+    deletes: list[str] = []
+    while True:
+        # The array of deletes, then the map of updates.
+        count, end = cursor.read_block()
+        if count == 0:
+            break
+        for _ in range(count):
+            deletes.append(cursor.read_string("a delete"))
+        cursor.end_block(end)
     updates: dict[str, bytes] = {}
-    for _ in cursor.items():
-        name = _new_key(cursor, updates)
-        updates[name] = cursor.read_bytes("an update")
+    while True:
+        count, end = cursor.read_block()
+        if count == 0:
+            break
+        for _ in range(count):
+            name = _new_key(cursor, updates)
+            updates[name] = cursor.read_bytes("an update")
+        cursor.end_block(end)
     cursor.end_value()
     return SubBatchRecord(delete=deletes, updates=updates)
 
