@@ -65,6 +65,7 @@ class AsyncShell(BaseShell):
         self._hurries = False
         self._in_doubt = anyio.Event()
         core.connection.on_outgoing = self._wake_sender
+        self._watch_forks()
 
     @asynccontextmanager
     async def opened(self, waits: bool) -> AsyncIterator[None]:

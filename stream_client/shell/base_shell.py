@@ -57,7 +57,6 @@ class BaseShell:
         self._auto_wait_s = AUTO_WAIT_S
         self._outgoing_since_s = 0.0
         self._timers = TimerQueue()
-        _shells.add(self)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls `callback` after `delay_s` seconds. Returns a function that cancels this. A blocking client runs timers
@@ -67,6 +66,10 @@ class BaseShell:
     def forked(self, error: ClientForked) -> None:
         """Gives up the connection, sends nothing, and ends the client with this error. Called in a child only."""
         raise NotImplementedError
+
+    def _watch_forks(self) -> None:
+        """Makes each child process call `forked`. The last step of a constructor: `forked` needs all attributes."""
+        _shells.add(self)
 
     def now_s(self) -> float:
         """Returns the time in seconds on a monotonic clock that, where possible, also runs while the machine sleeps."""

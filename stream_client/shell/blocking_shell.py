@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from ockam.actors.address import split_host_port
 from ockam.errors import RemoteProtocolError
@@ -41,9 +41,6 @@ from stream_client.shell.dial import Dialled, dial, run_now
 from stream_client.shell.in_memory import HOST, MemorySelector, MemorySocket, open_pipes
 from stream_client.shell.interruption import WHOLE
 from stream_client.shell.tls import error_of
-
-if TYPE_CHECKING:
-    pass
 
 AnySocket: TypeAlias = socket.socket | MemorySocket
 
@@ -72,6 +69,7 @@ class BlockingShell(BaseShell):
         self._waited_s = 0.0
         self._identified = False
         core.connection.on_outgoing = self._note_outgoing
+        self._watch_forks()
 
     @contextmanager
     def opened(self, waits: bool) -> Iterator[None]:
