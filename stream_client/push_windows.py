@@ -1,6 +1,7 @@
-"""Push windows: objects that hold the unanswered pushes of publishers. They never wait.
+"""Push windows: objects that hold the unanswered pushes of publishers. ByPartition: chooses the partition of each
+message. They never wait.
 
-The async and the blocking publishers (`stream_client.publish`) share this module.
+The async and the blocking publishers (`stream_client.publish`) and streams share this module.
 """
 
 from __future__ import annotations
