@@ -500,8 +500,7 @@ OTHERS = frozenset(
     for name in (
         *("ADDRESS", "FRAMING", "INDEX_SERVICE", "SERVICE", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_SERVER_NAME"),
         *("CHANNEL_LISTENER", "IDENTITY", "PEER", "TOKEN", "TOKEN_FILE"),
-        *("CACHE_DIR", "CARDINAL", "CI_RUN", "COMPILE", "EXPORT_FAILPOINT", "EXPORT_LEDGER", "FAILPOINT", "SEED"),
-        "SYNC_DELAY_MS",
+        *("CACHE_DIR", "CARDINAL", "CI_RUN", "COMPILE", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
     )
 )
 """The variables that the command line, the demo, the tests and CI read. All other known ones are settings of a node."""
