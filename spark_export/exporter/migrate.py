@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -66,16 +67,21 @@ async def migrate(
     over, if the rows are not those of the ledger, or if an exporter of the earlier version is at work; then rows and
     ledger are unchanged. Afterwards the ledger has another name, so that the earlier version does not go on from it.
     """
-    log, client_id, done = await asyncio.to_thread(_take_over, place, options, catalog, ledger)
+    stop = Event()
+    try:
+        log, client_id, done = await asyncio.to_thread(_take_over, place, options, catalog, ledger, stop)
+    finally:
+        # The thread goes on after a cancellation, and must not take over what nobody waits for.
+        stop.set()
     await history.begin(log.table_id(), str(place), log.format, client_id)
     await history.add_record("migrate", done)
     return done
 
 
 def _take_over(
-    place: StoreLocation, options: Mapping[str, str], catalog: CatalogChoice | None, ledger: Path | None
+    place: StoreLocation, options: Mapping[str, str], catalog: CatalogChoice | None, ledger: Path | None, stop: Event
 ) -> tuple[TableLog, str, dict[str, Any]]:
-    """Returns the table's log, the client id of the export, and what was done."""
+    """Returns the table's log, the client id of the export, and what was done. Changes nothing once `stop` is set."""
     filesystem, root = open_filesystem(str(place), options)
     is_stored, stored = ledger is None and not place.is_local, f"{root}/{STORED_LEDGER}"
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as locks:
@@ -100,6 +106,8 @@ def _take_over(
             _fetch(filesystem, stored, path)
             if path.read_bytes() != read:
                 raise TableRefused(f"{stored} has changed meanwhile: stop the exporter of the earlier version")
+        if stop.is_set():
+            raise TableRefused(f"{place} is not taken over: the command was interrupted")
         log.adopt(old.table_id, {number: (found, old.files[number]) for number, found in runs.items()}, positions)
         if is_stored:
             with store_errors(stored):

@@ -12,6 +12,7 @@ import fcntl
 import shutil
 import sqlite3
 import tarfile
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -25,7 +26,7 @@ pytest.importorskip("pyarrow", reason="the extra `export` is not installed")
 pytest.importorskip("aiosqlite", reason="the extra `export` is not installed")
 
 from spark_export.exporter.history import ExportHistory
-from spark_export.exporter.migrate import migrate
+from spark_export.exporter.migrate import _prove, migrate
 from spark_export.exporter.node_side import Selection
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
@@ -127,6 +128,35 @@ def test_a_ledger_is_put_away_wherever_it_was(tmp_path: Path) -> None:
     assert (ledger.exists(), ledger.with_name("mine.sqlite.migrated").exists()) == (False, True)
     with pytest.raises(TableRefused, match="there is no export of an earlier version"):
         asyncio.run(migrate(*given))
+
+
+def test_an_interrupted_command_takes_nothing_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: a cancellation while a thread compares the rows. The command can be repeated."""
+    lake = unpack("parquet", tmp_path / "lake")
+    given: Any = (parse_place(lake), {}, None, ExportHistory(tmp_path / "history.sqlite"))
+    comparing, cancelled = threading.Event(), threading.Event()
+
+    def prove(*arguments: Any) -> int:
+        comparing.set()
+        assert cancelled.wait(30)
+        return _prove(*arguments)
+
+    async def interrupt() -> None:
+        task = asyncio.create_task(migrate(*given))
+        assert await asyncio.to_thread(comparing.wait, 30)
+        task.cancel()
+        await asyncio.wait([task])
+        cancelled.set()
+        assert task.cancelled()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"{migrate.__module__}._prove", prove)
+        # The end of the event loop waits for the thread.
+        asyncio.run(interrupt())
+    assert (lake / "ledger.sqlite").exists()
+    with pytest.raises(TableRefused, match="an earlier version wrote it"):
+        open_table(parse_place(lake), "parquet", {}).load()
+    assert asyncio.run(migrate(*given))["rows"] == 43
 
 
 def test_a_run_that_a_crash_left_counts_where_the_table_has_it(earlier: World) -> None:
