@@ -101,7 +101,8 @@ def _with_own_names(part: Any) -> Any:
         return {**part, "logicalType": f"{OWN_NAMES}{logical}"}
     made = {**part, **{name: _with_own_names(part[name]) for name in ("type", "items", "values") if name in part}}
     if isinstance(part.get("fields"), list):
-        made["fields"] = [_field_with_own_names(each) for each in part["fields"]]
+        # Of a schema that is no record, `fields` is an attribute of the user's own.
+        made["fields"] = [_field_with_own_names(each) if isinstance(each, dict) else each for each in part["fields"]]
     return made
 
 

@@ -56,7 +56,9 @@ def framed(number: int, rest: bytes) -> bytes:
 def test_records_of_one_schema_become_rows() -> None:
     """Goal: a zigzag number and a text; what is cut, too long or empty is null, with the reason, and harms no other."""
     good = b"\x96\x01\x06foo"
-    found = rows_of(reader(avroSchema=json.dumps(PLAIN)), [good, good[:-1], good + b"x", b"", b"\xff" * 12, good])
+    # A type that is no record may have any attribute of the user's own.
+    of = json.dumps(PLAIN).replace('"string"', '{"type": "string", "fields": ["mine"]}')
+    found = rows_of(reader(avroSchema=of), [good, good[:-1], good + b"x", b"", b"\xff" * 12, good])
     assert [(row["a"], row["s"]) for row in found] == [(75, "foo"), *[(None, None)] * 4, (75, "foo")]
     assert [row["_problem"] is None for row in found] == [True, *[False] * 4, True]
     assert found[2]["_problem"] == "1 bytes follow the Avro record"
