@@ -183,11 +183,8 @@ class Exporter:
         planned, left_out = plan_ranges(ends, state, accept_lost=self._settings.accept_lost, put_back=put_back)
         # The table itself can refuse a stream, because of its name. Leave out each stream with a problem as a whole.
         refused = {each.of.stream: self._log.refusal_of(each.of.stream) for each in planned}
-        for each in left_out:
+        for each in (*left_out, *(LeftOutStream(stream, reason) for stream, reason in refused.items() if reason)):
             self._leave_out(each)
-        for stream, reason in refused.items():
-            if reason is not None:
-                self._leave_out(LeftOutStream(stream, reason))
         # A run that was killed after its commit has not saved its positions on the node. Save them now: otherwise the
         # node shows a wrong lag until new messages come.
         latest = state.latest()

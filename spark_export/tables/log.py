@@ -120,12 +120,8 @@ class TableLog(ABC):
         Raises TableRefused if the columns do not fit.
         """
         root, schema, partition_by = self._shape(columns)
-        said: dict[str, Any] = {
-            "forgotten": state.forgotten,
-            "folders": self.format == "parquet",
-            "version": state.version,
-        }
-        return model.FilesPlan(root, schema, partition_by, self.options, **said, **more)
+        more |= {"forgotten": state.forgotten, "folders": self.format == "parquet", "version": state.version}
+        return model.FilesPlan(root, schema, partition_by, self.options, **more)
 
     @abstractmethod
     def _shape(self, columns: pa.Schema) -> tuple[str, pa.Schema, Sequence[model.PartitionField]]:
