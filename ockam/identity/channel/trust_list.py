@@ -94,7 +94,8 @@ class TrustList:
         return not (self.anyone or self._always or self._from_file)
 
     def refresh(self) -> bool:
-        """Reads the file again if it has changed since the last call. Returns whether it has changed."""
+        """Reads the file again if it has changed since the last call, or its owner or its permissions have. Returns
+        whether it did."""
         if self._file is None:
             return False
         stamp = state_of(self._file)

@@ -1,7 +1,7 @@
 """Authorizer: the gate of a node that obeys rules. It answers refused messages, counts them, and audits them.
 
 The rules decide by the identity of the connection through which a message came (`ockam.actors.message.Origin`). A
-worker that does not say what its messages demand (`Ask`) takes only those of this node's own workers."""
+worker that does not say what its messages demand (`FindDemand`) takes only those of this node's own workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Frequent(NamedTuple):
     name: str
 
 
-Ask: TypeAlias = Callable[[Message], Demand | list[Demand] | None]
+FindDemand: TypeAlias = Callable[[Message], Demand | list[Demand] | None]
 """The method `demand` of a worker to which other peers can send messages. It returns the right that the sender of this
 message needs; a list: the sender needs all of these rights; None: the message is refused, whatever the rules allow.
 Raises ProtocolError if the message cannot be decoded; then the worker refuses it itself. Such a worker may have a
@@ -160,7 +160,7 @@ class Authorizer:
     def _is_admitted(self, worker: Worker, message: Message) -> bool:
         # Messages of the node itself pass to a worker without demands.
         origin = message.origin
-        ask: Ask | None = getattr(worker, "demand", None)
+        ask: FindDemand | None = getattr(worker, "demand", None)
         if ask is None and origin.is_node:
             return True
         if isinstance(worker, Connection):
