@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -38,9 +39,10 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
     is_remote: whether the session is one of Spark Connect, whose server cannot write a file for this process.
     """
     if is_remote:
-        # `mapInArrow` needs pandas, which a client of Spark Connect has anyway.
+        # `mapInArrow` needs pandas, which a client of Spark Connect has anyway. Its server is another machine, whose
+        # answer is read as data, and not as code like a pickle.
         found = rows.mapInArrow(partial(_mapped, plan, dict(starts)), "part binary").collect()
-        return Written.together([pickle.loads(row["part"]) for row in found])
+        return Written.together([msgspec.json.decode(row["part"], type=Written) for row in found])
     register_format(rows.sparkSession, FilesSink)
     # For a write, Spark looks the format up in the active session of this thread. This call activates the session.
     rows.sparkSession.createDataFrame([], "part string")
@@ -53,7 +55,7 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
 
 def _mapped(plan: FilesPlan, starts: Starts, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The task for Spark Connect: writes the rows of a task, and yields what was written as one row."""
-    part = pickle.dumps(write_rows(batches, plan, starts))
+    part = msgspec.json.encode(write_rows(batches, plan, starts))
     yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], ["part"])
 
 
