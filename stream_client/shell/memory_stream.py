@@ -42,7 +42,7 @@ class MemoryStream(anyio.abc.ByteStream):
 
     async def send(self, item: bytes | bytearray | memoryview) -> None:
         await anyio.lowlevel.checkpoint_if_cancelled()
-        # A pipe takes everything at once. Each answer would cost a turn of the event loop more if this task waited here.
+        # A pipe takes everything at once. If this task waited here, each answer would cost one more turn of its loop.
         self._outgoing.put(item)
 
     async def send_eof(self) -> None:
