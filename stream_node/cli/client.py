@@ -121,8 +121,8 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 async def check_contact(target: Target) -> None:
     """Checks that a stream node at the target's address forwards to the further nodes of the route. Raises ClientError.
-    Commands about blocks call this first, because a block client tries again and again without an error. If no program
-    listens at the address, the check also succeeds."""
+    Commands with a block client call this first, because that client tries again and again without an error. If no
+    program listens at the address, the check also succeeds."""
     from stream_client import NodeUnreachable, TlsFailed, connect
 
     patience_s = GIVEN.get().contact_timeout_s

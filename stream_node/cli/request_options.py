@@ -8,7 +8,7 @@ import hashlib
 import os
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 
 import typer
 
@@ -16,6 +16,7 @@ from stream_node.cli.options import ENV
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
+    from ockam.actors.address import Route
     from ockam.identity.tls import Tls
     from ockam.identity.token import Token
     from stream_client import SecureChannel
@@ -223,15 +224,28 @@ GIVEN: ContextVar[RequestOptions] = ContextVar("request_options", default=Reques
 """The shared options of the command that runs."""
 
 
-def reaching(target: Target, given: RequestOptions | None = None) -> dict[str, Any]:
+class Reaching(TypedDict):
+    """Arguments of the `connect` functions of our clients: how a command reaches its node."""
+
+    via: Route
+    tls: Tls | None
+    token: Token | None
+    channel: SecureChannel | None
+
+
+def reaching(target: Target, given: RequestOptions | None = None) -> Reaching:
     """Returns the route, the TLS, the token and the secure channel to this node, as the `connect` functions of our
     clients take them: of the options, otherwise of its context.
     given: the options; None: those of the running command. Raises UsageError."""
     from ockam.actors.address import tcp
 
     given = given or GIVEN.get()
-    proof = {"tls": given.tls or target.tls, "token": given.token or target.token}
-    return {"via": tuple(map(tcp, target.via)), **proof, "channel": given.channel.make(target)}
+    return {
+        "via": tuple(map(tcp, target.via)),
+        "tls": given.tls or target.tls,
+        "token": given.token or target.token,
+        "channel": given.channel.make(target),
+    }
 
 
 def services_of(target: Target, given: RequestOptions) -> dict[str, Any]:

@@ -77,11 +77,18 @@ class History:
 def _point(before: Sample, now: Sample) -> Point:
     # The wall clock can be set back between two samples.
     seconds = max(now.time_s - before.time_s, 0.001)
-    # The fields of a sample are its time, four counters, and two lists of buckets.
-    rates = (grown / seconds for grown in map(sub, now[1:5], before[1:5]))
-    confirms, commits = (list(map(sub, *both)) for both in zip(now[5:], before[5:], strict=True))
-    quantiles = quantile_ms(confirms, 0.5), quantile_ms(confirms, 0.99), quantile_ms(commits, 0.99)
-    return Point._make((now.time_s, *rates, *quantiles))
+    confirms = list(map(sub, now.confirms, before.confirms))
+    commits = list(map(sub, now.commits, before.commits))
+    return Point(
+        time_s=now.time_s,
+        pushes_s=(now.pushes - before.pushes) / seconds,
+        pulled_s=(now.pulled - before.pulled) / seconds,
+        push_bytes_s=(now.push_bytes - before.push_bytes) / seconds,
+        pulled_bytes_s=(now.pulled_bytes - before.pulled_bytes) / seconds,
+        confirm_p50_ms=quantile_ms(confirms, 0.5),
+        confirm_p99_ms=quantile_ms(confirms, 0.99),
+        commit_p99_ms=quantile_ms(commits, 0.99),
+    )
 
 
 def quantile_ms(counts: Sequence[int], share: float, bounds: Sequence[float] = SECONDS) -> float | None:
