@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -18,7 +19,7 @@ pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not insta
 from bench.works.export import PARTITIONS, fill
 from stream_storage.contract import Append, Operation
 from stream_storage.sqlite.bulk.arrow_pages import ArrowPages, Columns
-from stream_storage.sqlite.bulk.arrow_thread import BUSY_ROWS, ArrowRead, ArrowThread
+from stream_storage.sqlite.bulk.arrow_thread import QUEUE_REST_S_MAX, ROW_REST_S, ArrowRead, ArrowThread
 from stream_storage.sqlite.database import Database
 
 pytestmark = pytest.mark.spark
@@ -50,22 +51,44 @@ def reading(
             thread.join()
 
 
-def test_it_rests_while_many_messages_are_written(tmp_path: Path) -> None:
-    written, rests = iter([0, BUSY_ROWS - 1, 100, 100 + BUSY_ROWS, 900, 900]), list[float]()
+def test_it_rests_longer_when_more_messages_are_written(tmp_path: Path) -> None:
+    """Method: pages beside no, one, and a million stored messages."""
+    written, rests = iter([0, 0, 7, 8, 9, 1_000_009]), list[float]()
     with reading(tmp_path, lambda: next(written), rests.append) as read:
         for _ in range(3):
             answer = read().answer
             assert answer is not None
             assert answer.rows == ROWS
-    (rest_s,) = rests
-    assert rest_s > 0
+    of_one_s, of_a_million_s = rests
+    assert of_one_s == ROW_REST_S
+    assert ROW_REST_S < of_a_million_s <= QUEUE_REST_S_MAX
+
+
+def test_waiting_reads_share_the_longest_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim: a read behind many others is not kept so long that its client asks a second time. Method: ten reads that
+    wait before the thread starts, beside a node that stores a million messages during each."""
+    monkeypatch.setattr("stream_storage.sqlite.bulk.arrow_thread.QUEUE_REST_S_MAX", 1e-6)
+    fill(tmp_path, PARTITIONS * ROWS)
+    done, rests = SimpleQueue[Sequence[Operation]](), list[float]()
+    with closing(Database.open(tmp_path)) as database:
+        thread = ArrowThread(database.path, done.put, count(step=1_000_000).__next__, rest=rests.append)
+        for _ in range(10):
+            thread.submit(ArrowRead(1, 0, ROWS, 1_000_000, lambda operation: None))
+        thread.start()
+        try:
+            for _ in range(10):
+                assert done.get(timeout=30)[0].error is None
+        finally:
+            thread.stop()
+            thread.join()
+    assert rests[:9] == [1e-6 / waiting for waiting in range(10, 1, -1)]
 
 
 def test_a_stop_ends_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Method: a page beside much writing, with a rest of hours behind it; a stop, and the thread is joined."""
-    monkeypatch.setattr("stream_storage.sqlite.bulk.arrow_thread.REST_PAGES", 1e6)
-    written = iter(range(0, 10 * BUSY_ROWS, BUSY_ROWS))
-    with reading(tmp_path, lambda: next(written), None) as read:
+    for bound in ("REST_PAGES_MAX", "ROW_REST_S", "QUEUE_REST_S_MAX"):
+        monkeypatch.setattr(f"stream_storage.sqlite.bulk.arrow_thread.{bound}", 1e6)
+    with reading(tmp_path, count().__next__, None) as read:
         assert read().error is None
 
 

@@ -23,10 +23,15 @@ from stream_storage.sqlite.bulk.child_main import BESIDE, DAMAGED, DATA, GONE, O
 from stream_storage.sqlite.errors import storage_error
 from stream_storage.sqlite.freed_memory import keep_freed
 
-BUSY_ROWS = 64
-"""If the node has stored this many messages while a page was read (several thousand a second), the thread pauses."""
-REST_PAGES = 2.0
-"""The length of a pause, as a multiple of the time of the last page: bulk reads take a third of a busy node's time."""
+ROW_REST_S = 100e-6
+"""The pause after a page, in seconds for each message that the node stored while the page was read: bulk reads take
+nearly all of the time of a node that stores few messages, and half of it at 10,000 messages a second."""
+REST_PAGES_MAX = 12.0
+"""The longest pause, as a multiple of the time of the page: bulk reads take a thirteenth of the time of a node that
+stores 120,000 messages a second or more, and its pushes keep nine tenths of their rate."""
+QUEUE_REST_S_MAX = 2.0
+"""The longest time that all reads in the queue together may pause, in seconds. A client asks a second time after ten
+seconds (`spark_export.source.bulk_pages.PATIENCE_CHECKS`), and each repeated request would cost one more page."""
 KEPT_BYTES = 64 * 1024 * 1024
 """The freed memory that the C library keeps: enough for four copies of a page of twice the largest size of 8 MiB."""
 NEEDED = ("pyarrow", "adbc_driver_sqlite")
@@ -80,9 +85,8 @@ def find_missing() -> str | None:
 
 
 class ArrowThread(threading.Thread):
-    """The thread that does bulk reads, one after the other, until `stop`, and hands them over by `post`. While
-    `rows_written` shows that the node stores many messages, it pauses after each page: pushes and pulls are more
-    urgent."""
+    """The thread that does bulk reads, one after the other, until `stop`, and hands them over by `post`. It
+    pauses after a page in proportion to the messages that the node stored meanwhile (`rows_written`)."""
 
     def __init__(
         self,
@@ -126,8 +130,9 @@ class ArrowThread(threading.Thread):
                 if not isinstance(error, StorageError):
                     logger.critical("bulk_read_failed", reason=str(error))
             self._post([operation])
-            if self._rows_written() - written >= BUSY_ROWS:
-                self._rest(REST_PAGES * (time.monotonic() - began_s))
+            if stored := self._rows_written() - written:
+                longest_s = REST_PAGES_MAX * (time.monotonic() - began_s)
+                self._rest(min(ROW_REST_S * stored, longest_s, QUEUE_REST_S_MAX / (1 + self._queue.qsize())))
         self._end_child()
 
     def _ask(self, operation: ArrowRead) -> ArrowAnswer:
