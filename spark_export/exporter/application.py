@@ -25,7 +25,7 @@ import structlog
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.planning import ExportStep, take_step
 from spark_export.exporter.run import Exporter
-from spark_export.exporter.spark_files import write_files
+from spark_export.exporter.spark_files import PAGES, PagesSource, write_files
 from spark_export.session import (
     WORKER_LATE,
     close_session,
@@ -36,6 +36,7 @@ from spark_export.session import (
     open_query,
     open_session,
 )
+from spark_export.shipping import register_format
 from spark_export.source.plan import by_place
 from spark_export.source.spark_versions import HAS_LIMITS
 from spark_export.tables.address import parse_place
@@ -128,13 +129,14 @@ class SparkExporter(Exporter):
         left = [each for each in planned.values() if each.rows]
         try:
             session = self._ensure_session()
+            register_format(session, PagesSource)
             is_cluster = self._is_remote or not is_embedded(session.sparkContext.master)
             rows_max, bytes_max = self._settings.step_sizes(CLUSTER_FACTOR if is_cluster else 1)
             if not self._is_remote and HAS_LIMITS:
                 # Spark bounds a micro-batch by its rows.
                 rows_max = sum(each.rows for each in take_step(left, rows_max, bytes_max))
                 options = {"maxOffsetsPerTrigger": str(rows_max), **self._source_options(left)}
-                rows = session.readStream.format("stream_node").options(**options).load()
+                rows = session.readStream.format(PAGES).options(**options).load()
                 with open_query(rows, take, availableNow=True) as query:
                     while not self._stopping.is_set() and not query.awaitTermination(STOP_POLL_S):
                         pass
@@ -145,7 +147,7 @@ class SparkExporter(Exporter):
                 part = take_step(left, rows_max, bytes_max)
                 ends = json.dumps(_offsets((each.of.place, each.end) for each in part))
                 options = {**self._source_options(part), "endingOffsets": ends}
-                take(session.read.format("stream_node").options(**options).load())
+                take(session.read.format(PAGES).options(**options).load())
                 left = [each.cut(done.end, each.end) for each, done in zip(left, part, strict=True)]
                 left = [each for each in left if each.rows]
         except Exception as error:

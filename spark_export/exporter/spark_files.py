@@ -1,8 +1,13 @@
-"""Writes rows of messages as the files of an exported table, in Spark's tasks: the format `stream_node_files`.
+"""Reads messages and writes them as the files of an exported table, in Spark's tasks.
 
-The tasks only write files, with `spark_export.tables.files`, as the exporter without Spark does. The program on the
-driver commits the files: `write_files` returns them. Rows that the table has already are left out. So a micro-batch
-that Spark repeats, or a checkpoint that is older than the table, changes nothing.
+The format `stream_node_pages` reads a node as `stream_node` does, but each row is a whole page of messages in one
+binary value. The format `stream_node_files` writes the pages. The tasks only write files, with
+`spark_export.tables.files`, as the exporter without Spark does. The program on the driver commits the files:
+`write_files` returns them. Messages that the table has already are left out. So a micro-batch that Spark repeats, or a
+checkpoint that is older than the table, changes nothing.
+
+Pages exist because Spark takes some ten microseconds for each row that it hands to a Python process: it measures the
+batch after each row (`spark.sql.execution.arrow.maxBytesPerBatch`).
 """
 
 from __future__ import annotations
@@ -18,24 +23,71 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_export.shipping import Shipped, register_format
+from spark_export.source.options import read_options
+from spark_export.source.readers import BatchReader, PlannedReader, StreamReader
+from spark_export.source.source import StreamNodeSource
 from spark_export.tables.files import FilesWriter, check_complete, split_places
 from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import FilesPlan, IndexRange, Written
 from spark_export.work_folder import work_folder
 
 FORMAT = "stream_node_files"
+PAGES = "stream_node_pages"
+PAGE = "page"
+"""The only column of the format `stream_node_pages`: an Arrow IPC stream with the rows of a page."""
 Starts = Mapping[tuple[str, int], IndexRange]
 """The ranges behind the table's positions, by stream and partition. Rows before the beginning are left out."""
 
 
-def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool = False) -> Written:
-    """Writes rows as files, and returns them when all are complete. Nothing is committed.
+class _PagedReader(PlannedReader):
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(partition):
+            stream = pa.BufferOutputStream()
+            with pa.ipc.new_stream(stream, batch.schema) as writer:
+                writer.write_batch(batch)
+            yield pa.RecordBatch.from_arrays([pa.array([stream.getvalue().to_pybytes()], pa.binary())], [PAGE])
 
-    rows: a DataFrame with the columns of `spark_export.tables.columns.ROWS` without `era`. Each task has whole ranges
-        of indexes in order, as the format `stream_node` reads them. Raises errors of Spark.
+
+class _PagedBatchReader(_PagedReader, BatchReader):
+    pass
+
+
+class _PagedStreamReader(_PagedReader, StreamReader):
+    pass
+
+
+class PagesSource(StreamNodeSource):
+    """The format `stream_node_pages`. Its options are those of the format `stream_node`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return PAGES
+
+    def schema(self) -> StructType:
+        return StructType([StructField(PAGE, BinaryType())])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _PagedBatchReader(read_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return _PagedStreamReader(read_options(self.options))
+
+
+def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool = False) -> Written:
+    """Writes messages as files, and returns them when all are complete. Nothing is committed. Raises errors of Spark.
+
+    rows: a DataFrame of the format `stream_node_pages`, with the columns of `spark_export.tables.columns.ROWS` without
+        `era` in its pages. Each task has whole ranges of indexes in order.
     is_remote: whether the session is one of Spark Connect, whose server cannot write a file for this process.
     """
     if is_remote:
@@ -54,8 +106,8 @@ def write_files(rows: Any, plan: FilesPlan, starts: Starts, *, is_remote: bool =
 
 
 def _mapped(plan: FilesPlan, starts: Starts, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The task for Spark Connect: writes the rows of a task, and yields what was written as one row."""
-    part = msgspec.json.encode(write_rows(batches, plan, starts))
+    """The task for Spark Connect: writes the pages of a task, and yields what was written as one row."""
+    part = msgspec.json.encode(write_rows(_unpacked(batches), plan, starts))
     yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], ["part"])
 
 
@@ -83,7 +135,7 @@ class FilesTaskWriter(DataSourceArrowWriter):
     result: str
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _Part(write_rows(iterator, self.plan, self.starts))
+        return _Part(write_rows(_unpacked(iterator), self.plan, self.starts))
 
     def commit(self, messages: list[Any]) -> None:
         # Spark calls this method in a process of its own, on the machine of the driver.
@@ -93,6 +145,13 @@ class FilesTaskWriter(DataSourceArrowWriter):
         # The tasks that failed have removed their own files.
         for each in filter(None, messages):
             remove_files(self.plan, each.written.files)
+
+
+def _unpacked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for pages in batches:
+        for page in pages.column(PAGE):
+            with pa.ipc.open_stream(page.as_buffer()) as rows:
+                yield from rows
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], plan: FilesPlan, starts: Starts) -> Written:
