@@ -30,7 +30,6 @@ MODULES = (
     "ockam.transport.connection_machine",
     "ockam.transport.frames",
     "stream_client.core.client_connection",
-    "stream_client.core.distribution",
     "stream_client.core.push_queue",
     "stream_client.core.pushes",
     "stream_service.page_codec",

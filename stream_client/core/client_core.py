@@ -28,10 +28,9 @@ from stream_client.arguments import encoded
 from stream_client.core.calls import PATIENCE_CHECKS, Call, Calls
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.conversation import CoreConversation
-from stream_client.core.distribution import distribute
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
-from stream_client.core.push_queue import PushQueue
+from stream_client.core.push_queue import PushQueue, distribute
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
 from stream_client.core.states_machine import ConnectionState

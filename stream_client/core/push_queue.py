@@ -1,4 +1,5 @@
 """PushQueue: the pushes of one publisher to one partition, each sent, and finished when its confirm arrives.
+`distribute`: gives received messages to the queues.
 
 After a reconnect, the queue sends its unanswered pushes again. Its return address is its own, so its confirms do not
 mix with those of other publishers. This code runs hundreds of thousands of times a second, so every step for a push
@@ -7,11 +8,12 @@ must be cheap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mypy_extensions import mypyc_attr
 
 from ockam.actors.address import Address, Route
+from ockam.actors.message import Message
 from ockam.protocol import ERROR, ProtocolError
 from stream_client.core.client_connection import BATCHED_DATA_BYTES_MAX, ClientConnection, OpenBatch
 from stream_client.core.payloads import refusal
@@ -418,3 +420,28 @@ class SequencedPushQueue(PushQueue):
     def _unsendable(self, push: Push) -> None:
         assert isinstance(push, KeyedPush)
         self._machine.retract(push)
+
+
+def distribute(
+    messages: Sequence[Message], queues: Mapping[Address, PushQueue], take_other: Callable[[Message], None]
+) -> None:
+    """Passes each message to the push queue at its address, or to `take_other`, and then settles these queues."""
+    # Often many confirms in sequence are for one queue, and these messages share one route object. So one look-up is
+    # enough.
+    answered: dict[PushQueue, None] = {}
+    route: Route | None = None
+    queue: PushQueue | None = None
+    for message in messages:
+        onward_route = message.onward_route
+        if onward_route is not route:
+            route = onward_route
+            queue = queues.get(onward_route[0])
+            if queue is not None:
+                answered[queue] = None
+        if queue is not None:
+            queue.take(message.payload)
+        else:
+            take_other(message)
+    # This is done after all answers of this read, so that each publisher is woken once and sees all its room.
+    for queue in answered:
+        queue.settle()
