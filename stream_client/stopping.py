@@ -36,7 +36,7 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
     """
     import anyio
 
-    from stream_client.shell.background import background_tasks
+    from stream_client.shell.async_shell import background_tasks
 
     stopped = Stopped()
     chosen = _not_ignored(signals or STOP_SIGNALS)

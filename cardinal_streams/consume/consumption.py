@@ -31,7 +31,7 @@ from cardinal_streams.recent import RecentMap
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.feeds import Feed, FeedSet
 from cardinal_streams.transports.transport import Transport, reorg_topic
-from stream_client.shell.background import background_tasks
+from stream_client.shell.async_shell import background_tasks
 
 # The number of reorg channels whose offsets are remembered, so that a channel that is opened again continues there.
 CHANNELS_REMEMBERED = 64

@@ -27,7 +27,7 @@ from cardinal_streams.payload import Payload
 from cardinal_streams.produce.producer import Outgoing, Producer, ProducerStatistics
 from cardinal_streams.produce.reorg_channel import ChannelState, ReorgChannel
 from cardinal_streams.transports.transport import Delivery, Transport
-from stream_client.shell.background import background_tasks
+from stream_client.shell.async_shell import background_tasks
 
 # The number of messages of each partition that a publisher reads at its start. The reference producer reads 100.
 CATCH_UP_MESSAGES = 1_000

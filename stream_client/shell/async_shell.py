@@ -1,13 +1,14 @@
-"""AsyncShell: the I/O of one client in an async program, with AnyIO under trio or asyncio."""
+"""AsyncShell: the I/O of one client in an async program, with AnyIO under trio or asyncio. MemoryStream: a connection within
+one process. `background_tasks`: tasks that live as long as an `async with` block."""
 
 from __future__ import annotations
 
 import math
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import anyio.abc
@@ -25,7 +26,6 @@ from stream_client.errors import (
     NodeUnreachable,
     not_a_stream_node,
 )
-from stream_client.shell.background import background_tasks
 from stream_client.shell.backoff import Backoff
 from stream_client.shell.base_shell import BaseShell, ShellSettings
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
@@ -38,8 +38,7 @@ from stream_client.shell.defaults import (
     connect_timeout_s,
 )
 from stream_client.shell.dial import Dialled, dial
-from stream_client.shell.in_memory import HOST, open_pipes
-from stream_client.shell.memory_stream import MemoryStream
+from stream_client.shell.in_memory import HOST, Pipe, open_pipes
 from stream_client.shell.tls import error_of
 
 AnyDialled: TypeAlias = Dialled[anyio.abc.ByteStream]
@@ -410,3 +409,68 @@ def raw_socket_of(stream: anyio.abc.ByteStream) -> socket.socket | None:
     # socket directly would overtake them.
     raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)
     return raw if isinstance(raw, socket.socket) else None
+
+
+class MemoryStream(anyio.abc.ByteStream):
+    """A stream of AnyIO over two pipes. Only one task receives; it gets the bytes of one `Pipe.put` at a time."""
+
+    def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._changed = anyio.Event()
+        loop: Any = anyio.lowlevel.current_token().native_token
+        self._soon: Callable[..., object] = getattr(loop, "run_sync_soon", None) or loop.call_soon_threadsafe
+        incoming.wake = self._wake
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        return {anyio.abc.SocketAttribute.remote_address: lambda: ("127.0.0.1", 0)}
+
+    async def receive(self, max_bytes: int = 0) -> bytes:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if (data := self._incoming.take()) is not None:
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+        while data is None:
+            # The event is set in this thread only, so nothing is missed between these lines.
+            self._changed = anyio.Event()
+            await self._changed.wait()
+            data = self._incoming.take()
+        if not data:
+            raise anyio.EndOfStream
+        return data
+
+    async def send(self, item: bytes | bytearray | memoryview) -> None:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        # A pipe takes everything at once. If this task waited here, each answer would cost one more turn of its loop.
+        self._outgoing.put(item)
+
+    async def send_eof(self) -> None:
+        self._outgoing.end()
+
+    async def aclose(self) -> None:
+        self._outgoing.end()
+        self._incoming.end()
+
+    def _wake(self) -> None:
+        # The event loop may have ended, and nobody receives.
+        with suppress(RuntimeError):
+            self._soon(lambda: self._changed.set())
+
+
+@asynccontextmanager
+async def background_tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """Gives a task group for the `async with` block, and cancels its tasks when the block ends."""
+    body_error: BaseException | None = None
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield tasks
+        except anyio.get_cancelled_exc_class():
+            # The task group itself must see a cancellation.
+            raise
+        except BaseException as error:
+            body_error = error
+        finally:
+            tasks.cancel_scope.cancel()
+    # A task group alone would raise the block's error inside an exception group, which an `except ClientError` of the
+    # caller does not catch.
+    if body_error is not None:
+        raise body_error

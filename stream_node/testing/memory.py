@@ -10,8 +10,8 @@ import trio
 from ockam.actors.node import Node
 from ockam.identity.identity import ANONYMOUS
 from ockam.transport.tcp import TcpTransport
+from stream_client.shell.async_shell import MemoryStream
 from stream_client.shell.in_memory import HOST, Pipe, listeners
-from stream_client.shell.memory_stream import MemoryStream
 from stream_node.node.config import Config
 from stream_node.node.services import Services
 from stream_node.testing.hosted import HostedNode
