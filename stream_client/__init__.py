@@ -69,7 +69,7 @@ from stream_client.session import Connected
 from stream_client.share.leases import LeaseMember
 from stream_client.share.shared_consumer import SharedConsumer, SharedMessages
 from stream_client.shell.backoff import Reconnect
-from stream_client.shell.defaults import Framing, OnLink
+from stream_client.shell.base_shell import Framing, OnLink
 from stream_client.stopping import Stopped, stop_on_signals
 from stream_client.streams import PartitionedStream, Stream
 from stream_service.appending import CopyResponse

@@ -13,8 +13,7 @@ from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import connection_of
 from stream_client.session import ClientSession
 from stream_client.shell.async_shell import AsyncShell, background_tasks
-from stream_client.shell.base_shell import ShellSettings
-from stream_client.shell.defaults import ANSWER_TIMEOUT_S
+from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, ShellSettings
 from stream_client.shell.dial import Dialled
 
 if TYPE_CHECKING:

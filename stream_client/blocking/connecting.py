@@ -15,9 +15,8 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import SecureChannel, connection_of
 from stream_client.shell.backoff import Reconnect
-from stream_client.shell.base_shell import ShellSettings
+from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, ShellSettings
 from stream_client.shell.blocking_shell import BlockingShell
-from stream_client.shell.defaults import ANSWER_TIMEOUT_S, Framing, OnLink
 from stream_client.shell.tls import check_tls
 from stream_client.shell.token import check_token
 from stream_client.tracing import queue_maker, start_tracing

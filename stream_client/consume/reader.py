@@ -25,7 +25,7 @@ from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import AccessDenied, ClientError, InvalidArgument, NotSupported, RequestRefused
 from stream_client.requests import Requests
-from stream_client.shell.defaults import CHECK_INTERVAL_S
+from stream_client.shell.base_shell import CHECK_INTERVAL_S
 from stream_service.extensions import (
     MARKED_PULL,
     PACKED_PULL,

@@ -1,4 +1,5 @@
-"""BaseShell: what the async and the blocking shell of a client have in common. It has the clock, and does no I/O.
+"""BaseShell: what the async and the blocking shell of a client have in common: the clock, the timers, the time limits. It
+does no I/O.
 
 It also retries a lost route to the stream service, and ends the parent's clients in each child process that fork()
 makes. Parent and child have the same connection: each would read the other's answers, and send the same pushes.
@@ -6,10 +7,14 @@ makes. Parent and child have the same connection: each would read the other's an
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 import os
 import random
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from weakref import WeakSet
 
 import msgspec
@@ -17,13 +22,42 @@ import msgspec
 from stream_client.core.client_core import ClientCore
 from stream_client.errors import ClientError, ClientForked, ConnectionLost, silent
 from stream_client.shell.backoff import Backoff, Reconnect
-from stream_client.shell.clock import TimerQueue, boot_time_s
-from stream_client.shell.defaults import AUTO_WAIT_S, AUTO_WAIT_S_MAX, GATHER_S, Framing
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls
     from ockam.identity.tls_layer import TlsLayer
     from ockam.identity.token import Token
+
+Framing: TypeAlias = Literal["head", "legacy", "auto"]
+"""How messages are delimited on the connection: "head" for Ockam since June 2024, "legacy" for older Ockam. With
+"auto", the client sends the first byte of a "head" connection, and uses "legacy" if no answer comes."""
+
+OnLink: TypeAlias = Callable[[ClientError | None], None]
+"""Called with an error when the connection or the route to the services is lost, and with None when it is restored."""
+
+READ_BYTES_MAX = 256 * 1024
+CONNECT_TIMEOUT_S = 10.0
+"""The longest time, in seconds, of each step of an attempt to connect: TCP and TLS, the hello, the token."""
+CONNECT_TIMEOUT_S_MIN = 1.0
+"""Each step of an attempt to connect may take this many seconds, even if the program waits less for an answer."""
+AUTO_WAIT_S = 0.3
+"""With the framing "auto", the seconds to wait for an answer to the hello. Nodes that use "head" answer at once, and
+connecting to an older node takes this much longer."""
+AUTO_WAIT_S_MAX = 2.0
+"""Replaces AUTO_WAIT_S after a connection without received bytes. Perhaps the answer of a distant "head" node takes
+longer than AUTO_WAIT_S, so that the client has used "legacy" with it."""
+ANSWER_TIMEOUT_S = 30.0
+CHECK_INTERVAL_S = 2.0
+"""The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.
+Answers come within milliseconds, or after a disk failure within the node's `error_delay_s`."""
+GATHER_S = 0.25
+"""The longest time, in seconds, for which pushes to many streams wait for further pushes that join their batches."""
+LAST_WORDS_S = 1.0
+"""The longest time, in seconds, that the end of a client takes to send its last messages, such as a saved position."""
+
+
+def connect_timeout_s(wait_s: float | None) -> float:
+    return CONNECT_TIMEOUT_S if wait_s is None else min(CONNECT_TIMEOUT_S, max(CONNECT_TIMEOUT_S_MIN, wait_s))
 
 
 ASK_DELAY_S_MAX = 0.4
@@ -73,7 +107,8 @@ class BaseShell:
 
     def now_s(self) -> float:
         """Returns the time in seconds on a monotonic clock that, where possible, also runs while the machine sleeps."""
-        return boot_time_s()
+        # A lease must end on time even if the machine was suspended. Most monotonic clocks stop during suspension.
+        return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
     def gathers(self) -> bool:
         """Whether the bytes to send should wait for further pushes, because they are many small batches."""
@@ -171,3 +206,47 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+class ClientTimer(msgspec.Struct, order=True):
+    """A callback and the time when it is due. Timers with the same time run in the order of their creation, by their
+    numbers."""
+
+    due_s: float
+    number: int
+    callback: Callable[[], None] | None
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def run(self) -> None:
+        if self.callback is not None:
+            self.callback()
+
+
+class TimerQueue:
+    """The timers of one client. It reads no clock and does not wait."""
+
+    def __init__(self) -> None:
+        self._waiting: list[ClientTimer] = []
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def due_s(self) -> float:
+        """The time when the earliest timer is due; infinite without a timer."""
+        return self._waiting[0].due_s if self._waiting else math.inf
+
+    def add(self, due_s: float, callback: Callable[[], None]) -> ClientTimer:
+        timer = ClientTimer(due_s, next(self._numbers), callback)
+        heapq.heappush(self._waiting, timer)
+        return timer
+
+    def pop_due(self, now_s: float) -> ClientTimer | None:
+        """Removes and returns the earliest timer if it is due; else None."""
+        return heapq.heappop(self._waiting) if self.due_s <= now_s else None
+
+
+_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)

@@ -27,16 +27,17 @@ from stream_client.errors import (
     NodeUnreachable,
     not_a_stream_node,
 )
-from stream_client.shell.base_shell import BaseShell, ShellSettings
-from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
-from stream_client.shell.defaults import (
+from stream_client.shell.base_shell import (
     CHECK_INTERVAL_S,
     CONNECT_TIMEOUT_S,
     GATHER_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
+    BaseShell,
+    ShellSettings,
     connect_timeout_s,
 )
+from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.dial import Dialled, dial, run_now
 from stream_client.shell.in_memory import HOST, MemorySelector, MemorySocket, open_pipes
 from stream_client.shell.interruption import WHOLE

@@ -16,7 +16,7 @@ from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
 from stream_client.errors import NodeUnreachable, silent, unanswered
-from stream_client.shell.defaults import CONNECT_TIMEOUT_S, Framing
+from stream_client.shell.base_shell import CONNECT_TIMEOUT_S, Framing
 from stream_client.shell.tls import check_refusal, ended_in_handshake, new_layer, silent_over_tls, tls_failed
 from stream_client.shell.token import TokenExchange
 

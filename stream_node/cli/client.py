@@ -72,7 +72,7 @@ async def open_client(
     node, such as the target of a copy, gets only --timeout. believes_note: whether a note of an earlier command counts.
     """
     from stream_client import connect
-    from stream_client.shell.defaults import ANSWER_TIMEOUT_S
+    from stream_client.shell.base_shell import ANSWER_TIMEOUT_S
 
     given = GIVEN.get() if is_given else RequestOptions(timeout=GIVEN.get().timeout)
     services = services_of(target, given)

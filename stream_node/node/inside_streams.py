@@ -19,7 +19,7 @@ from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
 from stream_client.core.sequence_machine import not_saved
 from stream_client.session import ClientSession
-from stream_client.shell.defaults import ANSWER_TIMEOUT_S
+from stream_client.shell.base_shell import ANSWER_TIMEOUT_S
 from stream_service.extensions import BATCH_MESSAGES_MAX, BATCHED, PACKED_PULL, PackedPull, PushFailure
 from stream_service.names import stream_address
 from stream_service.page_codec import decode_packed_page

@@ -90,7 +90,7 @@ def test_a_node_in_no_cluster_is_told(
 ) -> None:
     """Claim: who asks a lone node about its cluster learns what to look at. Method: a short wait for answers, and a
     node that has no such service."""
-    monkeypatch.setattr("stream_client.shell.defaults.ANSWER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("stream_client.shell.base_shell.ANSWER_TIMEOUT_S", 0.3)
     assert at_node("cluster", *arguments).failed(1).endswith("is it a member of a cluster (`serve --cluster`)?")
 
 

@@ -17,7 +17,7 @@ from stream_client.core.client_connection import BATCH_BYTES_MAX, BATCHED_DATA_B
 from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PushNotStored, PushUnknown
-from stream_client.shell.defaults import Framing
+from stream_client.shell.base_shell import Framing
 from stream_service.extensions import (
     BATCH_MESSAGES_MAX,
     BATCHED,

@@ -23,9 +23,8 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import PendingResult
 from stream_client.shell import async_shell, base_shell, blocking_shell
 from stream_client.shell.async_shell import AsyncShell
-from stream_client.shell.base_shell import ShellSettings
+from stream_client.shell.base_shell import READ_BYTES_MAX, ShellSettings
 from stream_client.shell.blocking_shell import BlockingShell
-from stream_client.shell.defaults import READ_BYTES_MAX
 from tests.client.machines.far_end import batches, connected_core, opened, pushes
 from tests.client.sockets import listener
 from tests.support.served import PATIENCE_S

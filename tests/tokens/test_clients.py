@@ -181,7 +181,7 @@ async def test_a_server_that_is_no_node_gets_no_token(monkeypatch: pytest.Monkey
                 await client.create("orders")
     assert b"sntok" not in b"".join(seen)
     # Each of the four attempts below waits for a hello as long as an attempt to connect may take.
-    monkeypatch.setattr("stream_client.shell.defaults.CONNECT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("stream_client.shell.base_shell.CONNECT_TIMEOUT_S", 1.0)
     with http_server() as address, answering(silent) as mute:
         for each in (address, mute):
             with pytest.raises(NodeUnreachable, match="sends nothing"):

@@ -115,7 +115,7 @@ def test_partitions_that_the_stream_does_not_have_are_not_taken() -> None:
 class Sharing(RuleBasedStateMachine):
     """Three members, a node, virtual time; requests and answers arrive late, in order of each connection, or never.
 
-    A member that is paused is one that no rule is drawn for; its clock goes on, as `boot_time_s` does.
+    A member that is paused is one that no rule is drawn for; its clock goes on, as `BaseShell.now_s` does.
     """
 
     machine_type: type[LeaseClientMachine] = LeaseClientMachine

@@ -37,7 +37,7 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import Push
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import ChannelSilent
-from stream_client.shell.defaults import CHECK_INTERVAL_S
+from stream_client.shell.base_shell import CHECK_INTERVAL_S
 from stream_node.node.config import Config
 from stream_node.node.services import Services, stored_streams
 from stream_storage.sqlite.database import FILE_NAME, Database
