@@ -17,8 +17,13 @@ import trio
 from ockam.identity.identity import Identity
 from ockam.transport.connection import Connection
 from ockam.transport.tcp import TcpTransport
+from ockam.transport.wire_head import HEAD
 from stream_client import StreamClient
-from stream_client.connecting_over import connect_over
+from stream_client.core.client_core import ClientCore
+from stream_client.session import ClientSession
+from stream_client.shell.async_shell import AsyncShell, background_tasks
+from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, ShellSettings
+from stream_client.shell.dial import Dialled
 from stream_node.node.config import Config
 
 IDLE_S = 60.0
@@ -131,12 +136,17 @@ class InsideClients:
         try:
             with held.scope:
                 stream = await anyio.abc.UNIXSocketStream.from_socket(ours)
-                async with connect_over(
-                    stream, IN_ERRORS, service=self._service, index_service=self._index_service
-                ) as made:
-                    held.client = made
-                    held.opened.set()
-                    await trio.sleep_forever()
+                core = ClientCore(service=self._service, index_service=self._index_service)
+                shell = AsyncShell(core, ShellSettings(IN_ERRORS))
+                async with background_tasks() as tasks:
+                    # The stream is connected already, and the client does not connect again.
+                    shell.start(tasks, Dialled(stream, HEAD))
+                    try:
+                        held.client = StreamClient(ClientSession(IN_ERRORS, core, shell, ANSWER_TIMEOUT_S))
+                        held.opened.set()
+                        await trio.sleep_forever()
+                    finally:
+                        await shell.close()
         finally:
             if self._held.get(key) is held:
                 del self._held[key]
