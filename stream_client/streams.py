@@ -27,10 +27,9 @@ from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page, page_of
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import pulled, pulled_rich
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.partitions import SomePartitions
+from stream_client.partitions import WINDOW, SomePartitions, make_sequences
 from stream_client.positions import Positions
 from stream_client.publish import PartitionedPublisher, Publisher
-from stream_client.push_windows import WINDOW, make_sequences
 from stream_client.session import ClientSession
 from stream_client.share.leases import LeaseMember
 from stream_client.share.shared_consumer import SharedConsumer

@@ -9,7 +9,7 @@ from typing import Self
 from stream_client.arguments import BytesLike, HeadersLike, to_bytes, to_headers, to_key
 from stream_client.blocking.session import ClientSession
 from stream_client.core.pushes import Push
-from stream_client.push_windows import PushWindow, PushWindows, raise_failed
+from stream_client.partitions import PushWindow, PushWindows, raise_failed
 
 UNSENT_BYTES_MAX = 64 * 1024
 """While the connection has more unsent bytes than this, `Publisher.push` lets the client send before it encodes another

@@ -33,8 +33,7 @@ from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page, page_of
 from stream_client.consume.reader import patience_for
 from stream_client.core.calls import pulled, pulled_rich
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.partitions import SomePartitions
-from stream_client.push_windows import WINDOW, make_sequences
+from stream_client.partitions import WINDOW, SomePartitions, make_sequences
 from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
 from stream_service.protocol import StreamMessage
 

@@ -1,5 +1,7 @@
-"""AsyncShell: the I/O of one client in an async program, with AnyIO under trio or asyncio. MemoryStream: a connection within
-one process. `background_tasks`: tasks that live as long as an `async with` block."""
+"""AsyncShell: the I/O of one client in an async program, with AnyIO under trio or asyncio.
+
+MemoryStream: a connection within one process. `background_tasks`: tasks that live as long as an `async with` block.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""BaseShell: what the async and the blocking shell of a client have in common: the clock, the timers, the time limits. It
-does no I/O.
+"""BaseShell: what the async and the blocking shell of a client have in common: clock, timers and time limits. It does no
+I/O.
 
 It also retries a lost route to the stream service, and ends the parent's clients in each child process that fork()
 makes. Parent and child have the same connection: each would read the other's answers, and send the same pushes.
