@@ -1,5 +1,7 @@
-"""The parts of streams and publishers that never wait: the unanswered pushes of a publisher (PushWindow), and the choice
-of the partition for each message (ByPartition). The async and the blocking classes share them."""
+"""The parts of streams and publishers that never wait. The async and the blocking classes share them.
+
+PushWindow: the unanswered pushes of a publisher. ByPartition: chooses the partition of each message.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,7 @@ from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Push, PushesFailed
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.errors import InvalidArgument, StreamNotFound
-from stream_client.requests import Requests
-from stream_client.watch import PartitionWatch
+from stream_client.requests import PartitionWatch, Requests
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX
 from stream_service.names import partition_of
 

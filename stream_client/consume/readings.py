@@ -13,8 +13,7 @@ from stream_client.consume.reader import Merge, Reader
 from stream_client.core.marks import KnownPosition
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, PositionReset, StreamRemade
-from stream_client.requests import Requests
-from stream_client.watch import PartitionWatch
+from stream_client.requests import PartitionWatch, Requests
 from stream_service.extensions import FromIndex, RichMessage
 
 

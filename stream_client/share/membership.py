@@ -34,9 +34,8 @@ from stream_client.consume.readings import PartitionReading, ReadingConsumer
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError
 from stream_client.position_saves import PositionSaves, knows_no_marks, nothing
-from stream_client.requests import Requests
+from stream_client.requests import PartitionWatch, Requests
 from stream_client.share.lease_machine import LeaseClientMachine
-from stream_client.watch import PartitionWatch
 
 MEMBER_ID_BYTES = 4
 """The size of the random part of a member's name. It differs for two members in one process."""

@@ -1,5 +1,4 @@
-"""BaseShell: what the async and the blocking shell of a client have in common: clock, timers and time limits. It does no
-I/O.
+"""BaseShell: the common parts of the async and the blocking shell of a client: clock, timers and time limits. No I/O.
 
 It also retries a lost route to the stream service, and ends the parent's clients in each child process that fork()
 makes. Parent and child have the same connection: each would read the other's answers, and send the same pushes.
