@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from stream_client.consume.following import Following
-from stream_client.consume.reader import LONG_POLL_S
+from stream_client.consume.reader import LONG_POLL_S, Following
 from stream_client.errors import RequestTimeout
 from stream_client.session import ClientSession
 from stream_service.extensions import RichMessage

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from stream_client.blocking.session import ClientSession
-from stream_client.consume.following import Following
-from stream_client.consume.reader import LONG_POLL_S
+from stream_client.consume.reader import LONG_POLL_S, Following
 from stream_client.errors import RequestTimeout
 from stream_service.extensions import RichMessage
 
