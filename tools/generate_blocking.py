@@ -31,7 +31,6 @@ MODULES: dict[str, str] = {
         "conversation",
         "positions",
         "consume/follower",
-        "consume/reading_loop",
         "consume/consumer",
         "share/leases",
         "share/shared_consumer",

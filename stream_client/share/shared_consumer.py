@@ -6,9 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Self, Unpack
 
 from stream_client.admin import StreamAdmin
-from stream_client.consume.consumer import BaseConsumer, Messages
+from stream_client.consume.consumer import BaseConsumer, Messages, ReadingLoop
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
-from stream_client.consume.reading_loop import ReadingLoop
 from stream_client.consume.readings import PartitionReading
 from stream_client.errors import ClientError, LeaseLost
 from stream_client.share.leases import LeaseMember, to_member

@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Self, Unpack
 
 from stream_client.blocking.admin import StreamAdmin
-from stream_client.blocking.consume.consumer import BaseConsumer, Messages
-from stream_client.blocking.consume.reading_loop import ReadingLoop
+from stream_client.blocking.consume.consumer import BaseConsumer, Messages, ReadingLoop
 from stream_client.blocking.share.leases import LeaseMember, to_member
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
 from stream_client.consume.readings import PartitionReading
