@@ -31,8 +31,7 @@ from stream_client.partitions import WINDOW, SomePartitions, make_sequences
 from stream_client.positions import Positions
 from stream_client.publish import PartitionedPublisher, Publisher
 from stream_client.session import ClientSession
-from stream_client.share.leases import LeaseMember
-from stream_client.share.shared_consumer import SharedConsumer
+from stream_client.share.shared_consumer import LeaseMember, SharedConsumer
 from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
 from stream_service.protocol import StreamMessage
 

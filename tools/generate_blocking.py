@@ -32,7 +32,6 @@ MODULES: dict[str, str] = {
         "positions",
         "consume/follower",
         "consume/consumer",
-        "share/leases",
         "share/shared_consumer",
         "publish",
         "admin",

@@ -26,8 +26,7 @@ from stream_client.blocking.correspondent import Correspondent, RoutedMessages
 from stream_client.blocking.positions import Positions, SavedIndexes
 from stream_client.blocking.publish import PartitionedPublisher, Publisher
 from stream_client.blocking.session import Connected
-from stream_client.blocking.share.leases import LeaseMember
-from stream_client.blocking.share.shared_consumer import SharedConsumer, SharedMessages
+from stream_client.blocking.share.shared_consumer import LeaseMember, SharedConsumer, SharedMessages
 from stream_client.blocking.streams import PartitionedStream, Stream
 from stream_client.stopping import stop_on_signals_blocking as stop_on_signals
 

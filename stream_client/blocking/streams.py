@@ -26,8 +26,7 @@ from stream_client.blocking.consume.follower import Follower
 from stream_client.blocking.positions import Positions
 from stream_client.blocking.publish import PartitionedPublisher, Publisher
 from stream_client.blocking.session import ClientSession
-from stream_client.blocking.share.leases import LeaseMember
-from stream_client.blocking.share.shared_consumer import SharedConsumer
+from stream_client.blocking.share.shared_consumer import LeaseMember, SharedConsumer
 from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page, page_of
 from stream_client.consume.reader import patience_for

@@ -1,7 +1,7 @@
 """LeaseMembership: requests and renews the leases of one member of a consumer group (`node/lease/1`), without waiting.
 
 `LeaseClientMachine` decides which partitions the member may process. This module sends the machine's requests on time.
-The async and the blocking `LeaseMember` (`stream_client.share.leases`) share it.
+The async and the blocking `LeaseMember` (`stream_client.share.shared_consumer`) share it.
 """
 
 from __future__ import annotations
