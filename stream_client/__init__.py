@@ -24,7 +24,6 @@ from stream_client.consume.consumer import Consumer, Messages, PartitionedConsum
 from stream_client.consume.follower import Follower
 from stream_client.consume.options import ConsumerArguments, OnEvent
 from stream_client.consume.page import OnHole, Page
-from stream_client.conversation import Conversation
 from stream_client.core.client_core import ClientStatistics
 from stream_client.core.pushes import Push, PushesFailed
 from stream_client.correspondent import Correspondent, RoutedMessages
@@ -65,7 +64,7 @@ from stream_client.positions import Positions, SavedIndexes
 from stream_client.publish import PartitionedPublisher, Publisher
 from stream_client.routed_messages import RoutedMessage
 from stream_client.secure import SecureChannel
-from stream_client.session import Connected
+from stream_client.session import Connected, Conversation
 from stream_client.share.shared_consumer import LeaseMember, SharedConsumer, SharedMessages
 from stream_client.shell.backoff import Reconnect
 from stream_client.shell.base_shell import Framing, OnLink

@@ -5,12 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from stream_client.admin import LIST_PAGE, StreamListing
-from stream_client.conversation import Conversation
 from stream_client.core.client_core import ClientStatistics
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.correspondent import Correspondent
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound
-from stream_client.session import ClientSession
+from stream_client.session import ClientSession, Conversation
 from stream_client.streams import PartitionedStream, Stream, create_streams
 from stream_service.extensions import LIST, WHERE, ListRequest, WhereRequest
 from stream_service.names import near_names

@@ -28,7 +28,6 @@ MODULES: dict[str, str] = {
     f"stream_client/{room}.py": f"stream_client/blocking/{room}.py"
     for room in (
         "session",
-        "conversation",
         "positions",
         "consume/follower",
         "consume/consumer",

@@ -11,9 +11,9 @@ from block_node.client.errors import SubscriptionRefused
 from block_node.client.subscribing import PASSING, AboutBlock, Sourcing, Subscribing, SubscriptionEvent
 from block_node.protocol_reading import STATUS, StatusRequest, Subscribe, SubscribeStatus
 from stream_client.client import StreamClient
-from stream_client.conversation import Conversation
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, RequestRefused, RequestTimeout
+from stream_client.session import Conversation
 
 SERVICE: Final = "block_subscribe"
 

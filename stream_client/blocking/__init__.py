@@ -21,11 +21,10 @@ from stream_client.blocking.client import StreamClient
 from stream_client.blocking.connecting import connect
 from stream_client.blocking.consume.consumer import Consumer, Messages, PartitionedConsumer
 from stream_client.blocking.consume.follower import Follower
-from stream_client.blocking.conversation import Conversation
 from stream_client.blocking.correspondent import Correspondent, RoutedMessages
 from stream_client.blocking.positions import Positions, SavedIndexes
 from stream_client.blocking.publish import PartitionedPublisher, Publisher
-from stream_client.blocking.session import Connected
+from stream_client.blocking.session import Connected, Conversation
 from stream_client.blocking.share.shared_consumer import LeaseMember, SharedConsumer, SharedMessages
 from stream_client.blocking.streams import PartitionedStream, Stream
 from stream_client.stopping import stop_on_signals_blocking as stop_on_signals

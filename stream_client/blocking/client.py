@@ -6,9 +6,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from stream_client.blocking.admin import LIST_PAGE, StreamListing
-from stream_client.blocking.conversation import Conversation
 from stream_client.blocking.correspondent import Correspondent
-from stream_client.blocking.session import ClientSession
+from stream_client.blocking.session import ClientSession, Conversation
 from stream_client.blocking.streams import PartitionedStream, Stream, create_streams
 from stream_client.core.client_core import ClientStatistics
 from stream_client.core.service_route import STREAM_SERVICE

@@ -12,7 +12,7 @@ from block_node.client.errors import SubscriptionRefused
 from block_node.client.subscribing import PASSING, AboutBlock, Sourcing, Subscribing, SubscriptionEvent
 from block_node.protocol_reading import STATUS, StatusRequest, Subscribe, SubscribeStatus
 from stream_client.blocking.client import StreamClient
-from stream_client.blocking.conversation import Conversation
+from stream_client.blocking.session import Conversation
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import ClientError, RequestRefused, RequestTimeout
 

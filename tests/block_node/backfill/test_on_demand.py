@@ -29,7 +29,7 @@ from block_node.protocol import (
     StreamEnded,
 )
 from stream_client import connect as connect_streams
-from stream_client.conversation import Conversation
+from stream_client.session import Conversation
 from tests.block_node.backfill.served_blocks import QUICK, backfill_status, chain, publish, source, wait_ranges
 from tests.support.served import PATIENCE_S, served
 

@@ -31,7 +31,7 @@ from block_node.protocol_reading import (
 )
 from stream_client import StreamClient
 from stream_client import connect as connect_streams
-from stream_client.conversation import Conversation
+from stream_client.session import Conversation
 from stream_node.node.config import Config
 from stream_node.node.server import Server
 from tests.block_node.publish.samples import chain_of
