@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ockam.protocol import Protocol as WireProtocol
 from ockam.protocol import ProtocolError
-from stream_client.conversing import Conversing
 from stream_client.core.calls import Call, answer_of
 from stream_client.core.conversation import UNSENT_BYTES_MAX
 from stream_client.core.pushes import PendingResult
 from stream_client.errors import NodeUnreachable, RequestTimeout, UnexpectedAnswer
-from stream_client.requests import Requests, Target
+from stream_client.requests import Conversing, Requests, Target
 
 if TYPE_CHECKING:
     from stream_client.shell.async_shell import AsyncShell
@@ -44,11 +43,6 @@ class ClientSession(Requests):
     async def ask_all(self, target: Target, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]:
         """Sends all requests at once and returns the decoded answers in order. Raises the first error."""
         return await self.answers_of([self.call(target, protocol, each) for each in requests], protocol)
-
-    def notify(self, service: str, payload: bytes) -> None:
-        """Sends a message that the service does not answer. The message can be lost if the connection is lost."""
-        self.core.notify(service, payload)
-        # blocking only: self.shell.yield_control()
 
     async def answered(self, call: Call, wait_s: float = 0.0) -> Call:
         """Waits until the call has its answer, and returns the call. Raises its error. `wait_s`: the seconds by which

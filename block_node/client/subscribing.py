@@ -28,9 +28,8 @@ from block_node.protocol_reading import (
 )
 from block_node.read.packing import unpacked
 from ockam.protocol import ProtocolError
-from stream_client.conversing import Conversing
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
-from stream_client.requests import Requests
+from stream_client.requests import Conversing, Requests
 from stream_client.shell.backoff import Backoff, Reconnect
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024

@@ -61,7 +61,8 @@ def test_a_node_whose_stderr_is_full_serves_on(tmp_path: Path) -> None:
             with blocking.connect(node.address) as client:
                 stream = client.create("s")
                 for number in range(3_000):
-                    client.session.notify("stream_service", b"no protocol %d" % number)
+                    client.session.core.notify("stream_service", b"no protocol %d" % number)
+                    client.session.shell.yield_control()
                 assert stream.push(b"served") == 0
             assert node.stop() == 0
     finally:
