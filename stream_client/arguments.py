@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import bare
 from ockam.actors.address import complete_address
@@ -13,6 +13,9 @@ from ockam.errors import InvalidAddress
 from ockam.protocol import Protocol
 from stream_client.errors import InvalidArgument
 from stream_service.extensions import Before, BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Header, Start
+
+if TYPE_CHECKING:
+    from ockam.tracing.spans import Tracing
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | str
 """The type of a message's data, of its key, and of a header's value. Text is sent in UTF-8."""
@@ -42,6 +45,9 @@ NAMES = {
     "wait_ms": "wait_s",
 }
 """The names in errors for the fields of messages that a program knows under another name."""
+
+SERVICE = "stream-client"
+"""The name of a client in its spans, unless OTEL_SERVICE_NAME gives another one."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -129,6 +135,19 @@ def microseconds(time: datetime) -> int:
         raise InvalidArgument(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
     since = time - datetime.fromtimestamp(0, time.tzinfo)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def start_tracing(traces: str | bool) -> Tracing | None:
+    """Returns an object that makes the spans of a client, or None if `traces` is false. Raises InvalidArgument."""
+    if traces is False:
+        return None
+    # Only a client that traces loads OpenTelemetry.
+    from ockam.tracing.opening import TracingUnavailable, open_tracing
+
+    try:
+        return open_tracing(None if traces is True else traces, SERVICE)
+    except TracingUnavailable as error:
+        raise InvalidArgument(str(error)) from error
 
 
 def _in_words(error: bare.EncodeError) -> str:

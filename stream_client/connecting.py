@@ -10,7 +10,7 @@ import anyio  # async only
 import anyio.to_thread  # async only
 
 from ockam.actors.address import Route
-from stream_client.arguments import to_address
+from stream_client.arguments import start_tracing, to_address
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
@@ -21,7 +21,6 @@ from stream_client.shell.backoff import Reconnect
 from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, ShellSettings
 from stream_client.shell.tls import check_tls
 from stream_client.shell.token import check_token
-from stream_client.tracing import queue_maker, start_tracing
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls
@@ -101,7 +100,7 @@ async def connect(
         index_service=index_service,
         asks_route=asks_route,
         connection=connection,
-        make_queue=queue_maker(tracing),
+        tracing=tracing,
     )
     core.service_route.is_assumed_plain = plain
     if on_link is not None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ockam.actors.address import Route
-from stream_client.arguments import to_address
+from stream_client.arguments import start_tracing, to_address
 from stream_client.blocking.client import StreamClient
 from stream_client.blocking.session import ClientSession
 from stream_client.core.client_core import ClientCore
@@ -19,7 +19,6 @@ from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, Sh
 from stream_client.shell.blocking_shell import BlockingShell
 from stream_client.shell.tls import check_tls
 from stream_client.shell.token import check_token
-from stream_client.tracing import queue_maker, start_tracing
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls
@@ -99,7 +98,7 @@ def connect(
         index_service=index_service,
         asks_route=asks_route,
         connection=connection,
-        make_queue=queue_maker(tracing),
+        tracing=tracing,
     )
     core.service_route.is_assumed_plain = plain
     if on_link is not None:

@@ -15,6 +15,7 @@ how each event changes them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,7 +35,7 @@ from stream_client.core.push_queue import PushQueue, distribute
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
 from stream_client.core.states_machine import ConnectionState
-from stream_client.core.streams_in_use import MakeQueue, StreamsInUse, plain_queue
+from stream_client.core.streams_in_use import StreamsInUse
 from stream_client.errors import (
     ChannelRefused,
     ClientClosed,
@@ -45,6 +46,9 @@ from stream_client.errors import (
     RouteRefused,
 )
 from stream_service.protocol import PULL, PullRequest
+
+if TYPE_CHECKING:
+    from ockam.tracing.spans import Tracing
 
 SILENT_CHANNEL_CHECKS = 5
 """The checks for late answers after which a secure channel is replaced if no message comes through it while requests
@@ -87,13 +91,13 @@ class ClientCore:
         index_service: str | None = None,
         asks_route: bool = False,
         connection: ClientConnection | None = None,
-        make_queue: MakeQueue = plain_queue,
+        tracing: Tracing | None = None,
     ) -> None:
         """via: the route from the node that the client connects to, to the node with the services.
         service, index_service: the names of both services; None: the second is derived from the first
             (`index_service_of`).
         asks_route: whether each new connection asks the stream service, unless the service is plain. True with `via`.
-        make_queue: makes the push queues, for example push queues that trace.
+        tracing: makes a span of each push; None: pushes are not traced.
         """
         self.connection = ClientConnection() if connection is None else connection
         self.connection.on_channel = self._channel_changed
@@ -106,7 +110,7 @@ class ClientCore:
             self.calls, stream_service, self._new_address, self._route_refused, self.send_again
         )
         self.streams = StreamsInUse(
-            self.connection, self.calls, stream_service, via, self._new_address, make_queue, self.service_route.made
+            self.connection, self.calls, stream_service, via, self._new_address, tracing, self.service_route.made
         )
         # This is `StreamsInUse.queues`: the busiest loop of the client looks up each message's queue in this
         # dictionary.

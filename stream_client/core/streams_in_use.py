@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING
 
 from ockam.actors.address import Address, Route
 from stream_client.arguments import encoded
@@ -15,32 +15,13 @@ from stream_client.core.payloads import create_payload, created
 from stream_client.core.push_queue import PushQueue, SequencedPushQueue
 from stream_client.core.pushes import Push
 from stream_client.core.sequence_machine import SequenceMachine
+from stream_client.core.traced_queue import traced_queue
 from stream_client.errors import ClientError, StreamNotFound, UnexpectedAnswer
 from stream_service.extensions import BATCHED, LIST, ListRequest, StreamKey
 from stream_service.names import stream_address
 
-MakeQueue: TypeAlias = Callable[
-    [ClientConnection, Address, str, int, list[Push] | None, SequenceMachine | None], PushQueue
-]
-
-
-def plain_queue(
-    connection: ClientConnection,
-    address: Address,
-    name: str,
-    partition: int,
-    failed: list[Push] | None,
-    sequences: SequenceMachine | None,
-) -> PushQueue:
-    """Returns a push queue that does not trace.
-
-    address: the return address of the confirms.
-    failed: collects the failed pushes of a publisher; None: they are not collected.
-    sequences: numbers the messages; None: they have no numbers.
-    """
-    if sequences is None:
-        return PushQueue(connection, address, partition, failed)
-    return SequencedPushQueue(connection, address, partition, failed, sequences)
+if TYPE_CHECKING:
+    from ockam.tracing.spans import Tracing
 
 
 class StreamsInUse:
@@ -48,6 +29,7 @@ class StreamsInUse:
 
     queues: the push queues, by the address to which the answers to their pushes are sent.
     service: the route to the stream service. `via` is this route without its last address, that of the service.
+    tracing: makes a span of each push; None: pushes are not traced.
     on_made: called for an answer to a create; `ServiceRoute.made` explains its argument.
 
     Invariant: every queue of every handle in use is in `queues`. A handle has a route only while there is a connection.
@@ -60,7 +42,7 @@ class StreamsInUse:
         service: Route,
         via: Route,
         new_address: Callable[[bytes], Address],
-        make_queue: MakeQueue,
+        tracing: Tracing | None,
         on_made: Callable[[bool], None],
     ) -> None:
         self.queues: dict[Address, PushQueue] = {}
@@ -69,7 +51,7 @@ class StreamsInUse:
         self._service = service
         self._via = via
         self._new_address = new_address
-        self._make_queue = make_queue
+        self._tracing = tracing
         self._on_made = on_made
         self._streams: dict[str, StreamInUse] = {}
         self._asked: set[PartitionHandle] = set()
@@ -281,8 +263,17 @@ class StreamsInUse:
     def _add_queue(
         self, name: str, partition: int, failed: list[Push] | None, sequences: SequenceMachine | None
     ) -> PushQueue:
+        """failed: collects the failed pushes of a publisher; None: they are not collected. sequences: numbers the
+        messages; None: they have no numbers."""
         address = self._new_address(BATCHED)
-        queue = self._make_queue(self._connection, address, name, partition, failed, sequences)
+        common = self._connection, address, partition, failed
+        queue: PushQueue
+        if self._tracing is not None:
+            queue = traced_queue(self._tracing, name, *common, sequences)
+        elif sequences is None:
+            queue = PushQueue(*common)
+        else:
+            queue = SequencedPushQueue(*common, sequences)
         self.queues[address] = queue
         return queue
 

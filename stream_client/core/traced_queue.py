@@ -116,14 +116,15 @@ class TracedSequencedQueue(TracedPushQueue, SequencedPushQueue):
 
 def traced_queue(
     tracing: Tracing,
+    name: str,
     connection: ClientConnection,
     address: Address,
-    name: str,
     partition: int,
     failed: list[Push] | None,
     sequences: SequenceMachine | None,
 ) -> PushQueue:
-    """Returns a push queue that traces. `tracing` makes the spans; the other parameters are those of `plain_queue`."""
+    """Returns a push queue for pushes to the stream `name`, whose spans `tracing` makes. The other parameters are those
+    of the queue."""
     queue = (
         TracedPushQueue(connection, address, partition, failed)
         if sequences is None

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,6 @@ from stream_client import PushNotStored, SecureChannel
 from stream_client.blocking import connect
 from stream_client.core.client_core import ClientCore
 from stream_client.core.sequence_machine import SequenceMachine
-from stream_client.core.streams_in_use import MakeQueue, plain_queue
-from stream_client.core.traced_queue import traced_queue
 from stream_node.node.process import NodeProcess
 from stream_service.extensions import RICH_PUSH, TRACE
 from stream_service.protocol import PUSH
@@ -55,9 +52,9 @@ def tracing(collector: Collector) -> Iterator[Tracing]:
     opened.close()
 
 
-def push_everything(make_queue: MakeQueue, wire: Wire) -> tuple[ClientCore, FarEnd, list[Message]]:
+def push_everything(tracing: Tracing | None, wire: Wire) -> tuple[ClientCore, FarEnd, list[Message]]:
     """Plain pushes, one with a key, and numbered ones; and what the core has sent for them."""
-    core = ClientCore(make_queue=make_queue)
+    core = ClientCore(tracing=tracing)
     far = FarEnd(core, wire)
     (handle,) = opened(core, far)
     for number in range(3):
@@ -80,8 +77,8 @@ def is_push(message: Message) -> bool:
 @pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=lambda wire: wire.name)
 def test_a_push_has_the_same_bytes_with_and_without_a_trace(tracing: Tracing, wire: Wire) -> None:
     """Goal: the routes and the payload of a push stay, and each push has its own announcement directly before it."""
-    _, _, plain = push_everything(plain_queue, wire)
-    _, _, traced = push_everything(partial(traced_queue, tracing), wire)
+    _, _, plain = push_everything(None, wire)
+    _, _, traced = push_everything(tracing, wire)
     assert [routed(message) for message in traced if is_push(message)] == [routed(message) for message in plain]
     notices, pushes = traced[::2], traced[1::2]
     assert len(notices) == len(pushes) == len(plain) > 4
@@ -100,7 +97,7 @@ def test_a_push_has_the_same_bytes_with_and_without_a_trace(tracing: Tracing, wi
 
 def test_an_error_for_a_trace_fails_no_push(tracing: Tracing) -> None:
     """Goal: an older node, which answers `error` to what it does not know, stores pushes all the same."""
-    core, far, sent = push_everything(partial(traced_queue, tracing), HEAD)
+    core, far, sent = push_everything(tracing, HEAD)
     refused = 0
     # A numbered push is sent alone until the node has confirmed the first one, so more comes after the answers.
     while sent:
@@ -119,7 +116,7 @@ def test_an_error_for_a_trace_fails_no_push(tracing: Tracing) -> None:
 
 def test_a_push_that_is_sent_again_stays_in_its_trace(tracing: Tracing) -> None:
     """Goal: after a reconnect the same trace is announced again. Method: a connection that ends before any confirm."""
-    core, _, first = push_everything(partial(traced_queue, tracing), HEAD)
+    core, _, first = push_everything(tracing, HEAD)
     core.disconnected()
     far = FarEnd(core)
     (create,) = far.sent()
