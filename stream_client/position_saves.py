@@ -1,6 +1,10 @@
 """PositionSaves: saves the positions of a consumer in the node's index service, without waiting.
 
 The async and the blocking `SavedIndexes` (`stream_client.positions`) share it.
+
+A position belongs to one incarnation of a stream: a stream that was deleted and made again under the same name is
+another one, with another creation time. A position also has a generation, which changes when somebody else sets or
+deletes the position. A save names both (its mark), so that the node can refuse a save that comes too late.
 """
 
 from __future__ import annotations
@@ -13,16 +17,17 @@ from index_service.extensions import (
     LOAD_PARTITIONS_MAX,
     LOAD_POSITIONS,
     MARKED_SAVE,
+    LoadedPosition,
     LoadRequest,
     LoadResponse,
     MarkedResponse,
     MarkedSave,
+    SaveStatus,
 )
 from index_service.limits import INDEX_MAX
 from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex, PartitionIndex, SavePartitionIndex
 from ockam.protocol import ProtocolError
 from stream_client.arguments import encoded
-from stream_client.core.marks import KnownPosition, Marks, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError, InvalidArgument, RequestRefused, UnexpectedAnswer
 from stream_client.requests import Requests
@@ -30,12 +35,51 @@ from stream_client.requests import Requests
 P = TypeVar("P")
 
 
+OnReset = Callable[[int], None]
+"""The type of a function that is called with a partition whose position somebody else has changed."""
+
+
+class KnownPosition:
+    """The client's knowledge of one saved position.
+
+    index: the next index to read, as it was loaded.
+    saved_us: when the position was saved, in microseconds since 1970; 0: unknown.
+    created_us: when the stream was created to which the position belongs; 0: unknown.
+    generation: the generation of the position; None if it is unknown, because the node is an older one or the program
+        saves its positions elsewhere.
+    on_reset: called when an answer of the node shows that somebody else has changed the position.
+    """
+
+    __slots__ = ("created_us", "generation", "index", "on_reset", "saved_us")
+
+    def __init__(self, index: int, loaded: LoadedPosition | None = None, on_reset: OnReset | None = None) -> None:
+        self.index = index
+        self.saved_us = 0 if loaded is None else loaded.saved_us
+        self.created_us = 0 if loaded is None else loaded.created_us
+        self.generation = None if loaded is None else loaded.generation
+        self.on_reset = on_reset
+
+    def is_of(self, created_us: int) -> bool:
+        """Whether the position belongs to the stream that was created at this time."""
+        if self.created_us:
+            return self.created_us == created_us
+        # If its incarnation is unknown, it belongs to the stream that was there when the position was saved.
+        return not 0 < self.saved_us < created_us
+
+    @property
+    def may_be_set(self) -> bool:
+        """Whether the index may be one that somebody has set, or the 0 of a new position. Else a consumer saved it."""
+        # Whoever sets or makes a position gives it a generation that is not before `saved_us`. A consumer's save keeps
+        # the generation. Positions of older versions have the generation 0, and say nothing.
+        return not self.generation or self.generation >= self.saved_us
+
+
 class PositionSaves:
-    """The saves of positions under one client id, and the client's knowledge of these positions (`core.marks`)."""
+    """The saves of positions under one client id, and the client's knowledge of these positions."""
 
     def __init__(self, session: Requests, client_id: str) -> None:
         self._session = session
-        self._marks = Marks(client_id)
+        self._marks: dict[tuple[str, int], KnownPosition] = {}
         self._cancels: dict[tuple[str, int], Callable[[], None]] = {}
         self._checks: dict[tuple[str, int], Callable[[], None]] = {}
         self.client_id = client_id
@@ -50,9 +94,13 @@ class PositionSaves:
         def checked(asked: Sequence[int], answer: LoadResponse | ClientError) -> None:
             if not isinstance(answer, ClientError):
                 for partition, position in zip(asked, answer.positions, strict=False):
-                    self._marks.checked(stream_name, partition, position)
+                    mark = self._marks.get((stream_name, partition))
+                    if mark is None or mark.generation is None or mark.on_reset is None:
+                        continue
+                    if position is None or position.generation != mark.generation:
+                        mark.on_reset(partition)
 
-        marked = [each for each in partitions if self._marks.find(stream_name, each) is not None]
+        marked = [each for each in partitions if (stream_name, each) in self._marks]
         for asked in split_partitions(marked):
             # A later question replaces an unanswered one. Else questions would pile up while the node is away.
             # Another consumer's question about other partitions must stay.
@@ -74,12 +122,32 @@ class PositionSaves:
             self._cancels[key] = self._session.ask_nowait(INDEX_SERVICE, MARKED_SAVE, request, answered)
         self._tell(stream_name, plain)
 
-    def request(self, stream_name: str, partition: int, index: int, fence: int) -> MarkedSave | None:
-        """Returns the request that saves a position under a lease; None if the node does not know marks."""
-        return self._marks.request(stream_name, partition, index, fence)
+    def request(self, stream_name: str, partition: int, index: int, fence: int | None) -> MarkedSave | None:
+        """Returns the request that saves an index, with the lease's fence; None if the generation is unknown."""
+        mark = self._marks.get((stream_name, partition))
+        if mark is None or mark.generation is None:
+            return None
+        return MarkedSave(
+            request_id=0,
+            client_id=self.client_id,
+            stream_name=stream_name,
+            partition=partition,
+            index=index,
+            fence=fence,
+            created_us=mark.created_us,
+            generation=mark.generation,
+        )
 
     def answered(self, request: MarkedSave, answer: MarkedResponse) -> None:
-        self._marks.answered(request, answer)
+        """Applies the answer to a save. If somebody else has changed the position, calls `on_reset`."""
+        mark = self._marks.get((request.stream_name, request.partition))
+        if mark is None or mark.generation != request.generation:
+            # The position was loaded again since the save was sent.
+            return
+        if answer.status is SaveStatus.OK:
+            mark.generation = answer.generation
+        elif answer.status is SaveStatus.RESET and mark.on_reset is not None:
+            mark.on_reset(request.partition)
 
     def _load_requests(self, stream_name: str, partitions: Sequence[int]) -> list[LoadRequest]:
         return [
@@ -93,21 +161,20 @@ class PositionSaves:
         found = [position for answer in answers for position in answer.positions if position is not None]
         if len(found) != len(partitions):
             raise UnexpectedAnswer(f"{len(found)} positions came for {len(partitions)} partitions")
-        return [
-            self._marks.loaded(stream_name, partition, position, on_reset)
-            for partition, position in zip(partitions, found, strict=True)
-        ]
+        marks = [KnownPosition(position.index, position, on_reset) for position in found]
+        self._marks.update(zip(((stream_name, partition) for partition in partitions), marks, strict=True))
+        return marks
 
     def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
         if not isinstance(answer, ClientError):
-            self._marks.answered(request, answer)
+            self.answered(request, answer)
         elif knows_no_marks(answer):
             self._tell(request.stream_name, self._without_marks([request]))
 
     def _without_marks(self, requests: Sequence[MarkedSave]) -> dict[int, int]:
         """Returns the indexes of saves that an older node has refused. Their positions have no marks from now on."""
         for each in requests:
-            mark = self._marks.find(each.stream_name, each.partition)
+            mark = self._marks.get((each.stream_name, each.partition))
             if mark is not None:
                 mark.generation = None
         return {each.partition: each.index for each in requests}
@@ -117,7 +184,7 @@ class PositionSaves:
         for partition, index in indexes.items():
             if not isinstance(index, int) or not 0 <= index <= INDEX_MAX:
                 raise InvalidArgument(f"index {index!r} cannot be saved; pass one from 0 to {INDEX_MAX}")
-            request = self._marks.request(stream_name, partition, index, None)
+            request = self.request(stream_name, partition, index, None)
             if request is None:
                 plain[partition] = index
             else:

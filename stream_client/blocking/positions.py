@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from index_service.extensions import (
     LOAD_POSITIONS,
     MARKED_SAVE,
@@ -14,10 +16,11 @@ from index_service.extensions import (
 )
 from index_service.protocol import INDEX_PARTITIONED, GetPartitionIndex
 from stream_client.blocking.session import ClientSession, Connected
-from stream_client.core.marks import KnownPosition, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import AccessDenied, NodeFailed, RequestRefused
 from stream_client.position_saves import (
+    KnownPosition,
+    OnReset,
     PositionSaves,
     check_answer,
     check_keeps_positions,
@@ -50,8 +53,8 @@ class SavedIndexes(PositionSaves):
     """The positions that a node's index service saves under one client id: the next index to read of each partition.
 
     The service keeps the highest index saved so far. It confirms the saves of positions that were loaded with `resume`.
-    These saves have a mark: they name the incarnation of the stream (`core.marks`). It does not confirm other saves:
-    `save` reads their indexes back, and saves again if a save was lost together with a connection.
+    These saves have a mark: they name the incarnation of the stream. It does not confirm other saves: `save` reads
+    their indexes back, and saves again if a save was lost together with a connection.
     """
 
     _session: ClientSession
@@ -92,11 +95,13 @@ class SavedIndexes(PositionSaves):
         """Saves index 0 as the position in another incarnation of the stream, created at `created_us` (microseconds
         since 1970), unless the position is already one of that incarnation. The answer has the index that is saved.
         `fence` is the number of the consumer's lease; None without a lease."""
-        request = self._marks.begin(stream_name, partition, created_us, fence)
+        request = self.request(stream_name, partition, 0, fence)
         if request is None:
             return SaveResponse(0, SaveStatus.OK, 0)
+        # The mark stays that of the former stream until the answer comes: after an error, this is repeated.
+        request = msgspec.structs.replace(request, created_us=created_us)
         answer = self._session.ask(INDEX_SERVICE, MARKED_SAVE, request)
-        self._marks.answered(request, answer)
+        self.answered(request, answer)
         return answer
 
     def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
@@ -107,7 +112,7 @@ class SavedIndexes(PositionSaves):
         try:
             answers = self._session.ask_all(INDEX_SERVICE, MARKED_SAVE, marked)
             for request, answer in zip(marked, answers, strict=True):
-                self._marks.answered(request, answer)
+                self.answered(request, answer)
         except RequestRefused as error:
             if not knows_no_marks(error):
                 raise

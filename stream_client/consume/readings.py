@@ -10,9 +10,9 @@ from typing import Protocol
 from stream_client.consume.options import ConsumerOptions
 from stream_client.consume.page import Page, find_holes
 from stream_client.consume.reader import Merge, Reader
-from stream_client.core.marks import KnownPosition
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, PositionReset, StreamRemade
+from stream_client.position_saves import KnownPosition
 from stream_client.requests import PartitionWatch, Requests
 from stream_service.extensions import FromIndex, RichMessage
 

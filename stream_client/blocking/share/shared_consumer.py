@@ -15,10 +15,9 @@ from stream_client.blocking.session import ClientSession, Connected
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
 from stream_client.consume.readings import PartitionReading
 from stream_client.core.calls import answer_of
-from stream_client.core.marks import KnownPosition, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError, LeaseLost, RequestRefused
-from stream_client.position_saves import check_keeps_positions, check_name, knows_no_marks
+from stream_client.position_saves import KnownPosition, OnReset, check_keeps_positions, check_name, knows_no_marks
 from stream_client.share.membership import LeasedReading, LeaseMembership
 from stream_service.extensions import RichMessage
 

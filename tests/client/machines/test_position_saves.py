@@ -10,8 +10,7 @@ import pytest
 from index_service.extensions import LOAD_POSITIONS, MARKED_SAVE, LoadedPosition, LoadRequest, LoadResponse
 from index_service.protocol import INDEX_PARTITIONED, SavePartitionIndex
 from ockam.actors.message import Message
-from stream_client.core.marks import KnownPosition
-from stream_client.position_saves import PositionSaves
+from stream_client.position_saves import KnownPosition, PositionSaves
 from tests.client.machines.far_end import FarEnd
 from tests.client.machines.virtual import Clock, VirtualShell
 
