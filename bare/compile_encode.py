@@ -26,10 +26,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bare import model
-from bare.compiler import CHAIN_MEMBERS_MAX, Compiler
+from bare.compiler import CHAIN_MEMBERS_MAX, Compiler, joined
 from bare.limits import Limits
 from bare.model import BareType, Number, python_types
-from bare.source import joined
 from bare.varint import FIRST_BYTE, ONE_BYTE, encode_uint
 
 

@@ -40,32 +40,23 @@ def parse_with(
         raise ValueError(f"dialect must be auto, current or legacy, not {dialect!r}")
     older = dialect != "current"
     document = parse_text(text, older, line)
-    check(document, known, older=older, pedantic=pedantic)
-    return document
-
-
-def check(document: Document, known: Mapping[str, Definition], *, older: bool, pedantic: bool) -> None:
-    """Checks a schema. Raises SchemaError for the first mistake. known: definitions of other texts that it can use.
-
-    older: allow what drafts before -06 allowed: names used before their definition, types that contain themselves, and
-    values and tags out of order.
-    pedantic: require that the text states every enum value and union tag."""
     checker = _Checker(document.definitions, known, older, pedantic)
     checker.names()
     checker.endless()
     for definition in document.definitions.values():
         checker.type(definition.type)
+    return document
 
 
 class _Checker:
-    """The check of one schema. Call `names`, `endless` and `type` in this order: each relies on those before it."""
+    """The check of one schema. Call `names`, `endless` and `type` in this order: each relies on those before it. A
+    method raises SchemaError for the first mistake.
+
+    older: allow what drafts before -06 allowed: names used before their definition, types that contain themselves, and
+    values and tags out of order."""
 
     def __init__(
-        self,
-        definitions: Mapping[str, Definition],
-        known: Mapping[str, Definition],
-        older: bool,
-        pedantic: bool,
+        self, definitions: Mapping[str, Definition], known: Mapping[str, Definition], older: bool, pedantic: bool
     ) -> None:
         self._own = definitions
         self._all = {**known, **definitions}
@@ -115,12 +106,15 @@ class _Checker:
 
     def type(self, type_: Type) -> None:
         match type_:
-            case ast.Enum():
-                self._enum(type_)
+            case ast.Enum(members=members):
+                _check_some("an enum must have at least one member", type_, members)
+                _check_unique("member", members)
+                self._numbers("value", [(member.value, member.stated, member.at) for member in members])
             case ast.UnionNode():
                 self._union(type_)
-            case ast.Struct():
-                self._struct(type_)
+            case ast.Struct(fields=fields):
+                _check_some("a struct must have at least one field", type_, fields)
+                _check_unique("field", fields)
             case ast.Map(key=key):
                 if not self._is_key(key):
                     raise _error("the key of a map must be an enum or a primitive, not f32, f64 or void", key.at)
@@ -142,15 +136,8 @@ class _Checker:
                 return True
         return False
 
-    def _enum(self, enum: ast.Enum) -> None:
-        if not enum.members:
-            raise _error("an enum must have at least one member", enum.at)
-        _check_unique("member", enum.members)
-        self._numbers("value", [(member.value, member.stated, member.at) for member in enum.members])
-
     def _union(self, union: ast.UnionNode) -> None:
-        if not union.members:
-            raise _error("a union must have at least one member", union.at)
+        _check_some("a union must have at least one member", union, union.members)
         types: set[Type] = set()
         for member in union.members:
             if member.type in types:
@@ -173,10 +160,10 @@ class _Checker:
             seen.add(number)
             last = number
 
-    def _struct(self, struct: ast.Struct) -> None:
-        if not struct.fields:
-            raise _error("a struct must have at least one field", struct.at)
-        _check_unique("field", struct.fields)
+
+def _check_some(what: str, type_: Type, parts_of_it: Sequence[object]) -> None:
+    if not parts_of_it:
+        raise _error(what, type_.at)
 
 
 def _check_unique(what: str, items: Sequence[ast.EnumMember] | Sequence[ast.Field]) -> None:

@@ -1,4 +1,5 @@
 """Creates codecs from schema texts, and Python classes for the structs and enums of the schema. It reads no files.
+`blocks` finds the schemas in a Markdown document.
 
 | In the schema | In Python                                                                          |
 |---------------|------------------------------------------------------------------------------------|
@@ -12,8 +13,9 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,7 +26,6 @@ from bare.model import PRIMITIVES, BareType, NamedType, StructType, needs_some, 
 from bare.resolve import enum_type
 from bare.schema import ast
 from bare.schema.dialect import Dialect, parse_with
-from bare.schema.markdown import blocks
 
 
 class Schema:
@@ -187,3 +188,32 @@ class _Builder:
                 return model.UnionType(nodes, needs_tags(nodes))
             case ast.Struct():
                 return self._filled(self._empty(type_, place), type_, place)
+
+
+_FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})[ \t]*(?P<info>[^`]*?)[ \t]*")
+_SCHEMA_START = re.compile(r"(?:\s+|#[^\n]*\n)*(?:type|enum)\s+[A-Z]")
+
+
+class SchemaBlock(NamedTuple):
+    """A schema in a Markdown document. text: its text. line: the number of its first line, from 1."""
+
+    text: str
+    line: int
+
+
+def blocks(markdown: str) -> list[SchemaBlock]:
+    """Returns the schemas of a Markdown document, in the order of the document: the fenced blocks with the language
+    `bare`, and the blocks without a language that begin, after any comments, with `type` or `enum`."""
+    found: list[SchemaBlock] = []
+    marks, info, start = "", "", 0
+    lines = markdown.replace("\r\n", "\n").split("\n")
+    for number, line in enumerate(lines, 1):
+        fence = _FENCE.fullmatch(line)
+        if not marks and fence:
+            marks, info, start = fence["marks"], fence["info"], number + 1
+        elif marks and fence and fence["marks"].startswith(marks) and not fence["info"]:
+            text = "".join(inner + "\n" for inner in lines[start - 1 : number - 1])
+            if info == "bare" or (not info and _SCHEMA_START.match(text)):
+                found.append(SchemaBlock(text, start))
+            marks = ""
+    return found
