@@ -46,7 +46,7 @@ HEARTS = (
     "stream_service/workers/stream.py",
     "stream_service/workers/pulls.py",
     *("ockam/transport/frames.py", "ockam/transport/connection.py", "ockam/transport/connection_machine.py"),
-    *("ockam/transport/connection_identity.py", "ockam/transport/connection_usage.py"),
+    "ockam/transport/connection_usage.py",
     *("stream_client/core/client_core.py", "block_node/publish/publish_machine.py"),
     *("spark_export/exporter/run.py", "stream_node/fleet/cluster/router.py"),
     *("stream_storage/thread_runner.py", "stream_storage/sqlite/log.py"),

@@ -1,19 +1,25 @@
 """Creates, replaces and renames files and folders so that their content and their names survive a power cut.
 
 Syncing a file makes its content durable. The name of the file is stored in its folder, and becomes durable when the
-folder is synced. The name of the folder is in its parent folder, and so on. This module knows no file formats."""
+folder is synced. The name of the folder is in its parent folder, and so on.
+
+`with_seal` and `without_seal`: a line in a small file with a checksum of all its other bytes. It shows damage, not
+attacks. A file without the line is read as it is: an older version wrote it, or a user who changed it by hand has
+removed the line. The next write by the program seals it."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
+from zlib import crc32
 
 CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS})
 """The error numbers that `sync_names` ignores for a parent folder: this user may not read it, or its file system is
@@ -193,3 +199,32 @@ def state_of(file: Path) -> tuple[int, ...]:
         return ()
     # A file that is replaced has another inode, also within one tick of the clock.
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+_LINE: Final = re.compile(rb'^(?:# seal: ([0-9a-f]{8})| "seal": "([0-9a-f]{8})",)\n', re.MULTILINE)
+
+
+class SealBroken(ValueError):
+    """The error of a sealed file whose content is not what was written. The text says what to do."""
+
+
+def with_seal(content: bytes) -> bytes:
+    """Returns the content with its seal: a field of a JSON object that is indented by one, or else a comment in line
+    1."""
+    if content.startswith(b"{\n"):
+        return b'{\n "seal": "%08x",\n%s' % (crc32(content), content[2:])
+    return b"# seal: %08x\n%s" % (crc32(content), content)
+
+
+def without_seal(content: bytes) -> bytes:
+    """Returns the content of a file without its seal, if it has one. Raises SealBroken."""
+    found = _LINE.search(content)
+    if found is None:
+        return content
+    rest = content[: found.start()] + content[found.end() :]
+    if crc32(rest) != int(found[1] or found[2], 16):
+        raise SealBroken(
+            "it is not what was written (its seal differs); put it back from a copy, or, if you have changed it by "
+            "hand, remove the line with its seal"
+        )
+    return rest

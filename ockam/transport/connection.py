@@ -20,14 +20,13 @@ from ockam.actors.node import Node
 from ockam.actors.turns import READ_BYTES_MAX, Share, Turns
 from ockam.actors.worker import Worker
 from ockam.errors import AskRefused, AskTimedOut, FrameTooLarge, RemoteProtocolError
-from ockam.identity.authenticator import Authenticator
+from ockam.identity.authenticator import Authenticator, ConnectionIdentity
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.identity.tls_layer import PeerCertificate, TlsFault, TlsLayer
 from ockam.identity.tls_stream import TlsListener, receive_decrypted
 from ockam.quotas.memory import Holdings, PeerMemory
 from ockam.quotas.usage import party_key
 from ockam.transport.arrivals import ARRIVAL_BYTES_MAX, HAS_EPOLL, SMALL_READS_MIN, ReadyConnections
-from ockam.transport.connection_identity import ConnectionIdentity
 from ockam.transport.connection_machine import (
     SEND_BYTES,
     ConnectionLimits,
@@ -35,11 +34,10 @@ from ockam.transport.connection_machine import (
     ConnectionStatistics,
     TransportState,
 )
-from ockam.transport.connection_usage import TOO_MANY, ConnectionUsage
+from ockam.transport.connection_usage import PARTIAL_FREE_BYTES, TOO_MANY, ConnectionUsage, PartialFrames
 from ockam.transport.forward_filter import ForwardFilter
 from ockam.transport.forwarding import OpenRequests, is_passed_on, leaves
 from ockam.transport.listener import has_unread
-from ockam.transport.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.transport.remote_streams import LinkEnd
 from ockam.transport.sockets import end_stream, receive_ready, send_nowait
 from ockam.transport.wire import Wire

@@ -28,7 +28,7 @@ from ockam.transport.arrivals import ReadyConnections
 from ockam.transport.calling import Caller, Framing
 from ockam.transport.connection import Connection
 from ockam.transport.connection_machine import ConnectionLimits
-from ockam.transport.connection_usage import TOO_MANY
+from ockam.transport.connection_usage import TOO_MANY, PartialFrames
 from ockam.transport.forwarding import (
     CONNECTION_PREFIX,
     destination_unreachable,
@@ -37,7 +37,6 @@ from ockam.transport.forwarding import (
     through,
 )
 from ockam.transport.listener import SilentConnections, accept_all, connections_that_fit
-from ockam.transport.partial_frames import PartialFrames
 from ockam.transport.remote_streams import LinkEnd
 from ockam.transport.roster import Roster, TcpStatistics, Traffic
 from ockam.transport.sockets import socket_name

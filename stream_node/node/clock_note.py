@@ -12,9 +12,8 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from ockam.files.durable_files import create_private
+from ockam.files.durable_files import create_private, with_seal, without_seal
 from ockam.files.parsing import parse_json
-from ockam.files.sealed_file import with_seal, without_seal
 from stream_storage.directory_lock import boot_id
 
 FILE_NAME = "clock.json"

@@ -18,8 +18,8 @@ from ockam.actors.worker import Worker
 from ockam.transport import connection_machine
 from ockam.transport import tcp as tcp_module
 from ockam.transport.connection_machine import ConnectionLimits
+from ockam.transport.connection_usage import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.transport.listener import OPEN_FILES_RESERVE, connections_that_fit
-from ockam.transport.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.transport.wire_head import HEAD
 from tests.ockam.tcp_server import serve
 from tests.support.peer import Peer

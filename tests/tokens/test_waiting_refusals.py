@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from ockam.transport.partial_frames import PartialFrames
+from ockam.transport.connection_usage import PartialFrames
 from tests.support.served import wait_until
 from tests.tokens.plain_peer import PlainPeer, authentication, cbor_bytes, cbor_head, cbor_route, create
 from tests.tokens.token_node import UNKNOWN, TokenNode, first_token, token_node

@@ -11,8 +11,15 @@ from pathlib import Path
 
 import structlog
 
-from ockam.files.durable_files import PRIVATE_MODE, lock_folder, make_folder, state_of, write_durably
-from ockam.files.sealed_file import with_seal, without_seal
+from ockam.files.durable_files import (
+    PRIVATE_MODE,
+    lock_folder,
+    make_folder,
+    state_of,
+    with_seal,
+    without_seal,
+    write_durably,
+)
 from ockam.identity.channel.errors import IdentityFileError, InvalidIdentifier
 from ockam.identity.channel.identity_history import (
     CHANGES_MAX,

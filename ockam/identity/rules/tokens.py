@@ -12,9 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from ockam.files.durable_files import lock_folder, make_folder, write_durably
+from ockam.files.durable_files import lock_folder, make_folder, with_seal, without_seal, write_durably
 from ockam.files.parsing import parse_json
-from ockam.files.sealed_file import with_seal, without_seal
 from ockam.identity.authentication import TokenStatus, TokenVerdict
 from ockam.identity.identity import Identity
 from ockam.identity.token import new_token
