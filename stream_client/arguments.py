@@ -15,6 +15,8 @@ from stream_client.errors import InvalidArgument
 from stream_service.extensions import Before, BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Header, Start
 
 if TYPE_CHECKING:
+    from ockam.identity.tls import Tls
+    from ockam.identity.token import Token
     from ockam.tracing.spans import Tracing
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | str
@@ -135,6 +137,33 @@ def microseconds(time: datetime) -> int:
         raise InvalidArgument(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
     since = time - datetime.fromtimestamp(0, time.tzinfo)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def check_tls(tls: Tls | None) -> None:
+    """Reads the files of the settings. Raises InvalidArgument if one of them cannot be used."""
+    if tls is None:
+        return
+    from ockam.identity.tls import TlsFilesError
+
+    try:
+        tls.check()
+    except TlsFilesError as error:
+        raise InvalidArgument(str(error)) from error
+
+
+def check_token(token: Token | str | None) -> Token | None:
+    """Returns the token that a client was given, as a Token; None stays None. Raises InvalidArgument if the token
+    cannot be read from its file or from the environment."""
+    if token is None:
+        return None
+    from ockam.identity.token import Token, TokenError
+
+    try:
+        made = Token(token) if isinstance(token, str) else token
+        made.read()
+    except TokenError as error:
+        raise InvalidArgument(str(error)) from error
+    return made
 
 
 def start_tracing(traces: str | bool) -> Tracing | None:

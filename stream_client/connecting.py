@@ -10,7 +10,7 @@ import anyio  # async only
 import anyio.to_thread  # async only
 
 from ockam.actors.address import Route
-from stream_client.arguments import start_tracing, to_address
+from stream_client.arguments import check_tls, check_token, start_tracing, to_address
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
@@ -19,8 +19,6 @@ from stream_client.session import ClientSession
 from stream_client.shell.async_shell import AsyncShell
 from stream_client.shell.backoff import Reconnect
 from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, ShellSettings
-from stream_client.shell.tls import check_tls
-from stream_client.shell.token import check_token
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls

@@ -311,10 +311,6 @@ def doubted(error: ClientError) -> ClientError:
     return copied
 
 
-def unanswered(address: str, timeout_s: float) -> NodeUnreachable:
-    return NodeUnreachable(f"cannot reach a node at {address}: no answer in {timeout_s:g} s")
-
-
 def silent(address: str) -> NodeUnreachable:
     return NodeUnreachable(f"{address} takes connections and sends nothing: it stands still, or is no stream node")
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ockam.actors.address import Route
-from stream_client.arguments import start_tracing, to_address
+from stream_client.arguments import check_tls, check_token, start_tracing, to_address
 from stream_client.blocking.client import StreamClient
 from stream_client.blocking.session import ClientSession
 from stream_client.core.client_core import ClientCore
@@ -17,8 +17,6 @@ from stream_client.secure import SecureChannel, connection_of
 from stream_client.shell.backoff import Reconnect
 from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, ShellSettings
 from stream_client.shell.blocking_shell import BlockingShell
-from stream_client.shell.tls import check_tls
-from stream_client.shell.token import check_token
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls

@@ -44,11 +44,6 @@ NEXT_WAIT_S = 0.05
 """The seconds between an answer and the next request. The node delays the next answer until something changes."""
 
 
-def own_member_id() -> str:
-    """Returns a name for a member in this process that no other member has: host, process id and a random part."""
-    return f"{socket.gethostname()[:HOST_CHARACTERS_MAX]}:{os.getpid()}:{secrets.token_hex(MEMBER_ID_BYTES)}"
-
-
 class LeaseMembership:
     """The leases of one member of a consumer group, and the saves under them."""
 
@@ -65,7 +60,9 @@ class LeaseMembership:
         self._wait_s = self._asked_s = 0.0
         self._error: ClientError | None = None
         self.client_id = saves.client_id
-        self.member_id = own_member_id() if member_id is None else member_id
+        # The host, the process and a random part name no other member.
+        own_id = f"{socket.gethostname()[:HOST_CHARACTERS_MAX]}:{os.getpid()}:{secrets.token_hex(MEMBER_ID_BYTES)}"
+        self.member_id = own_id if member_id is None else member_id
 
     def __repr__(self) -> str:
         return f"<LeaseMember {self.member_id!r} of {self.client_id!r}, {self.members} members>"

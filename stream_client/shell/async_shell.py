@@ -40,9 +40,8 @@ from stream_client.shell.base_shell import (
     connect_timeout_s,
 )
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
-from stream_client.shell.dial import Dialled, dial
+from stream_client.shell.dial import Dialled, dial, error_of
 from stream_client.shell.in_memory import HOST, Pipe, open_pipes
-from stream_client.shell.tls import error_of
 
 AnyDialled: TypeAlias = Dialled[anyio.abc.ByteStream]
 

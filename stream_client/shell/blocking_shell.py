@@ -38,10 +38,9 @@ from stream_client.shell.base_shell import (
     connect_timeout_s,
 )
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
-from stream_client.shell.dial import Dialled, dial, run_now
+from stream_client.shell.dial import Dialled, dial, error_of, run_now
 from stream_client.shell.in_memory import HOST, MemorySelector, MemorySocket, open_pipes
 from stream_client.shell.interruption import WHOLE
-from stream_client.shell.tls import error_of
 
 AnySocket: TypeAlias = socket.socket | MemorySocket
 

@@ -1,7 +1,10 @@
 """`dial`: opens the connections of both clients: TCP, the TLS handshake, the framing, the proof of the client's name.
 
 It is written once, as a coroutine over a `DialLine`. The async client awaits it. The line of the blocking client waits
-for its socket and never suspends, so `run_now` runs the coroutine to its end. No messages are exchanged here.
+for its socket and never suspends, so `run_now` runs the coroutine to its end.
+
+TokenExchange: the messages by which a client proves its name with a token, before it sends anything else. A token is
+sent over TLS, or to this machine, and nowhere else. No other messages are exchanged here.
 """
 
 from __future__ import annotations
@@ -10,20 +13,56 @@ from collections.abc import Coroutine
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from ockam.actors.address import split_host_port
+from ockam.actors.address import local, split_host_port
+from ockam.actors.message import HERE, Message
 from ockam.errors import RemoteProtocolError
+from ockam.identity.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest, TokenStatus
+from ockam.identity.token import Token, TokenError, is_this_machine
+from ockam.protocol import ProtocolError
+from ockam.transport.frames import FrameReader, FrameWriter
 from ockam.transport.wire import Wire
 from ockam.transport.wire_head import HEAD
 from ockam.transport.wire_legacy import LEGACY
-from stream_client.errors import NodeUnreachable, silent, unanswered
+from stream_client.core.first_bytes import opens_as_node
+from stream_client.errors import (
+    AuthenticationFailed,
+    NodeUnreachable,
+    TlsFailed,
+    UnexpectedAnswer,
+    fault_of,
+    silent,
+)
 from stream_client.shell.base_shell import CONNECT_TIMEOUT_S, Framing
-from stream_client.shell.tls import check_refusal, ended_in_handshake, new_layer, silent_over_tls, tls_failed
-from stream_client.shell.token import TokenExchange
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls
     from ockam.identity.tls_layer import TlsLayer
-    from ockam.identity.token import Token
+
+TLS_ADVICE = {
+    "tls_expired": "renew the certificate, and look at the clocks of both machines",
+    "tls_files": "correct the file, or name another one",
+    "tls_no_certificate": "give this client its certificate and key: Tls(certificate=…, key=…), --tls-cert, --tls-key",
+    "tls_not_tls": "connect without TLS, or give the node a certificate (its setting tls_certificate)",
+    "tls_other": "the log of the node may say more",
+    "tls_refused": "the log of the node says why",
+    "tls_revoked": "ask the operator of the node for a new certificate",
+    "tls_timeout": "the node may be overloaded",
+    "tls_unknown_ca": "compare the authorities: Tls(ca=…) or --tls-ca here, tls_client_ca at the node",
+    "tls_version": "the node, or a proxy before it, must be updated",
+    "tls_wrong_name": "call the node by a name in its certificate, or give this name as Tls(server_name=…)",
+}
+"""The advice at the end of the error's text, by kind of fault."""
+
+TOKEN_KINDS = {TokenStatus.UNKNOWN: "unknown", TokenStatus.EXPIRED: "expired", TokenStatus.REVOKED: "revoked"} | {
+    TokenStatus.UNENCRYPTED: "unencrypted",
+    TokenStatus.SECOND: "second",
+}
+"""The kind of an AuthenticationFailed for each status of the node. Every other status is the kind `other`."""
+TOKEN_ADVICE = {
+    "unknown": "give this client the token that `stream-node token create` has shown on that node",
+    "unencrypted": "connect with TLS: Tls(ca=…), --tls-ca or STREAM_NODE_TLS_CA",
+}
+"""The advice at the end of the error's text, by kind. For the other kinds, the node's reason says what to do."""
 
 S = TypeVar("S", covariant=True)
 T = TypeVar("T")
@@ -106,7 +145,10 @@ async def dial(
         elif hello := await _greet(line, address, layer, auto_wait_s if framing == "auto" else timeout_s):
             dialled = Dialled(line.stream, HEAD, hello, layer)
         elif framing == "head":
-            raise silent(address) if layer is None else silent_over_tls(address)
+            if layer is None:
+                raise silent(address)
+            what = "completes the TLS handshake and then sends nothing: it stands still, or it is no stream node"
+            raise NodeUnreachable(f"{address} {what}")
         else:
             # A legacy node takes our hello for the beginning of a frame and waits for the rest, so this connection is
             # useless.
@@ -129,7 +171,7 @@ async def _call(line: DialLine[S], address: str, tls: Tls | None, timeout_s: flo
             if layer is not None:
                 await _shake_hands(line, address, layer)
     except TimeoutError as error:
-        raise unanswered(address, timeout_s) from error
+        raise NodeUnreachable(f"cannot reach a node at {address}: no answer in {timeout_s:g} s") from error
     # Trio raises UnicodeError for some host names with letters beyond ASCII that `split_host_port` accepts. A name is
     # looked up in a thread, and Python raises RuntimeError if the system has no room for one more.
     except (OSError, UnicodeError, RuntimeError) as error:
@@ -138,6 +180,8 @@ async def _call(line: DialLine[S], address: str, tls: Tls | None, timeout_s: flo
 
 
 async def _shake_hands(line: DialLine[S], address: str, layer: TlsLayer) -> None:
+    from ockam.identity.tls_layer import ENDED_IN_HANDSHAKE
+
     try:
         reply = layer.handshake()
         while True:
@@ -146,7 +190,7 @@ async def _shake_hands(line: DialLine[S], address: str, layer: TlsLayer) -> None
             if layer.is_open:
                 return
             if not (data := await line.receive()):
-                raise ended_in_handshake(address)
+                raise tls_failed(address, RemoteProtocolError("tls_not_tls", ENDED_IN_HANDSHAKE))
             reply = layer.handshake(data)
     except RemoteProtocolError as fault:
         # The alert tells the node why this client ends the connection.
@@ -199,7 +243,7 @@ async def _authenticate(
         raise exchange.silence() from error
     except RemoteProtocolError as fault:
         raise tls_failed(address, fault) from fault
-    return dialled._replace(received=exchange.first_bytes())
+    return dialled._replace(received=wire.hello)
 
 
 def _reason(error: BaseException) -> str:
@@ -208,3 +252,108 @@ def _reason(error: BaseException) -> str:
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[-1]
     return str(cause)
+
+
+def new_layer(tls: Tls, address: str) -> TlsLayer:
+    """Returns a TLS connection whose handshake has not begun. Raises TlsFailed if a file cannot be used at present."""
+    from ockam.identity.tls import TlsFilesError
+
+    try:
+        return tls.layer(address)
+    except TlsFilesError as error:
+        raise tls_failed(address, RemoteProtocolError("tls_files", str(error))) from error
+
+
+def tls_failed(address: str, fault: RemoteProtocolError) -> TlsFailed:
+    """Returns the client's error for a fault of TLS. Its text ends with the advice for `fault.kind` (TLS_ADVICE)."""
+    advice = TLS_ADVICE.get(fault.kind, TLS_ADVICE["tls_other"])
+    return TlsFailed(f"no TLS connection to {address}: {fault}; {advice}", fault.kind)
+
+
+def error_of(address: str, fault: RemoteProtocolError) -> UnexpectedAnswer | TlsFailed:
+    """Returns the client's error for received bytes that no node sends, or for a fault of TLS."""
+    return tls_failed(address, fault) if fault.kind.startswith("tls_") else fault_of(address, fault)
+
+
+def check_refusal(address: str, first: bytes) -> None:
+    """Raises TlsFailed if these first bytes over TLS say that the node refuses this client's certificate."""
+    from ockam.identity.tls_layer import REFUSED
+
+    if first.startswith(REFUSED):
+        reason = first.removeprefix(REFUSED).decode("ascii", "replace").strip()
+        kind = "tls_revoked" if "revoked" in reason else "tls_refused"
+        raise tls_failed(address, RemoteProtocolError(kind, reason))
+
+
+class TokenExchange:
+    """One authentication over one new connection. `is_node` is whether the other side has begun as a node does: the
+    caller sends the token only to a node. `is_done` is whether the node has accepted the token."""
+
+    def __init__(
+        self, address: str, token: Token, wire: Wire, received: bytes, *, host: str, is_encrypted: bool
+    ) -> None:
+        """Takes the bytes `received` so far, with the framing "head" at least the hello, and the IP address `host` of
+        the other side. Raises AuthenticationFailed if a token must not be sent over this connection."""
+        if not is_encrypted and not is_this_machine(host):
+            raise _token_refused(
+                address,
+                "unencrypted",
+                "it is another machine, and the connection to it is not encrypted; nothing was sent",
+            )
+        self._address = address
+        self._token = token
+        self._wire = wire
+        self._reader = FrameReader(wire, HERE)
+        self.is_node = opens_as_node(received, wire) if wire.hello else True
+        self.is_done = False
+        self._early = received[len(wire.hello) :]
+
+    def request(self) -> bytes:
+        """Returns the bytes that carry the token. Raises NodeUnreachable if the token cannot be read at present."""
+        try:
+            payload = AUTHENTICATE.encode_request(AuthenticateRequest(1, self._token.read()))
+        except TokenError as error:
+            raise NodeUnreachable(f"cannot authenticate at {self._address}: {error}") from error
+        message = Message((local("-"), NODE_AUTHENTICATE), (local("token"),), payload)
+        return FrameWriter(self._wire).encode([message], _too_large)[1]
+
+    def receive(self, data: bytes) -> None:
+        """Processes received bytes, until `is_done`. Raises AuthenticationFailed if the node refuses the token, and
+        NodeUnreachable if the other side answers something else."""
+        data, self._early = self._early + data, b""
+        try:
+            messages = self._reader.feed(data)
+            if messages:
+                self._take(messages)
+        except (RemoteProtocolError, ProtocolError) as error:
+            raise NodeUnreachable(
+                f"what {self._address} answers to a token is not what a node answers: {error}"
+            ) from error
+
+    def silence(self) -> NodeUnreachable:
+        return NodeUnreachable(
+            f"{self._address} does not answer to the token: it is overloaded, has ended the connection, or is of a "
+            "version without tokens"
+        )
+
+    def _take(self, messages: list[Message]) -> None:
+        answer = AUTHENTICATE.decode_response(messages[0].payload)
+        if answer.status != TokenStatus.OK:
+            try:
+                kind = TOKEN_KINDS.get(TokenStatus(answer.status), "other")
+            except ValueError:
+                kind = "other"
+            raise _token_refused(self._address, kind, answer.reason)
+        # A node sends nothing but the answer before the first request.
+        if len(messages) > 1 or self._reader.waiting_bytes:
+            raise ProtocolError("more than the answer has come")
+        self.is_done = True
+
+
+def _token_refused(address: str, kind: str, reason: str) -> AuthenticationFailed:
+    advice = f"; {TOKEN_ADVICE[kind]}" if kind in TOKEN_ADVICE else ""
+    return AuthenticationFailed(f"the token is not accepted at {address}: {reason}{advice}", kind)
+
+
+def _too_large(error: Exception) -> None:
+    raise AssertionError("a token fits into every frame") from error
