@@ -20,8 +20,7 @@ from ockam.actors.address import Address, Route
 from stream_client.admin import PositionListing, StreamListing, list_positions, set_position
 from stream_client.arguments import FIRST, LAST, NEW, BeforeLike, BytesLike, HeadersLike, StartLike
 from stream_client.client import StreamClient
-from stream_client.consume.consumer import Consumer, Messages, PartitionedConsumer
-from stream_client.consume.follower import Follower
+from stream_client.consume.consumer import Consumer, Follower, Messages, PartitionedConsumer
 from stream_client.consume.options import ConsumerArguments, OnEvent
 from stream_client.consume.page import OnHole, Page
 from stream_client.core.client_core import ClientStatistics

@@ -20,8 +20,7 @@ from stream_client.arguments import (
     to_key,
 )
 from stream_client.arrow import ArrowBatches
-from stream_client.consume.consumer import Consumer, PartitionedConsumer
-from stream_client.consume.follower import Follower
+from stream_client.consume.consumer import Consumer, Follower, PartitionedConsumer
 from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page, page_of
 from stream_client.consume.reader import patience_for

@@ -29,7 +29,6 @@ MODULES: dict[str, str] = {
     for room in (
         "session",
         "positions",
-        "consume/follower",
         "consume/consumer",
         "share/shared_consumer",
         "publish",

@@ -19,8 +19,7 @@ example of an iterator.
 from stream_client.blocking.admin import PositionListing, StreamListing, list_positions, set_position
 from stream_client.blocking.client import StreamClient
 from stream_client.blocking.connecting import connect
-from stream_client.blocking.consume.consumer import Consumer, Messages, PartitionedConsumer
-from stream_client.blocking.consume.follower import Follower
+from stream_client.blocking.consume.consumer import Consumer, Follower, Messages, PartitionedConsumer
 from stream_client.blocking.correspondent import Correspondent, RoutedMessages
 from stream_client.blocking.positions import Positions, SavedIndexes
 from stream_client.blocking.publish import PartitionedPublisher, Publisher

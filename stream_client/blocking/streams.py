@@ -21,8 +21,7 @@ from stream_client.arguments import (
 )
 from stream_client.arrow import ArrowBatches
 from stream_client.blocking.admin import StreamAdmin
-from stream_client.blocking.consume.consumer import Consumer, PartitionedConsumer
-from stream_client.blocking.consume.follower import Follower
+from stream_client.blocking.consume.consumer import Consumer, Follower, PartitionedConsumer
 from stream_client.blocking.positions import Positions
 from stream_client.blocking.publish import PartitionedPublisher, Publisher
 from stream_client.blocking.session import ClientSession

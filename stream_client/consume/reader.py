@@ -294,7 +294,7 @@ class Merge:
 
 class Following:
     """The reader of one partition, its current page, and the indexes that were missing so far. The async and the
-    blocking `Follower` (`stream_client.consume.follower`) share it."""
+    blocking `Follower` (`stream_client.consume.consumer`) share it."""
 
     def __init__(
         self,

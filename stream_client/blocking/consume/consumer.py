@@ -1,5 +1,6 @@
 # Generated from stream_client/consume/consumer.py by tools/generate_blocking.py; do not edit.
 """Consumers: iterators that resume at their saved position, over one or several partitions of a stream.
+Follower: an iterator over one partition, without a saved position.
 
 A message counts as processed when the program asks for the next message. The position of a partition is the next index
 to read, as in the real Ockam clients. Saves are sent in order, and never cover an unprocessed message: after a crash,
@@ -20,7 +21,7 @@ from stream_client.blocking.admin import StreamAdmin
 from stream_client.blocking.positions import Positions, resume, to_positions
 from stream_client.blocking.session import ClientSession
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
-from stream_client.consume.reader import LONG_POLL_S
+from stream_client.consume.reader import LONG_POLL_S, Following
 from stream_client.consume.readings import PartitionReading, ReadingConsumer, ReadPartitions
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import RequestTimeout, StreamRemade
@@ -151,6 +152,65 @@ class Messages(Generic[T]):
             self._loop.begin()
             self._begun = True
         return self._loop.next_reading(self._stop_at_end)
+
+
+class Follower(Following):
+    """An iterator over the messages of one partition, to the stream's end or without end. `Stream.follow` returns it.
+
+    Iterate over messages, or take whole pages with `next_page`. You can stop and iterate again later: the follower
+    continues after the last message that it has returned.
+    """
+
+    _session: ClientSession
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RichMessage:
+        if self._at >= len(self._rest) and not self._has_more():
+            raise StopIteration
+        # The slice turns a packed page (`PackedMessages`) into a list of messages, all at once.
+        if not self._at:
+            self._rest = self._rest[:]
+        message = self._rest[self._at]
+        self._at += 1
+        return message
+
+    def next_page(self) -> Sequence[RichMessage]:
+        """Returns the messages of the current page that have not been returned yet, or waits for the next page. The
+        result is empty only at the end of the iteration. Raises RequestTimeout if the follower stops at the stream's
+        end and the node does not answer."""
+        if self._at >= len(self._rest) and not self._has_more():
+            return ()
+        page, self._rest = self._rest[self._at :], ()
+        return page
+
+    def _has_more(self) -> bool:
+        """Waits for the next page with messages, and requests the page after it. False at the end of the iteration."""
+        while not self._ended:
+            self._reader.ask()
+            self._wait_page()
+            page = self._reader.take()
+            self._take(page)
+            # The next page travels while the program uses this page. Without this, every page would cost a round trip.
+            if not self._ended:
+                self._reader.ask()
+                self._session.shell.yield_control()
+            if page.messages:
+                return True
+        return False
+
+    def _wait_page(self) -> None:
+        # A follower without end may wait for a page for ever. One that stops at the end must not hang if the node is
+        # silent.
+        timeout_s = self._session.answer_timeout_s
+        if not self._stop_at_end or timeout_s is None:
+            while self._merge.next_nowait() is None:
+                self._session.shell.wait(self._merge.arrival())
+            return
+        self._session.shell.wait(self._merge.arrival(), timeout_s + LONG_POLL_S)
+        if self._merge.next_nowait() is None:
+            raise RequestTimeout(f"{self._session.address} has not answered a pull for {timeout_s + LONG_POLL_S:g} s")
 
 
 class ReadingLoop(ReadPartitions):
