@@ -118,8 +118,7 @@ class Compiler:
 
     @contextmanager
     def codec(self, head: str, arguments: str) -> Iterator[None]:
-        """Writes the codec `head(arguments)`. The lines within the context are for usual values, and end with a
-        return."""
+        """Writes the codec `head(arguments)`. The lines within the context handle usual values, and return."""
         with self.source.block(f"def {head}({arguments}):"):
             with self.source.block("try:"):
                 yield

@@ -89,8 +89,7 @@ class Asks:
         return asks
 
     async def answers(self, asks: Sequence[Ask]) -> list[Message | AskTimedOut | AskRefused]:
-        """Waits until all these requests have ended. Returns their answers in order, and an error for each request
-        without an answer."""
+        """Waits until all requests have ended. Returns in order their answers, or the errors that ended them."""
         waits = False
         try:
             for ask in asks:

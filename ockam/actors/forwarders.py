@@ -207,8 +207,7 @@ class Forwarder(Worker):
             self.refuse(message, refusal)
 
     def _show(self, sender: Address, route: Route) -> None:
-        """Remembers that the client has shown this route to the sender. The route has no first hop, which is another
-        one when the client connects again."""
+        """Remembers that the client has shown this route (without its first hop, which changes) to the sender."""
         # A route has up to 8 KiB. Its hash is enough: it depends on a secret of this process, so nobody can find
         # another route with the same hash.
         key = hash((sender, route))
@@ -384,8 +383,7 @@ def _read(message: Message) -> RegisterRequest:
 
 
 def _refusal_of_size(whose: str, origin: Origin, onward: Route, back: Route, payload: bytes) -> str | None:
-    """Returns why the other side of `origin` cannot get a message of this size and with these routes; None if it
-    can."""
+    """Returns why the other side of `origin` cannot get a message with these routes and this size, or None."""
     if max(len(onward), len(back)) > ROUTE_HOPS_MAX:
         return f"the route is too long; {ROUTE_HOPS_MAX} hops are the most"
     size_bytes = len(payload) + sum(len(hop.value) + 8 for hop in (*onward, *back)) + HEADER_BYTES

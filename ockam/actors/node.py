@@ -361,8 +361,7 @@ class Node:
         self._ready.append(cell)
 
     def mailboxes(self) -> Iterator[Mailbox]:
-        """Iterates over the mailboxes of the workers that run. The mailbox of a worker with several addresses comes
-        once for each address."""
+        """Iterates over the mailboxes of running workers: once for each address of the worker."""
         return (cell.mailbox for cell in self._cells.values())
 
     def find_state(self, address: Address) -> WorkerState | None:

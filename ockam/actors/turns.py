@@ -79,8 +79,7 @@ class TurnQueue:
         waiting.append((share, go_on))
 
     def let_in(self, budget_s: float) -> None:
-        """Lets waiting connections continue, at least one, until the expected time of their steps reaches
-        `budget_s`."""
+        """Lets waiting connections continue, at least one, until their expected time reaches `budget_s`."""
         while self._hosts and budget_s > 0:
             budget_s -= self.let_one_in().cost_s
 

@@ -209,8 +209,7 @@ class SealBroken(ValueError):
 
 
 def with_seal(content: bytes) -> bytes:
-    """Returns the content with its seal: a field of a JSON object that is indented by one, or else a comment in line
-    1."""
+    """Returns the content with its seal: a field of a JSON object that is indented by one, else a comment line."""
     if content.startswith(b"{\n"):
         return b'{\n "seal": "%08x",\n%s' % (crc32(content), content[2:])
     return b"# seal: %08x\n%s" % (crc32(content), content)

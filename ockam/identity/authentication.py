@@ -71,6 +71,5 @@ class TokenVerdict(NamedTuple):
 
 
 def has_authentication_beyond(route: Route) -> bool:
-    """Returns whether the second hop is the authentication service: the next node would believe that this node
-    authenticates itself."""
+    """Whether the next node would take a message on this route for an authentication of this node."""
     return len(route) > 1 and route[1] == NODE_AUTHENTICATE

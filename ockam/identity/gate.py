@@ -39,8 +39,7 @@ class Gate(Protocol):
         ...
 
     def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
-        """Records that a peer was refused for its certificate, or that its TLS failed. identity: the identity of the
-        peer's open connection."""
+        """Records a refused certificate, or failed TLS. identity: the identity of the peer's open connection."""
         ...
 
 

@@ -114,8 +114,7 @@ class ServerTls:
         self._contexts[None], self.revoked = _load(files)
 
     def add_protocol(self, alpn: str) -> None:
-        """Prepares connections that name a protocol to a client that asks for it (ALPN, RFC 7301). Raises
-        TlsFilesError."""
+        """Prepares connections that name a protocol to clients (ALPN, RFC 7301). Raises TlsFilesError."""
         # A context names the same protocol to every client, so each protocol has a context of its own.
         self._contexts[alpn] = _load(self.files, alpn)[0]
 

@@ -116,8 +116,7 @@ class Holdings:
         self._watchers[watcher] = tell
 
     def watch_requests(self, watcher: Hashable, tell: Callable[[], None]) -> None:
-        """Registers a callback that is called as soon as the peer can send no more requests. The peer may still take
-        answers until the connection ends."""
+        """Registers a callback for when the peer can send no more requests. It may still take answers."""
         self._requesters[watcher] = tell
 
     def unwatch(self, watcher: Hashable) -> None:

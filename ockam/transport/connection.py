@@ -361,8 +361,7 @@ class Connection(Worker):
             self._drop_partial()
 
     async def _open_framing(self) -> bytes | None:
-        """Returns the bytes after the hello of the peer; None if the peer has closed the connection. Raises
-        RemoteProtocolError."""
+        """Returns the bytes after the peer's hello; None if the peer has closed. Raises RemoteProtocolError."""
         machine, frames = self._machine, b""
         while machine.state is TransportState.OPENING:
             if machine.wire is None:

@@ -134,8 +134,7 @@ class FrameReader:
         self._take_frames(b"".join((*parts[:-1], memoryview(last)[:end])), 0, found)
 
     def _take_frames(self, data: bytes, at: int, found: list[Message]) -> int:
-        """Appends the messages of all complete frames from `at` on to `found`. Returns the position of the first
-        incomplete one."""
+        """Appends the messages of all complete frames from `at` on to `found`. Returns the position after them."""
         width, size_max = self._wire.length_bytes, self._wire.receive_bytes_max
         have, young = len(data), self._known.young
         # Begin with the last header of the chunk before: a peer mostly goes on with the same routes.

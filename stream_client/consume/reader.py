@@ -347,8 +347,7 @@ class Following:
         self._ended = True
 
     def _take(self, page: Page) -> None:
-        """Stores a page. Raises StreamRemade if the stream was made again, and PositionBeyondEnd if it ends before the
-        position."""
+        """Stores a page. Raises StreamRemade, and PositionBeyondEnd if the stream ends before the position."""
         handle, created_us = self._reader.handle, page.created_us
         if created_us is not None:
             if self._reader.created_us not in (0, created_us):

@@ -305,8 +305,7 @@ class ClientConnection:
         """Ends a secure channel that the other side has closed (`ChannelConnection.settle`)."""
 
     def check_channel(self) -> ClientError | None:
-        """Begins an unanswered handshake of a secure channel anew, or returns the error with which all requests fail
-        (`ChannelConnection.check_channel`)."""
+        """Does what `ChannelConnection.check_channel` does, for a client with a secure channel."""
         return None
 
     def renew(self, error: ClientError) -> None:

@@ -187,8 +187,7 @@ class ClientCore:
         self.connection.finish_taken()
 
     def disconnected(self, error: ClientError | None = None) -> None:
-        """Records that the connection has ended. All unanswered requests fail with `error`; None: they wait for the
-        next connection."""
+        """Records the end of the connection. Requests fail with `error`; None: they wait for the next one."""
         lost = error or ConnectionLost("the connection ended")
         # The bytes of the old connection go first: nothing below may append to them.
         self.connection.disconnected()
@@ -311,8 +310,7 @@ class ClientCore:
                 raise error
 
     def converse(self, service: str) -> CoreConversation:
-        """Begins a conversation with a service, which opens as soon as there is a connection. The caller must end it
-        with `end_conversation`."""
+        """Begins a conversation, which opens once there is a connection. End it with `end_conversation`."""
         self.connection.check_open()
         conversation = CoreConversation(self.connection, self.route_to(service))
         self._broken.append(conversation)

@@ -68,8 +68,7 @@ class ServiceRoute:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the service is known, or assumed, to have none of our own protocols. Such a
-        service logs each use of them as an error."""
+        """Whether the service is known, or assumed, to have none of our own protocols."""
         return self.is_assumed_plain if self.has_extensions is None else not self.has_extensions
 
     @property

@@ -123,8 +123,7 @@ def traced_queue(
     failed: list[Push] | None,
     sequences: SequenceMachine | None,
 ) -> PushQueue:
-    """Returns a push queue for pushes to the stream `name`, whose spans `tracing` makes. The other parameters are those
-    of the queue."""
+    """Returns a push queue that makes a span of each push to the stream `name`. The rest is as in PushQueue."""
     queue = (
         TracedPushQueue(connection, address, partition, failed)
         if sequences is None

@@ -106,8 +106,7 @@ class LeaseMembership:
         self._schedule()
 
     def check(self) -> tuple[set[int], set[int]]:
-        """Returns the leased partitions, and those that the node wants back. Raises the error that ended the
-        membership."""
+        """Returns the leased partitions and those wanted back. Raises the error that ended the membership."""
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self._machine is None:

@@ -70,8 +70,7 @@ class AsyncShell(BaseShell):
 
     @asynccontextmanager
     async def opened(self, waits: bool) -> AsyncIterator[None]:
-        """Runs the I/O while the block runs. `waits` is the argument of `connect`. Raises NodeUnreachable,
-        AuthenticationFailed."""
+        """Runs the I/O while the block runs. `waits`: see `connect`. Raises NodeUnreachable, AuthenticationFailed."""
         # This is outside the task group, so that a failure is raised itself and not inside an exception group.
         first = await self.dial() if waits else None
         async with background_tasks() as tasks:

@@ -208,8 +208,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class ClientTimer(msgspec.Struct, order=True):
-    """A callback and the time when it is due. Timers with the same time run in the order of their creation, by their
-    numbers."""
+    """A callback and its due time. Timers that are due at the same time run in the order of their numbers."""
 
     due_s: float
     number: int

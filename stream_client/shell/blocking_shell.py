@@ -73,8 +73,7 @@ class BlockingShell(BaseShell):
 
     @contextmanager
     def opened(self, waits: bool) -> Iterator[None]:
-        """Does the I/O while the block runs. `waits` is the argument of `connect`. Raises NodeUnreachable,
-        AuthenticationFailed."""
+        """Does the I/O while the block runs. `waits`: see `connect`. Raises NodeUnreachable, AuthenticationFailed."""
         self.open(waits)
         try:
             # A failure of the handshake ends the client, and every request says why.

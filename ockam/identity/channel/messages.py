@@ -36,8 +36,7 @@ _REFRESH, _CLOSE = 1, 2
 
 
 class PlaintextWire(Wire):
-    """The form of a Payload as a `Wire`, so that `ockam.transport.frames` reads and writes it, with a u32 length before
-    it that is never sent."""
+    """The form of a Payload as a `Wire`, for `ockam.transport.frames`, with a u32 length that is never sent."""
 
     name = "channel"
     hello = b""

@@ -101,8 +101,7 @@ class TrustList:
         return not (self.anyone or self._always or self._from_file)
 
     def refresh(self) -> bool:
-        """Reads the file again if it has changed since the last call, or its owner or its permissions have. Returns
-        whether it did."""
+        """Reads the file again if it, its owner or its permissions have changed. Returns whether it did."""
         if self._file is None:
             return False
         stamp = state_of(self._file)
