@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
-
-from stream_client.shell.interruption import raise_when_whole
 
 STOP_SIGNALS: Sequence[signal.Signals] = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
@@ -71,7 +70,9 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
         restore()
         stopped.signal = number
         # An exception in the middle of an exchange of bytes would cost the connection.
-        raise_when_whole(_Leave())
+        if not _state.held:
+            raise _Leave
+        _state.waiting = _Leave()
 
     try:
         for number in previous:
@@ -81,6 +82,32 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
         pass
     finally:
         restore()
+
+
+class _Interruption(threading.local):
+    """Whether this thread is exchanging bytes (`held`), and the exception to raise after the exchange (`waiting`)."""
+
+    held = False
+    waiting: BaseException | None = None
+
+
+_state = _Interruption()
+
+
+class Whole:
+    """A context manager for an exchange of bytes, not to be nested: it delays the exception of a signal handler."""
+
+    def __enter__(self) -> None:
+        _state.held = True
+
+    def __exit__(self, *_: object) -> None:
+        _state.held = False
+        waiting, _state.waiting = _state.waiting, None
+        if waiting is not None:
+            raise waiting
+
+
+WHOLE = Whole()
 
 
 class _Leave(BaseException):

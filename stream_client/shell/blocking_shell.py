@@ -40,7 +40,7 @@ from stream_client.shell.base_shell import (
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.dial import Dialled, dial, error_of, run_now
 from stream_client.shell.in_memory import HOST, MemorySelector, MemorySocket, open_pipes
-from stream_client.shell.interruption import WHOLE
+from stream_client.stopping import WHOLE
 
 AnySocket: TypeAlias = socket.socket | MemorySocket
 
