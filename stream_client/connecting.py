@@ -17,8 +17,7 @@ from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import SecureChannel, connection_of
 from stream_client.session import ClientSession
 from stream_client.shell.async_shell import AsyncShell
-from stream_client.shell.backoff import Reconnect
-from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, ShellSettings
+from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, Reconnect, ShellSettings
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls

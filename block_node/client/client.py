@@ -30,7 +30,7 @@ from stream_client.client import StreamClient
 from stream_client.connecting import connect as connect_stream_client
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout
 from stream_client.secure import SecureChannel
-from stream_client.shell.backoff import Reconnect
+from stream_client.shell.base_shell import Reconnect
 
 if TYPE_CHECKING:
     from ockam.identity.tls import Tls

@@ -26,7 +26,7 @@ from stream_client.errors import (
     doubted,
 )
 from stream_client.requests import Requests
-from stream_client.shell.backoff import Backoff, Reconnect
+from stream_client.shell.base_shell import Backoff, Reconnect
 
 ANSWER_S_MAX: Final = 30.0
 """The default time in seconds that a node may take to answer."""

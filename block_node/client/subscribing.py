@@ -30,7 +30,7 @@ from block_node.read.packing import unpacked
 from ockam.protocol import ProtocolError
 from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer
 from stream_client.requests import Conversing, Requests
-from stream_client.shell.backoff import Backoff, Reconnect
+from stream_client.shell.base_shell import Backoff, Reconnect
 
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 """The default number of bytes that a node may send to a subscription before the client has confirmed them, 8 MiB."""

@@ -14,8 +14,7 @@ from stream_client.blocking.session import ClientSession
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import SecureChannel, connection_of
-from stream_client.shell.backoff import Reconnect
-from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, ShellSettings
+from stream_client.shell.base_shell import ANSWER_TIMEOUT_S, Framing, OnLink, Reconnect, ShellSettings
 from stream_client.shell.blocking_shell import BlockingShell
 
 if TYPE_CHECKING:

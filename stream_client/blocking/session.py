@@ -63,8 +63,7 @@ class ClientSession(Requests):
                 self.core.calls.forget(call)
 
     def finished(self, waiting: PendingResult, timeout_s: float | None) -> None:
-        """Waits until `waiting` is done, at most `timeout_s` seconds (None: no limit). Raises its error, or that which
-        `silence` returns."""
+        """Waits until `waiting` is done, at most `timeout_s` seconds. Raises its error, or that of `silence`."""
         if not waiting.done:
             self.shell.wait(waiting, timeout_s)
         if waiting.error is not None:

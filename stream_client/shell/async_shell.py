@@ -28,13 +28,13 @@ from stream_client.errors import (
     NodeUnreachable,
     not_a_stream_node,
 )
-from stream_client.shell.backoff import Backoff
 from stream_client.shell.base_shell import (
     CHECK_INTERVAL_S,
     CONNECT_TIMEOUT_S,
     GATHER_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
+    Backoff,
     BaseShell,
     ShellSettings,
     connect_timeout_s,

@@ -23,7 +23,7 @@ from stream_client import (
 )
 from stream_client.shell import async_shell as async_client
 from stream_client.shell import blocking_shell
-from stream_client.shell.backoff import Backoff
+from stream_client.shell.base_shell import Backoff
 from stream_node.node.process import NodeProcess
 from stream_service.protocol import CREATE, StreamCreated
 from tests.client.sockets import listener

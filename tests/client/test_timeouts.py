@@ -19,7 +19,7 @@ import pytest
 
 from stream_client import NodeUnreachable, Push, PushesFailed, Reconnect, RequestTimeout, Stream, blocking
 from stream_client.shell import async_shell, blocking_shell
-from stream_client.shell.backoff import Backoff
+from stream_client.shell.base_shell import Backoff
 from stream_node.node.process import NodeProcess
 from tests.client.shells import ShellName, Tools, run_in
 

@@ -20,7 +20,7 @@ from block_node.grpc.http2.status import GrpcStatus
 from block_node.grpc.messages import block_or_none, write_message
 from block_node.protocol_reading import SubscribeStatus
 from stream_client.errors import ClientError, NodeFailed, NodeUnreachable
-from stream_client.shell.backoff import Backoff, Reconnect
+from stream_client.shell.base_shell import Backoff, Reconnect
 
 
 class GrpcSubscription(SubscribeAnswer):
