@@ -68,9 +68,9 @@ from index_service.requests import (
 )
 from index_service.storage import SetPosition, StoredPosition
 from ockam.actors.address import local
+from ockam.actors.asker import ask_all, join_pages
 from ockam.actors.message import Message, reply_to
 from ockam.actors.node import Node
-from ockam.actors.pages import ask_all, join_pages
 from ockam.actors.worker import HandlingFailed, Worker
 from ockam.identity.rules.rights import Demand, Right
 from ockam.log_rate import LogRate

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 import bare
 from ockam.actors.address import local
+from ockam.actors.asker import ask_all
 from ockam.actors.message import Message
-from ockam.actors.pages import ask_all
 from ockam.actors.worker import TaskAnsweringWorker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol

@@ -9,9 +9,9 @@ import msgspec
 
 import bare
 from ockam.actors.address import local
+from ockam.actors.asker import ask_all
 from ockam.actors.cell import WorkerState
 from ockam.actors.message import Message
-from ockam.actors.pages import ask_all
 from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right
 from ockam.protocol import Protocol

@@ -16,8 +16,8 @@ from msgspec.structs import asdict, astuple
 
 import bare
 from ockam.actors.address import local
+from ockam.actors.asker import ask_all
 from ockam.actors.message import Message
-from ockam.actors.pages import ask_all
 from ockam.actors.worker import AnsweringWorker
 from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.rights import EVERY_NAME, Demand, Right

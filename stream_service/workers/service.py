@@ -12,8 +12,8 @@ from functools import partial
 import structlog
 
 from ockam.actors.address import Address, local
+from ockam.actors.asker import ask_all, join_pages
 from ockam.actors.message import Message
-from ockam.actors.pages import ask_all, join_pages
 from ockam.actors.worker import HandlingFailed, Worker
 from ockam.errors import AddressInUse
 from ockam.identity.gate import DENIED
