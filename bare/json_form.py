@@ -28,8 +28,8 @@ _FLOAT_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def to_json(node: BareType, value: Any) -> Any:
     """Returns the JSON form of a value that a decoder of the type `node` has returned, for `json.dumps`."""
     match resolved(node):
-        case model.FloatType():
-            return _float_to_json(value)
+        case model.FloatType() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case model.DataType():
             return value.hex()
         case model.EnumType():
@@ -62,7 +62,10 @@ def from_json(node: BareType, form: Any, path: str = "$") -> Any:
                 raise EncodeError(f"wants a number, NaN, Infinity or -Infinity, not {form!r}", path)
             return _FLOAT_WORDS[form]
         case model.DataType():
-            return _data_from_json(form, path)
+            try:
+                return bytes.fromhex(form)
+            except (TypeError, ValueError) as error:
+                raise EncodeError("wants a string of hexadecimal digits", path) from error
         case model.EnumType(cls=cls):
             if not isinstance(form, str) or form not in cls.__members__:
                 raise EncodeError(f"wants one of {', '.join(cls.__members__)}, not {form!r}", path)
@@ -88,12 +91,6 @@ def from_json(node: BareType, form: Any, path: str = "$") -> Any:
             return form
 
 
-def _float_to_json(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def _chosen(union: model.UnionType, value: Any) -> tuple[int, BareType, Any]:
     for tag, member in union.members:
         if union.tagged and value.tag == tag:
@@ -101,13 +98,6 @@ def _chosen(union: model.UnionType, value: Any) -> tuple[int, BareType, Any]:
         if not union.tagged and type(value) in python_types(member):
             return tag, member, value
     raise AssertionError(f"{value!r} is not a value of the union")
-
-
-def _data_from_json(form: Any, path: str) -> bytes:
-    try:
-        return bytes.fromhex(form)
-    except (TypeError, ValueError) as error:
-        raise EncodeError("wants a string of hexadecimal digits", path) from error
 
 
 def _array(form: Any, path: str) -> list[Any]:

@@ -150,7 +150,13 @@ class ByPartition(Generic[T]):
     def _get(self, partition: int) -> T:
         found = self._by_partition.get(partition)
         if found is None:
-            raise missing_partition(self._name, partition, self._count)
+            what = f"stream {self._name!r} has no partition {partition}"
+            if 0 <= partition < self._count:
+                raise StreamNotFound(f"{what} any more; make it again to use it")
+            raise StreamNotFound(
+                f"{what}: it has 0 to {self._count - 1}; `create_partitioned` with a larger number grows it, and keys "
+                "then belong to other partitions than before"
+            )
         return found
 
 
@@ -176,15 +182,6 @@ class PushWindows(ByPartition[W]):
 def raise_failed(pushes: Sequence[Push]) -> None:
     if pushes:
         raise PushesFailed(pushes) from pushes[0].error
-
-
-def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFound:
-    if 0 <= partition < partitions:
-        return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
-    return StreamNotFound(
-        f"stream {name!r} has no partition {partition}: it has 0 to {partitions - 1}; `create_partitioned` with a "
-        "larger number grows it, and keys then belong to other partitions than before"
-    )
 
 
 def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:

@@ -353,7 +353,8 @@ class Connection(Worker):
                     return "closed_by_peer"
         except RemoteProtocolError as error:
             self.fault = error.without_frames()
-            self._send_alert(error)
+            if isinstance(error, TlsFault) and self._socket is not None and not machine.backlog.size_bytes:
+                send_nowait(self._socket, error.alert)
             return error.kind
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return "broken"
@@ -380,10 +381,6 @@ class Connection(Worker):
 
     def _drop_partial(self) -> None:
         self._partial_frames.note(self, self._machine.drop_partial(), 0)
-
-    def _send_alert(self, error: RemoteProtocolError) -> None:
-        if isinstance(error, TlsFault) and self._socket is not None and not self._machine.backlog.size_bytes:
-            send_nowait(self._socket, error.alert)
 
     async def _read(self) -> bytes:
         """Returns the next bytes, or b"" if the peer has closed its sending side. Raises RemoteProtocolError."""

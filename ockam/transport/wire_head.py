@@ -67,7 +67,9 @@ class HeadWire(Wire):
         if stop >= end:
             raise _undecodable("the payload is longer than the frame")
         if stop + 1 != end or data[stop] != NULL:
-            _check_tracing_context(data, stop, end)
+            context_bytes, begin = read_head(data, stop, end, TEXT_STRING)
+            if begin + context_bytes != end:
+                raise _undecodable("bytes behind the message, or a tracing context that is cut")
         return data[at:stop]
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
@@ -101,12 +103,6 @@ def read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
         route.append(Address(kind, data[at : at + size]))
         at += size
     return tuple(route), at
-
-
-def _check_tracing_context(data: bytes, at: int, end: int) -> None:
-    size, at = read_head(data, at, end, TEXT_STRING)
-    if at + size != end:
-        raise _undecodable("bytes behind the message, or a tracing context that is cut")
 
 
 def read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:

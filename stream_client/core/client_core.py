@@ -374,10 +374,7 @@ class ClientCore:
         conversation = self._conversations.get(message.onward_route[0])
         if conversation is None:
             self.calls.take(message)
-        else:
-            self._take_in_conversation(conversation, message)
-
-    def _take_in_conversation(self, conversation: CoreConversation, message: Message) -> None:
+            return
         # An `error` that says that the route is lost concerns all conversations, and is no message of this one.
         if ERROR.is_in(message.payload):
             error = refusal(message.payload)

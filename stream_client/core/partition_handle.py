@@ -100,16 +100,6 @@ class StreamInUse:
             assert (handle.stream, handle.partition) == (self, partition)
             handle.check()
 
-    def create_again(self, forget_create: Callable[[], None]) -> None:
-        """Records that a request to create the stream again is unanswered. `forget_create` gives up this request."""
-        assert self.creates
-        assert self.forget_create is None
-        self.forget_create = forget_create
-
-    def create_done(self) -> None:
-        assert self.forget_create is not None
-        self.forget_create = None
-
     def close(self) -> None:
         for handle in self.handles.values():
             handle.close()

@@ -207,18 +207,20 @@ class StreamsInUse:
         if stream.forget_create is not None:
             return
         # The stream is created again only if pushes wait for it, or if its address cannot be computed from its name.
-        if not stream.creates or (not stream.unconfirmed and self._is_named(stream)):
-            self._found([(handle, self._named_route(handle)) for handle in stream.handles.values()])
+        named = [(handle, self._named_route(handle)) for handle in stream.handles.values()]
+        is_named = all(handle.last_route == route for handle, route in named)
+        if not stream.creates or (not stream.unconfirmed and is_named):
+            self._found(named)
             return
         # All partitions up to the highest one in use are created, so that each handle gets a route.
         payload = create_payload(stream.name, stream.partitions)
         request = Call(self._service, payload, stream.partitions, self._new_address(b""))
-        stream.create_again(partial(self._calls.forget, request))
+        stream.forget_create = partial(self._calls.forget, request)
         request.when_done(lambda: self._created_again(stream, request))
         self._calls.add(request)
 
     def _created_again(self, stream: StreamInUse, request: Call) -> None:
-        stream.create_done()
+        stream.forget_create = None
         error = request.error
         routes = []
         try:
@@ -282,9 +284,6 @@ class StreamsInUse:
         the partition was added later. While a create is unanswered, the answer will have the route."""
         is_added = handle.last_route is None and handle.stream.forget_create is None
         return not handle.stream.creates or is_added
-
-    def _is_named(self, stream: StreamInUse) -> bool:
-        return all(handle.last_route == self._named_route(handle) for handle in stream.handles.values())
 
     def _named_route(self, handle: PartitionHandle) -> Route:
         return (*self._via, stream_address(handle.name, handle.partition))

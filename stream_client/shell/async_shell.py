@@ -212,25 +212,22 @@ class AsyncShell(BaseShell):
         """Keeps the client connected: when a connection ends, makes the next, or ends the client."""
         with self._scope:
             try:
-                await self._keep_serving(dialled)
+                if dialled is None:
+                    dialled = await self._dial_first()
+                    self._take_over(dialled)
+                while True:
+                    received_bytes = self.core.connection.received_bytes
+                    fault = await self._serve(dialled)
+                    backoff = self._connection_ended(fault, received_bytes)
+                    if backoff is None:
+                        return
+                    if self.core.connection.received_bytes == received_bytes:
+                        self._in_doubt.set()
+                    dialled = await self._dial_again(backoff)
+                    self._take_over(dialled)
             except AuthenticationFailed as error:
                 # The same token would be refused again and again.
                 self.core.close(error)
-
-    async def _keep_serving(self, dialled: AnyDialled | None) -> None:
-        if dialled is None:
-            dialled = await self._dial_first()
-            self._take_over(dialled)
-        while True:
-            received_bytes = self.core.connection.received_bytes
-            fault = await self._serve(dialled)
-            backoff = self._connection_ended(fault, received_bytes)
-            if backoff is None:
-                return
-            if self.core.connection.received_bytes == received_bytes:
-                self._in_doubt.set()
-            dialled = await self._dial_again(backoff)
-            self._take_over(dialled)
 
     async def _keep_checking(self) -> None:
         while True:

@@ -275,12 +275,9 @@ class BlockingShell(BaseShell):
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._received_before = self.core.connection.received_bytes
         self.core.connected(dialled.wire, greeted=bool(dialled.received))
-        if dialled.received:
-            self._take_first(dialled.received)
-
-    def _take_first(self, received: bytes) -> None:
         try:
-            self.core.receive_data(received)
+            if dialled.received:
+                self.core.receive_data(dialled.received)
         except RemoteProtocolError as error:
             self._lost(error_of(self._address, error))
 

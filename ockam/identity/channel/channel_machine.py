@@ -220,10 +220,6 @@ class ChannelMachine:
             self.peer, self.expires_s = renewed, min(self.expires_s, renewed.valid_until)
 
     @property
-    def sent(self) -> int:
-        return 0 if self._sealer is None else self._sealer.nonce
-
-    @property
     def highest_received(self) -> int:
         return -1 if self._opener is None else self._opener.highest
 

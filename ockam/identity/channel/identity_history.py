@@ -146,7 +146,8 @@ def _read_change(data: bytes, before_hash: bytes) -> tuple[PublicKey, int, int]:
     named = b"" if reader.null() else reader.byte_string(HASH_BYTES)
     if named != before_hash:
         raise IdentityRefused("changes", "a change does not name the change before")
-    key = read_public_key(reader)
+    variant = _read_variant(reader)
+    key = PublicKey(variant, reader.byte_string(_KEY_BYTES[variant]))
     # Whether older keys are revoked has no meaning here: only the latest key is used.
     reader.boolean()
     valid_from, valid_until = reader.unsigned(), reader.unsigned()
@@ -164,11 +165,6 @@ def read_versioned(data: bytes, kind: int) -> bytes:
     content = reader.byte_string()
     reader.finish()
     return content
-
-
-def read_public_key(reader: CborReader) -> PublicKey:
-    variant = _read_variant(reader)
-    return PublicKey(variant, reader.byte_string(_KEY_BYTES[variant]))
 
 
 def read_signature(reader: CborReader) -> Signature:

@@ -81,7 +81,7 @@ class AuditLines:
     def take(self, entry: Entry, party: str | None = None) -> bool:
         """Counts a line. Returns whether it is to be written now. party: see `Audit.refused`."""
         if party is None:
-            party = party_of(entry)
+            party = party_key(ANONYMOUS, entry.peer) if entry.identity == str(ANONYMOUS) else entry.identity
         # Each connection of a peer has another port, so the port makes no difference.
         host = entry.peer.rpartition(":")[0]
         key = msgspec.structs.replace(entry, peer=host)
@@ -117,13 +117,6 @@ class AuditLines:
             identity = str(ANONYMOUS) if is_anonymous else party
             peer = party.removeprefix(ANONYMOUS_PREFIX) if is_anonymous else ""
             yield Entry(self._more, identity, peer, reason=TOO_MANY, count=count)
-
-
-def party_of(entry: Entry) -> str:
-    source, _, name = entry.identity.partition(":")
-    if source == ANONYMOUS.source and not name:
-        return party_key(ANONYMOUS, entry.peer)
-    return entry.identity
 
 
 def _less(counts: Counter[str], number: int) -> Counter[str]:

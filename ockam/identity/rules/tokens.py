@@ -173,7 +173,12 @@ class Tokens:
         # A peer cannot choose a hash, so the time of this look-up tells it nothing about another token.
         for stored, record in self._by_hash.get(digest[:INDEX_BYTES], ()):
             if hmac.compare_digest(stored, digest):
-                return _verdict(record, record.state(now_s))
+                state = record.state(now_s)
+                if state is TokenStatus.OK:
+                    return TokenVerdict(state, record.identity)
+                what = "has expired" if state is TokenStatus.EXPIRED else "is revoked"
+                reason = f"the token {record.name} {what}; ask the operator of the node for a new one"
+                return TokenVerdict(state, reason=reason)
         return TokenVerdict(
             TokenStatus.UNKNOWN,
             reason="this node does not know the token; it may be one of another node, or revoked long ago: ask the "
@@ -183,10 +188,3 @@ class Tokens:
     def is_valid(self, identity: Identity, now_s: float) -> bool:
         record = self.valid.get(identity.name)
         return record is not None and record.state(now_s) is TokenStatus.OK
-
-
-def _verdict(record: TokenRecord, state: TokenStatus) -> TokenVerdict:
-    if state is TokenStatus.OK:
-        return TokenVerdict(state, record.identity)
-    what = "has expired" if state is TokenStatus.EXPIRED else "is revoked"
-    return TokenVerdict(state, reason=f"the token {record.name} {what}; ask the operator of the node for a new one")

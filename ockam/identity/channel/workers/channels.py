@@ -186,7 +186,8 @@ class SecureChannels:
             # What a worker does for an identity goes over a connection inside the node, which the channel's end leaves.
             # The worker can open another one for a message that has waited. Identities that this member of a cluster
             # has never trusted, because another member does, keep theirs.
-            self._close_identities(self._has_lost_trust, "not_trusted")
+            lost = self.trust.lost
+            self._close_identities(lambda each: each.source == "channel" and each.name in lost, "not_trusted")
         if interval % IDLE_INTERVALS:
             return
         # The proof of the other side was valid at the handshake, and ends later.
@@ -252,7 +253,7 @@ class SecureChannels:
 
     def ended(self, channel: ChannelWorker, reason: str, shown: str = "") -> None:
         """Records the end of a channel or handshake, and stops its worker. Safe to repeat."""
-        known = self._knows(channel)
+        known = channel in self._admission.channels or channel in self._admission.handshakes
         if not known and not self._node.is_registered(channel.inner):
             return
         self._admission.remove(channel)
@@ -271,9 +272,6 @@ class SecureChannels:
     def _refusal(self, peer: PeerIdentity) -> str | None:
         return self.trust.refusal(peer) or self._known.refusal(peer)
 
-    def _has_lost_trust(self, identity: Identity) -> bool:
-        return identity.source == "channel" and identity.name in self.trust.lost
-
     def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
         """Logs and audits a refusal, both at a bounded rate. identifier: the peer's, or empty."""
         self._lines.log(logger.warning, "channel_refused", **origin.who, reason=reason, text=text or reason)
@@ -289,9 +287,6 @@ class SecureChannels:
         for channel in meant:
             channel.end(reason)
         return len(meant)
-
-    def _knows(self, channel: ChannelWorker) -> bool:
-        return channel in self._admission.channels or channel in self._admission.handshakes
 
     def count_drop(self, reason: str, count: int = 1) -> None:
         self._dropped[reason] += count
