@@ -71,10 +71,6 @@ class ClientSession(Requests):
             raise self.silence(timeout_s)
 
 
-Q = TypeVar("Q")
-A = TypeVar("A")
-
-
 class Conversation(Conversing):
     """An exchange of any number of messages with one service of a node. `StreamClient.converse` begins a conversation.
 

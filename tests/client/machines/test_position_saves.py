@@ -22,7 +22,7 @@ def consumer_of(partitions: int, resets: list[int]) -> PositionSaves:
     shell = VirtualShell(Clock(), lambda message: ())
     saves = PositionSaves(shell.client(answer_timeout_s=None).session, "c")
     for partition in range(partitions):
-        saves._marks.loaded("s", partition, POSITION, resets.append)
+        saves._marks["s", partition] = KnownPosition(POSITION.index, POSITION, resets.append)
     shell.core.disconnected()
     return saves
 

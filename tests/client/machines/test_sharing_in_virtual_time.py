@@ -13,6 +13,7 @@ import pytest
 from index_service.extensions import LoadedPosition
 from stream_client import LeaseMember
 from stream_client.errors import ClientClosed, ClientError, ConnectionLost, LeaseLost, RequestRefused
+from stream_client.position_saves import KnownPosition
 from stream_client.share.shared_consumer import SharedConsumer
 from tests.client.machines.memory_node import TTL_S, MemoryNode
 from tests.client.machines.virtual import Clock, NothingCame, VirtualShell
@@ -207,7 +208,8 @@ def test_saves_of_a_member_go_on_at_an_older_node(is_awaited: bool) -> None:
     (member,) = group.members
     assert member.take() is not None
     for partition in range(PARTITIONS):
-        member.member._indexes._marks.loaded("s", partition, LoadedPosition(0, 0, 0, 1), lambda partition: None)
+        mark = KnownPosition(0, LoadedPosition(0, 0, 0, 1), lambda partition: None)
+        member.member._indexes._marks["s", partition] = mark
     if is_awaited:
         member.shell.run(member.consumer.save(with_last=True))
     else:
