@@ -54,8 +54,7 @@ def compile_decoder(
     """Returns a compiled function that decodes a whole message and returns its value. With `is_prefix`, the function
     decodes the value at an offset (not negative) of a buffer, and returns the value and the offset after it.
 
-    heads: the result of `cycle_heads`. careful: called with the same arguments if anything in the message is
-    unusual."""
+    heads: the result of `cycle_heads`. careful: called with the same arguments for an unusual message."""
     compiler = _DecoderCompiler("read", "data, size, start", limits, heads, long_uint=long_uint, careful=careful)
     with compiler.codec("decode", "data, start" if is_prefix else "data"):
         value, at = compiler.root(node, _At("start" if is_prefix else ""))

@@ -202,8 +202,7 @@ def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
 def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
     """Whether a codec of the type `root` must count the items of all lists and maps of a message together.
 
-    Counting is needless if every message has at most one list or map, and the limit of a single list or map is at most
-    `Limits.items_max`."""
+    Counting is needless if every message has at most one list or map, whose limit is at most `Limits.items_max`."""
     above: dict[int, list[int]] = {}
     containers: list[int] = []
     repeated: set[int] = set()

@@ -23,8 +23,7 @@ FIRST_BYTE = tuple(bytes((value | 128,)) for value in range(128))
 def long_uint(data: bytes, at: int) -> tuple[int, int]:
     """Decodes the number at the offset `at`, whose first byte is over 127. Returns the number and the offset after it.
 
-    Raises Irregular if the number is not in its shortest form or has over 64 bits, and IndexError if bytes are
-    missing."""
+    Raises Irregular for a longer form than necessary or over 64 bits, and IndexError if bytes are missing."""
     # Nearly all long numbers have two or three bytes. These are decoded without a loop.
     first = data[at] & 127
     second = data[at + 1]

@@ -34,8 +34,7 @@ class Correspondent(RoutedAnswers):
         self.inbox = inbox
 
     async def send(self, to_stream: str, onward_route: Route, payload: bytes, *, return_route: Route = ()) -> None:
-        """Stores a message in the stream `to_stream`, which is created if it does not exist. Answers arrive in the
-        inbox.
+        """Stores a message in the stream `to_stream`, which is created if it does not exist. Answers go to the inbox.
 
         onward_route: the route, at the other party, to the worker that receives the message.
         return_route: the route, at this party, to the worker that receives an answer.

@@ -301,8 +301,7 @@ class ClientForked(ClientError, in_doubt=True):
 
 
 def doubted(error: ClientError) -> ClientError:
-    """Returns `error` if its `in_doubt` is true, else a copy with `in_doubt` true. The original may be the error of
-    other requests, too."""
+    """Returns `error` if it is in doubt, else a copy that is. The original may be the error of other requests."""
     if error.in_doubt:
         return error
     copied = type(error).__new__(type(error), *error.args)

@@ -48,8 +48,7 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def connection_of(channel: SecureChannel | None, via: Route, framing: str) -> ClientConnection | None:
-    """Returns the connection of a client with a secure channel over the route `via`; None without `channel`. Raises
-    InvalidArgument."""
+    """Returns a connection with a channel over the route `via`; None without `channel`. Raises InvalidArgument."""
     if channel is None:
         return None
     if framing != "head":

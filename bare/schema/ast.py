@@ -183,8 +183,7 @@ def is_in_order(definitions: Iterable[Definition]) -> bool:
 def in_order(definitions: Mapping[str, Definition]) -> list[Definition]:
     """Sorts definitions so that each comes after the definitions that it uses. The order changes only where needed.
 
-    If types contain each other in a circle, no such order exists. Then some definition comes before one that it
-    uses."""
+    If types contain each other in a circle, no such order exists. Then some definition comes too early."""
     placed: dict[str, Definition] = {}
     open_names: set[str] = set()
     for root in definitions.values():

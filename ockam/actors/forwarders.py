@@ -252,8 +252,7 @@ class Forwarders:
         self._missed_before = before if before is not None else self._missed_before
 
     def register(self, message: Message, request: RegisterRequest) -> Registration:
-        """Gives the sender of this message an address, or a new route to the address that it has already. Raises
-        ProtocolError."""
+        """Gives the sender of this message an address, or a new route to its address. Raises ProtocolError."""
         if not message.return_route:
             raise ProtocolError("a registration has a return route, which is the route to the client")
         if request.stores and (self._make is None or request.name is None):

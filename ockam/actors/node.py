@@ -303,8 +303,7 @@ class Node:
             self._run_ready()
 
     def at_batch_end(self, function: Callable[[], None]) -> None:
-        """Calls the function after the open batch has ended and its workers have run, or now if no batch is open. The
-        function must not raise."""
+        """Calls the function, which must not raise, when the open batch has ended, or now without a batch."""
         if self.depth:
             self._at_end.append(function)
         else:

@@ -152,8 +152,7 @@ class Worker:
     def start_child(self, addresses: Sequence[Address], factory: WorkerFactory, restarts: Restarts = FEW) -> Address:
         """Starts a child, which ends before this worker when this worker stops or crashes. Returns its first address.
 
-        Call it in `started`, so that a restart of this worker starts its children anew. Raises AddressInUse,
-        WorkerEnded."""
+        Call it in `started`, so that a restart of this worker starts its children. Raises AddressInUse, WorkerEnded."""
         return self.context.start_child(addresses, factory, restarts)
 
     def stop_child(self, address: Address) -> None:

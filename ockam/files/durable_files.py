@@ -118,8 +118,7 @@ def give_to_folder(made: Path | int, folder: Path) -> None:
 
 
 def give_tree(folder: Path) -> None:
-    """Gives all files and folders of the superuser below a folder, such as libraries create, to the owner of the
-    folder. Raises OSError."""
+    """Gives all files and folders of the superuser below a folder to the folder's owner. Raises OSError."""
     owner = folder.stat()
     if os.geteuid() == 0 and owner.st_uid != 0:
         for root, folders, files in os.walk(folder):
@@ -149,9 +148,8 @@ def make_private(file: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder while the block runs, so that no two programs change the same file in it at once. The
-    lock is advisory, and leaves no file behind. Where folders cannot be locked, the block runs unlocked. Raises
-    OSError."""
+    """Holds the lock of a folder while the block runs, so that no two programs change a file in it at once. The lock is
+    advisory, and leaves no file. Where folders cannot be locked, the block runs unlocked. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

@@ -22,8 +22,7 @@ FILE_BYTES_MAX = 4096
 
 
 class TokenError(ValueError):
-    """Error: there is no token where a client looks for it, or the text there is no token. The error does not show
-    the text."""
+    """Error: there is no token where a client looks for it, or another text, which the error does not show."""
 
 
 class Token:

@@ -193,8 +193,7 @@ class Holdings:
 class Room(msgspec.Struct, eq=False):
     """The room for one large answer, from before its messages are read until they count as unread.
 
-    has_come: whether it may be used. is_late: whether it has waited so long that unread answers of others delay it no
-    more."""
+    has_come: whether it may be used. is_late: whether it has waited so long that others delay it no more."""
 
     memory: PeerMemory
     holdings: Holdings

@@ -43,8 +43,7 @@ REFUSING_LIMITS = frozenset((*OPEN_LIMITS, "streams_per_hour"))
 
 
 class LimitStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the limits of identities. `open`, `refused` and `slowed` are by limit, the last two since the
-    start.
+    """The statistics of the limits of identities. `open`, and since the start `refused` and `slowed`, are by limit.
 
     identities: the number of identities that use something now. held_bytes: the bytes that the node holds for all.
     slowed: how often the node had to wait before it read from an identity."""

@@ -206,8 +206,7 @@ class ConnectionMachine:
         is_named: bool = True,
     ) -> None:
         """wire: the framing if we connected to the node, which has our hello already; otherwise None.
-        address: the connection's address, the first hop of every return route if `is_named`; if not, return routes stay
-        as they are.
+        address: the connection's address, the first hop of every return route if `is_named`; else nothing is added.
         share_bytes: lowers a limit while the memory for all peers is nearly used up (`PeerMemory.share_bytes`).
         origin: creates the `Origin` of the received messages."""
         self.limits = limits

@@ -22,8 +22,7 @@ TOO_MANY = "identity_connections_max"
 
 
 class ConnectionUsage:
-    """What one connection adds to the usage of its peer's identity, from `join` to `leave` (before and after:
-    UNLIMITED).
+    """What one connection adds to the usage of its peer's identity, from `join` to `leave`; else UNLIMITED.
 
     refusal: the reason why its requests are refused, because the identity has too many connections."""
 

@@ -307,8 +307,7 @@ class FrameHeads:
 
 
 class FrameWriter:
-    """Encodes messages as frames of one framing. The writer remembers the encoded headers of routes. heads: the
-    envelopes of its frames."""
+    """Encodes messages as frames of one framing. It remembers encoded headers. heads: the envelopes of frames."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire

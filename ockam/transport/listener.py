@@ -119,8 +119,7 @@ class SilentConnections:
     """The connections that have sent no message yet, oldest first. They are retained while there is room, since a real
     client can send its first message late, and fail if it was disconnected.
 
-    Invariant: an accepted connection is in this collection until its first message or its end, whichever comes
-    first."""
+    Invariant: an accepted connection is in this collection until its first message or its end."""
 
     def __init__(self) -> None:
         self._silent: dict[SilentConnection, None] = {}

@@ -8,8 +8,7 @@ from ockam.actors.address import Route
 
 
 class Wire(Protocol):
-    """One framing of Ockam messages (facts/ockam.md §2). It has no state. The body of a frame is everything after the
-    length.
+    """One framing of Ockam messages (facts/ockam.md §2). It has no state. A frame's body follows its length.
 
     name: "legacy" or "head".
     hello: bytes that each side sends before its first frame.

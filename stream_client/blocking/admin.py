@@ -141,8 +141,7 @@ class StreamListing(Listing[StreamInfo]):
 
 class PositionListing(Listing[SavedPosition]):
     """An iterator over the positions that consumers have saved, sorted by client id, stream and partition:
-    `MarkedPosition` objects, which have the incarnation of the stream, or an older node's plain `SavedPosition`
-    objects."""
+    `MarkedPosition` objects, which have the incarnation of the stream; from an older node `SavedPosition`."""
 
     def __init__(self, session: ClientSession, stream_name: str | None, client_id: str | None, page_items: int) -> None:
         super().__init__(session, page_items)
@@ -187,8 +186,7 @@ def set_position(client: Connected, client_id: str, stream_name: str, partition:
     """Sets the next index that a consumer reads in one partition. The index can be lower than the saved one. None
     deletes the saved position. Returns the index saved before, or None if no index was saved.
 
-    Needs the protocol `node/index_set/1`. Raises RequestRefused while a running consumer holds a lease of the
-    partition.
+    Needs `node/index_set/1`. Raises RequestRefused while a running consumer has a lease of the partition.
 
     client: a StreamClient. client_id: the consumer's name.
     """

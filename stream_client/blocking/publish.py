@@ -43,8 +43,7 @@ class Publisher(PushWindow):
             raise_failed(self.failed)
 
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
-        """Sends one message, and returns its Push without waiting for the answer. The arguments are those of
-        `Stream.push`.
+        """Sends one message, and returns its Push without waiting. The arguments are those of `Stream.push`.
 
         If `window` pushes are unanswered, this method first waits until one of them is answered. `Push.done` becomes
         true when the answer arrives. `wait`, and in an async program also `push`, waits for it.
@@ -97,8 +96,7 @@ class Publisher(PushWindow):
 
 
 class PartitionedPublisher(PushWindows[Publisher]):
-    """Pushes each message to the partition of its key, or to all partitions in turn if it has no key. A context
-    manager.
+    """Pushes each message to the partition of its key, or without a key to all in turn. A context manager.
 
     Each partition has its own window. The end of its block waits and raises as the end of a `Publisher` block does.
     """

@@ -101,15 +101,13 @@ class Stream(StreamAdmin):
 
     @with_options_shown
     def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
-        """Returns an iterator over the messages that begins at the saved position, and saves it as messages are
-        processed.
+        """Returns an iterator over the messages from the saved position, which it saves as it goes.
 
         positions: the name under which the node saves the position, or an object that saves it (`Positions`).
         page_messages: the number of messages pulled with one request.
         save_messages: save the position after this many messages; None: after each page.
         save_interval_s: the longest time in seconds between the processing of a message and the next save.
-        on_hole: a function called for missing indexes, with the partition, the first missing index and the next
-            existing index.
+        on_hole: called for missing indexes: with the partition, the first missing and the next existing index.
         on_event: a function called with a StreamRemade or a PositionReset. The consumer then goes on at the beginning
             of the new stream, or at the position that somebody has set. None: log a warning.
         idle_delay_s: the seconds before the next request to a node that answers at once although it has no message.

@@ -213,8 +213,7 @@ class Follower(Following):
 
 
 class ReadingLoop(ReadPartitions):
-    """Reads the partitions of one consumer page by page, and saves the consumer's positions. The consumer chooses the
-    partitions."""
+    """Reads the partitions that a consumer chooses, page by page, and saves the consumer's positions."""
 
     _session: ClientSession
     _positions: Positions
@@ -275,8 +274,7 @@ class ReadingLoop(ReadPartitions):
         self._kept(moved)
 
     async def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
-        """Makes the arrived page the current one of its partition, and requests the next page. Returns whether the
-        arrived page has messages."""
+        """Makes the arrived page the current one, and requests the next. Returns whether it has messages."""
         page = reading.reader.take()
         # The position means nothing in a stream that was made again, and neither does the page that begins at it.
         if page.created_us is not None and not reading.mark.is_of(page.created_us):

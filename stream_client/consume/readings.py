@@ -86,8 +86,7 @@ class SavesNowait(Protocol):
 
 
 class ReadPartitions:
-    """The partitions of one consumer, and the consumer's position in each. It never waits, so the async and the
-    blocking loop share it.
+    """The partitions of one consumer, and the consumer's position in each. It never waits: both loops share it.
 
     readings: the partitions being read, by number. `current` is the one whose page the program receives at the moment.
     holes, processed: the numbers of missing indexes and of processed messages, in all partitions since the start.

@@ -68,8 +68,7 @@ class Calls:
     on_route_lost: called when a node on the route reports that it cannot reach the next node. It returns whether to
         retain the request and to send it again when the route works again.
 
-    Invariant: each request is stored under its own return address and is not done. Without a connection, no request is
-    in the state SENT.
+    Invariant: each request is stored under its own return address and is not done. Without a connection, none is SENT.
     """
 
     def __init__(

@@ -188,8 +188,7 @@ class ChannelConnection(ClientConnection):
 
     def check_channel(self) -> ClientError | None:
         """Begins a new handshake if the last one is unanswered for too long. To be called at intervals while `wire` is
-        None. After too many unanswered handshakes, if no channel has ever worked, returns the error with which all
-        requests fail."""
+        None. After too many handshakes, if no channel has ever worked, returns the error of all requests."""
         if self.framing is None:
             return None
         self._checks += 1
@@ -372,8 +371,7 @@ NO_GROUP = FrameGroup(b"", -1, 0, b"", b"", b"", b"")
 
 
 class UnsealedFrames:
-    """The waiting frames of one channel, in the order in which they are encrypted and sent: all together, which is
-    faster than one by one."""
+    """The waiting frames of one channel, in the order in which they are encrypted together and sent."""
 
     def __init__(self, frame_header: bytes, heads: FrameHeads) -> None:
         """frame_header: the encoded routes of each frame: the route to the other end of the channel."""

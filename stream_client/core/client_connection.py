@@ -272,8 +272,7 @@ class ClientConnection:
 
     def taken(self) -> PendingResult:
         """Returns a result that is done when the shell has taken all present bytes with `data_to_send`, or the
-        connection has ended. A sender of much data waits for it after each portion, so that only one portion is in
-        memory."""
+        connection has ended. A sender of much data waits for it, so that only a portion is in memory."""
         if self._taken is None:
             self._taken = PendingResult()
         return self._taken

@@ -94,8 +94,7 @@ class ClientCore:
         tracing: Tracing | None = None,
     ) -> None:
         """via: the route from the node that the client connects to, to the node with the services.
-        service, index_service: the names of both services; None: the second is derived from the first
-            (`index_service_of`).
+        service, index_service: the names of both services; None: see `index_service_of`.
         asks_route: whether each new connection asks the stream service, unless the service is plain. True with `via`.
         tracing: makes a span of each push; None: pushes are not traced.
         """

@@ -99,8 +99,7 @@ class ServiceRoute:
         self.state = after(self.state, CoreEvent.RECEIVED)
 
     def made(self, is_named: bool) -> None:
-        """Records an answer to a create. `is_named`: whether the address is made from the name. Real Ockam services
-        choose a random address."""
+        """Records an answer to a create. `is_named`: whether the address is made from the stream's name."""
         if self.state is RouteState.UNREACHED:
             self.state = after(self.state, CoreEvent.ANSWERED)
         if self.is_assumed_plain and self.has_extensions is None:

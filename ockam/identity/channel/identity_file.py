@@ -61,8 +61,7 @@ def load_identity(file: Path, now_s: int) -> OwnIdentity:
 
 
 def ensure_identity(file: Path, now_s: int) -> OwnIdentity:
-    """Returns the identity in a file, which is made if it does not exist. now_s: seconds since 1970. Raises
-    IdentityFileError."""
+    """Returns the identity in a file, made if it is missing. now_s: seconds since 1970. Raises IdentityFileError."""
     if file.exists():
         return load_identity(file, now_s)
     try:

@@ -203,8 +203,7 @@ class PlaintextWriter:
 
 
 def read_control(plaintext: bytes) -> PeerIdentity | None:
-    """Returns the new identity of a Refresh, without its credentials, or None for a Close. Raises PlaintextRefused and
-    IdentityRefused."""
+    """Returns the new identity of a Refresh, or None for a Close. Raises PlaintextRefused and IdentityRefused."""
     try:
         reader = CborReader(plaintext)
         reader.array(2)

@@ -80,8 +80,7 @@ def change_trusted(file: Path, change: Callable[[dict[bytes, str]], Mapping[byte
 class TrustList:
     """The trusted identifiers of a node. A file that cannot be read trusts nobody. Raises InvalidIdentifier.
 
-    anyone: whether every identity is accepted. lost: the identifiers that this list has had since the node's start, and
-    has no more."""
+    anyone: whether every identity is accepted. lost: the identifiers that have left this list since the start."""
 
     def __init__(self, file: Path | None, identifiers: Iterable[str] = (), *, anyone: bool = False) -> None:
         self._file = file

@@ -67,8 +67,7 @@ class _Repeated(msgspec.Struct):
 class AuditLines:
     """The lines of one kind, such as refusals. more: the event of a line that tells how many lines were left out.
 
-    Invariant: the lines that `take` has admitted, and all counts that `end_interval` returns, add up to the calls of
-    `take`."""
+    Invariant: the lines that `take` has admitted, and the counts of `end_interval`, add up to its calls."""
 
     def __init__(self, bound: Bound, *, more: str) -> None:
         self._bound = bound
