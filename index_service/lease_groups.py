@@ -20,7 +20,7 @@ from index_service.lease_machine import GroupMember, LeaseCounters, LeaseMachine
 from index_service.lease_storage import StoredLeases, WriteLeases, load_leases
 from index_service.limits import LeaseLimits, LeaseStatistics
 from index_service.storage import SetPosition
-from ockam.quotas.usage_machine import share_of
+from ockam.quotas.limits import share_of
 from stream_storage.contract import Do
 from stream_storage.errors import StorageBusy, StorageError
 from stream_storage.runner import Runner

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from struct import Struct
 
-from ockam.quotas.usage_machine import HOUR_S, OPEN_LIMITS
+from ockam.quotas.limits import HOUR_S, OPEN_LIMITS
 
 ENTRIES = 8_192
 """The most identities that use something at a time. For further ones, each process applies the limits alone."""

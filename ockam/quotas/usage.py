@@ -5,6 +5,7 @@ for IPv6 by the network of 64 bits, whose addresses one machine can all use: `an
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -15,13 +16,18 @@ import msgspec
 
 from ockam.identity.identity import ANONYMOUS, Identity
 from ockam.protocol import REFUSAL
+from ockam.quotas.limits import HOUR_S, NO_LIMITS, OPEN_LIMITS, Bucket, IdentityLimits, bucket_of
 from ockam.quotas.shared_use import SharedUse
-from ockam.quotas.usage_machine import NO_LIMITS, OPEN_LIMITS, IdentityLimits, UsageMachine
 
 LIMITED = "limit exceeded: "
 """The first words of the reason in an `error` for a request that exceeds a limit of its sender's identity."""
 SETTING_PREFIX = "identity_"
 """The beginning of the names of the node's settings for all identities. A field name of `IdentityLimits` follows it."""
+STEP_S = 0.005
+"""An identity with a limit on its rate is read in steps: at most what the limit allows in this time."""
+READ_BYTES_MIN = 2 * 1024
+BURST_S = 1.0
+"""After a pause, an identity can send at once what its limit allows in this many seconds."""
 IPV6_PREFIX_BITS = 64
 REFUSED_CONNECTIONS_MAX = 16
 """If an identity has too many connections, at most this many new ones stay open for a first request, to refuse it."""
@@ -115,9 +121,27 @@ class Usage:
     is_rated: whether the requests or the bytes in a second are limited.
     counts_bytes: whether the bytes that the node holds for the identity are limited.
     waiting: makes the identity's connections wait; None if none of them has waited yet.
-    refused_connections: the number of open connections above the limit, whose first requests will be refused."""
+    refused_connections: the number of open connections above the limit, whose first requests will be refused.
+    Times are monotonic seconds.
 
-    __slots__ = ("_note", "_shared", "counts_bytes", "is_rated", "key", "machine", "refused_connections", "waiting")
+    Invariant: no count is negative. A count is at most its limit, unless the limit was lowered since."""
+
+    __slots__ = (
+        "_bytes",
+        "_note",
+        "_open",
+        "_request_bytes",
+        "_requests",
+        "_shared",
+        "_streams",
+        "counts_bytes",
+        "held_bytes",
+        "is_rated",
+        "key",
+        "limits",
+        "refused_connections",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -130,65 +154,98 @@ class Usage:
         shared: what the identities use at all processes of the node; None: this is the only process."""
         self.key = key
         self._shared = shared
-        self.machine = UsageMachine(limits)
         self._note = note
         self.waiting: IdentityWaits | None = None
         self.refused_connections = 0
-        self.is_rated = self.machine.is_rated
-        self.counts_bytes = limits.in_flight_bytes_max is not None
+        self.held_bytes = 0
+        self._open: Counter[str] = Counter()
+        self._requests: Bucket | None = None
+        self._bytes: Bucket | None = None
+        self._streams: Bucket | None = None
+        self._request_bytes = 0.0
+        self.change_limits(limits, 0.0)
 
     def change_limits(self, limits: IdentityLimits, now_s: float) -> None:
-        self.machine.change_limits(limits, now_s)
-        self.is_rated = self.machine.is_rated
+        """Replaces the limits. What is open above a lower limit stays open. Permits that were taken stay taken."""
+        self.limits = limits
+        self._requests = bucket_of(self._requests, limits.requests_per_second, BURST_S, 1.0, now_s)
+        self._bytes = bucket_of(self._bytes, limits.bytes_per_second, BURST_S, 1.0, now_s)
+        self._streams = bucket_of(self._streams, limits.streams_per_hour, HOUR_S, HOUR_S, now_s)
+        self.is_rated = self._requests is not None or self._bytes is not None
         self.counts_bytes = limits.in_flight_bytes_max is not None
         self._report_room()
 
     def is_unused(self, now_s: float) -> bool:
-        return not self.refused_connections and self.machine.is_unused(now_s)
+        buckets = (self._requests, self._bytes, self._streams)
+        full = all(bucket is None or bucket.room(now_s) >= bucket.room_max for bucket in buckets)
+        return full and not self._open and not self.held_bytes and not self.refused_connections
 
-    # Refusals.
+    def check(self) -> None:
+        assert self.held_bytes >= 0
+        assert all(count > 0 for count in self._open.values())
+        assert set(self._open) <= set(OPEN_LIMITS)
+
+    # Things that are open.
+
+    def count(self, limit: str) -> int:
+        return self._open[limit]
+
+    def _has_room(self, limit: str) -> bool:
+        most = getattr(self.limits, limit)
+        return most is None or self._open[limit] < most
 
     def take(self, limit: str, peer: str = "") -> str | None:
-        """Counts one more open thing (one of `usage_machine.OPEN_LIMITS`) until `give_back` is called. If the limit
-        forbids it, returns the reason and counts nothing."""
-        if not self.machine.take(limit):
+        """Counts one more open thing (one of `limits.OPEN_LIMITS`) until `give_back` is called. If the limit forbids
+        it, returns the reason and counts nothing."""
+        # The other processes of the node count, too.
+        if not self._has_room(limit) or (
+            self._shared is not None and not self._shared.take(self.key, limit, getattr(self.limits, limit))
+        ):
             return self.refuse(limit, peer)
-        most: int | None = getattr(self.machine.limits, limit)
-        # The other processes of the node count, too. If there is no room there, this process takes its count back.
-        if self._shared is not None and not self._shared.take(self.key, limit, most):
-            self.machine.give_back(limit)
-            return self.refuse(limit, peer)
+        self._open[limit] += 1
         return None
 
     def give_back(self, limit: str) -> None:
-        self.machine.give_back(limit)
+        left = self._open[limit] - 1
+        assert left >= 0, f"more {limit} have ended than were open"
+        if left:
+            self._open[limit] = left
+        else:
+            del self._open[limit]
         if self._shared is not None:
             self._shared.give_back(self.key, limit)
 
     def create(self, partitions: int, now_s: float, peer: str = "") -> str | None:
         """Counts partitions that will be created. If they are too many, returns the reason and counts nothing."""
-        most = self.machine.limits.streams_per_hour
-        if self._shared is not None and most is not None:
+        bucket, most = self._streams, self.limits.streams_per_hour
+        if bucket is None or most is None:
+            return None
+        if self._shared is not None:
             may_create = self._shared.create(self.key, partitions, most)
         else:
-            may_create = self.machine.may_create(partitions, now_s)
+            may_create = bucket.room(now_s) >= partitions
+            if may_create:
+                bucket.spend(partitions, now_s)
         return None if may_create else self.refuse("streams_per_hour", peer)
 
     def give_back_created(self, partitions: int, now_s: float) -> None:
         """Returns the permits of partitions that `create` has counted and that were not created."""
-        most = self.machine.limits.streams_per_hour
-        if self._shared is not None and most is not None:
+        bucket, most = self._streams, self.limits.streams_per_hour
+        if bucket is None or most is None:
+            return
+        if self._shared is not None:
             self._shared.give_back_created(self.key, partitions, most)
         else:
-            self.machine.give_back_created(partitions, now_s)
+            # The permits may have come back with time already.
+            bucket.spend(-min(partitions, bucket.room_max - bucket.room(now_s)), now_s)
 
     @property
     def turns_away(self) -> bool:
         """Whether a new connection must be closed at once: too many others are open above the limit already."""
-        return self.refused_connections >= REFUSED_CONNECTIONS_MAX and not self.machine.has_room("connections_max")
+        return self.refused_connections >= REFUSED_CONNECTIONS_MAX and not self._has_room("connections_max")
 
     def reason(self, limit: str) -> str:
-        name, most = SETTING_PREFIX + limit, getattr(self.machine.limits, limit)
+        name, most = SETTING_PREFIX + limit, getattr(self.limits, limit)
         advice = ADVICE.get(limit, "send less at a time")
         shared = SHARED if self.key.startswith(ANONYMOUS_PREFIX) else ""
         return f"{LIMITED}{name} is {most} for {self.key}; {shared}{advice}, or ask the operator to raise it"
@@ -198,25 +255,61 @@ class Usage:
         self._note(Excess(self.key, limit, reason, peer))
         return reason
 
-    # Bytes in flight.
+    # Rates.
 
-    def hold(self, change_bytes: int) -> None:
-        self.machine.hold(change_bytes)
-        if change_bytes < 0 and self.waiting is not None:
-            self._report_room()
+    def spend(self, requests: int, size_bytes: int, now_s: float) -> None:
+        if self._requests is not None:
+            self._requests.spend(requests, now_s)
+        if self._bytes is not None:
+            self._bytes.spend(size_bytes, now_s)
+
+    def note_request_bytes(self, requests: int, size_bytes: int) -> None:
+        """Updates the estimated size of the identity's requests after a read that completed this number of them."""
+        # A read without a complete request means that requests are larger than estimated.
+        found_bytes = size_bytes / requests if requests else self._request_bytes + size_bytes
+        self._request_bytes = found_bytes if not self._request_bytes else (self._request_bytes + found_bytes) / 2
+
+    def delay_s(self, now_s: float) -> tuple[float, str]:
+        """Returns for how many seconds nothing should be read from the identity, and the name of the exceeded limit."""
+        delays = [(0.0, "")]
+        if self._requests is not None:
+            delays.append((self._requests.delay_s(now_s), "requests_per_second"))
+        if self._bytes is not None:
+            delays.append((self._bytes.delay_s(now_s), "bytes_per_second"))
+        return max(delays)
+
+    def read_bytes_max(self) -> int:
+        found = math.inf
+        if self._requests is not None:
+            found = max(1.0, self._requests.rate * STEP_S) * self._request_bytes
+        if self._bytes is not None:
+            found = min(found, self._bytes.rate * STEP_S)
+        return 1 << 62 if found == math.inf else max(READ_BYTES_MIN, int(found))
 
     def take_turn(self, now_s: float) -> bool:
         """Counts an answer that no new request asked for as if it were a request. Returns False if the identity must
         request the next answer, because the node reads its requests more slowly now."""
         if self.is_rated:
-            self.machine.spend(1, 0, now_s)
-        return not (self.machine.is_over or (self.is_rated and self.machine.delay_s(now_s)[0]))
+            self.spend(1, 0, now_s)
+        return not (self.is_over or (self.is_rated and self.delay_s(now_s)[0]))
 
     def note_wait(self, limit: str) -> None:
         self._note(Excess(self.key, limit, self.reason(limit)))
 
+    # Bytes in flight.
+
+    def hold(self, change_bytes: int) -> None:
+        self.held_bytes += change_bytes
+        if change_bytes < 0 and self.waiting is not None:
+            self._report_room()
+
+    @property
+    def is_over(self) -> bool:
+        most = self.limits.in_flight_bytes_max
+        return most is not None and self.held_bytes > most
+
     def _report_room(self) -> None:
-        if self.waiting is not None and not self.machine.is_over:
+        if self.waiting is not None and not self.is_over:
             self.waiting.report_room()
 
 
@@ -305,9 +398,9 @@ class Usages:
         used: Counter[str] = Counter()
         held_bytes = identities = 0
         for usage in self._usages.values():
-            opened = {name: usage.machine.count(name) for name in OPEN_LIMITS}
-            held_bytes += usage.machine.held_bytes
-            identities += bool(usage.machine.held_bytes or any(opened.values()))
+            opened = {name: usage.count(name) for name in OPEN_LIMITS}
+            held_bytes += usage.held_bytes
+            identities += bool(usage.held_bytes or any(opened.values()))
             used.update({name: count for name, count in opened.items() if count})
         return LimitStatistics(identities, held_bytes, dict(used), dict(self._refused), dict(self._slowed))
 

@@ -93,7 +93,7 @@ class ConnectionUsage:
 
     def read_bytes(self) -> int:
         share_bytes = self._share.read_bytes
-        return min(share_bytes, self.usage.machine.read_bytes_max()) if self.usage.is_rated else share_bytes
+        return min(share_bytes, self.usage.read_bytes_max()) if self.usage.is_rated else share_bytes
 
     async def wait_turn(self) -> None:
         if self.usage.is_rated:
@@ -105,13 +105,12 @@ class ConnectionUsage:
 
     def note_read(self, requests: int, size_bytes: int, now_s: float) -> None:
         if self.usage.is_rated:
-            machine = self.usage.machine
-            machine.note_request_bytes(requests, size_bytes)
-            machine.spend(requests, size_bytes, now_s)
+            self.usage.note_request_bytes(requests, size_bytes)
+            self.usage.spend(requests, size_bytes, now_s)
 
     def note_sent(self, size_bytes: int) -> None:
         if self.usage.is_rated:
-            self.usage.machine.spend(0, size_bytes, trio.current_time())
+            self.usage.spend(0, size_bytes, trio.current_time())
 
 
 class UsageWaits:
@@ -124,18 +123,17 @@ class UsageWaits:
         # Only the first connection in the line looks at the time. So a thousand connections wake no oftener than one.
         async with self._turn:
             while True:
-                delay_s, limit = self._usage.machine.delay_s(trio.current_time())
+                delay_s, limit = self._usage.delay_s(trio.current_time())
                 if not delay_s:
                     return
                 self._usage.note_wait(limit)
                 await trio.sleep(delay_s)
 
     async def wait_room(self) -> None:
-        machine = self._usage.machine
-        if machine.is_over:
+        if self._usage.is_over:
             self._usage.note_wait("in_flight_bytes_max")
         # The room may be used up by another connection, or a limit be lowered, before this one goes on.
-        while machine.is_over:
+        while self._usage.is_over:
             await self._room.park()
 
     def report_room(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from ockam.quotas.usage_machine import share_of
+from ockam.quotas.limits import share_of
 from stream_node.care.doctor_access import Finding, Values, examine_access, find_unwritable
 from stream_node.fleet.worker_directory import check_not_lost, database_folders, worker_of
 from stream_node.node.clock_note import find_problem

@@ -8,8 +8,8 @@ import msgspec
 import structlog
 import trio
 
+from ockam.quotas.limits import LIMIT_NAMES
 from ockam.quotas.usage import SETTING_PREFIX
-from ockam.quotas.usage_machine import LIMIT_NAMES
 from ockam.transport.connection_machine import ConnectionLimits
 from stream_node.node.config import LOG_LEVELS, Config, shown
 from stream_node.node.identity.access import identity_limits

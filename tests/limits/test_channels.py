@@ -12,8 +12,8 @@ import trio.testing
 from ockam.actors.address import local
 from ockam.identity.channel.messages import CLOSE
 from ockam.identity.channel.trust_list import TrustList
+from ockam.quotas.limits import IdentityLimits
 from ockam.quotas.usage import Usage
-from ockam.quotas.usage_machine import IdentityLimits
 from tests.ockam.identity.channel.channel_node import ChannelNode, Initiator, channel_node
 from tests.ockam.identity.channel.samples import identity
 
@@ -49,7 +49,7 @@ async def test_new_identities_bring_no_new_channels() -> None:
         peers = [initiator_of(world, usage, f"name {number}").open() for number in range(4)]
         assert [peer.plaintexts() for peer in peers] == [[], [], [CLOSE], [CLOSE]]
         assert initiator_of(world, other).open().plaintexts() == []
-        assert usage.machine.count("channels_max") == 2
+        assert usage.count("channels_max") == 2
         world.channels.stop()
         assert usage.is_unused(0.0)
 

@@ -13,8 +13,8 @@ import trio.testing
 from ockam import AsyncWorker, Message, Node, Restarts, Worker, local
 from ockam.actors.message import Origin
 from ockam.identity.identity import Identity
+from ockam.quotas.limits import IdentityLimits
 from ockam.quotas.usage import Usage
-from ockam.quotas.usage_machine import IdentityLimits
 
 A, ME = local("a"), local("me")
 
@@ -69,7 +69,7 @@ async def test_what_a_worker_has_taken_is_held_for_its_sender_until_it_is_handle
     held = []
     for _ in range(7):
         await trio.testing.wait_all_tasks_blocked()
-        held.append((alice.usage.machine.held_bytes, bob.usage.machine.held_bytes))
+        held.append((alice.usage.held_bytes, bob.usage.held_bytes))
         await trio.sleep(1)
     assert held == [(6, 60), (5, 60), (5, 50), (3, 50), (3, 30), (0, 30), (0, 0)]
 
@@ -84,12 +84,12 @@ async def test_an_end_of_the_worker_leaves_nothing_held_that_does_not_wait(node:
     send(node, alice, b"fail", b"denied", b"12", b"345")
     send(node, alice, b"6789")
     await trio.sleep(0.5)
-    assert alice.usage.machine.held_bytes == len(b"faildenied123456789")
+    assert alice.usage.held_bytes == len(b"faildenied123456789")
     if ends == "crash":
         await trio.sleep(0.55)
         # It has failed, and its successor has not begun.
         assert [state.waiting for state in node.tree()] == [3]
-        assert alice.usage.machine.held_bytes >= len(b"123456789")
+        assert alice.usage.held_bytes >= len(b"123456789")
         await trio.sleep(5)
         assert node.statistics().restarts == 1
     elif ends == "stop":
@@ -97,7 +97,7 @@ async def test_an_end_of_the_worker_leaves_nothing_held_that_does_not_wait(node:
     else:
         assert [message.payload for message in node.retire(A)] == [b"12", b"345", b"6789"]
     await trio.sleep(1)
-    assert alice.usage.machine.held_bytes == 0
+    assert alice.usage.held_bytes == 0
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ async def test_a_message_that_was_put_back_does_not_pass_the_gate_again(node: No
     assert isinstance(node.gate, Notes)
     assert node.gate.asked == [b"fail", b"denied", b"1", b"2", b"denied", b"3"]
     assert handled == [b"1", b"2", b"3"]
-    assert alice.usage.machine.held_bytes == 0
+    assert alice.usage.held_bytes == 0
 
 
 async def test_new_rules_decide_about_what_was_put_back(node: Node) -> None:

@@ -26,8 +26,8 @@ from ockam.files.durable_files import lock_folder, write_durably
 from ockam.files.parsing import ParseError, parse_toml
 from ockam.identity.rules.rights import ALL_RIGHTS, NO_RIGHT, RIGHT_NAMES, Right
 from ockam.identity.rules.rules import EVERYBODY, Rule, Rules
+from ockam.quotas.limits import LIMIT_NAMES, OPEN_LIMITS
 from ockam.quotas.usage import ANONYMOUS_PREFIX, SETTING_PREFIX, find_address, find_network
-from ockam.quotas.usage_machine import LIMIT_NAMES, OPEN_LIMITS
 
 NAME_CHARACTERS_MAX = 64
 SOURCES = ("anonymous", "certificate", "token", "channel", "worker")

@@ -35,7 +35,7 @@ class UsagePace:
 
     def spend(self, messages: int, size_bytes: int) -> None:
         if self._usage.is_rated:
-            self._usage.machine.spend(messages, size_bytes, trio.current_time())
+            self._usage.spend(messages, size_bytes, trio.current_time())
 
     async def wait_turn(self) -> None:
         if self._usage.is_rated:

@@ -203,7 +203,7 @@ class HttpApp:
         peer, now_s = peer_of(request), trio.current_time()
         usage = self._parts.node.usages.get(party_key(peer.identity, peer.address), now_s)
         if usage.is_rated:
-            usage.machine.spend(1, 0, now_s)
+            usage.spend(1, 0, now_s)
             await waits_of(usage).wait_turn()
 
     def _problem(self, error: BaseException, scope: Scope) -> Problem | None:

@@ -10,7 +10,7 @@ import trio
 
 from ockam.identity.identity import Identity
 from ockam.identity.tls_layer import TlsLayer
-from ockam.quotas.usage_machine import share_of
+from ockam.quotas.limits import share_of
 from stream_node.doors.http.app import Endpoint, HttpApp
 from stream_node.doors.http.connection import HttpConnection, HttpStream
 from stream_node.doors.http.identity import Peer

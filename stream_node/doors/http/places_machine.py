@@ -13,7 +13,7 @@ from collections import Counter
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from ockam.quotas.usage_machine import share_of
+from ockam.quotas.limits import share_of
 
 HEALTH_PLACES = 16
 """The number of connections above all limits that can only ask for the health of the node."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from ockam.quotas.usage_machine import share_of
+from ockam.quotas.limits import share_of
 from stream_client import errors
 from stream_storage.errors import NO_ROOM
 

@@ -19,9 +19,9 @@ from ockam.identity.rules.audit_lines import Entry
 from ockam.identity.rules.authorizer import Authorizer
 from ockam.identity.rules.rule_file import RulesError, load_rules
 from ockam.identity.rules.rules import Rule, Rules
+from ockam.quotas.limits import LIMIT_NAMES, IdentityLimits
 from ockam.quotas.shared_use import SharedUse
 from ockam.quotas.usage import SETTING_PREFIX, Excess, Usages
-from ockam.quotas.usage_machine import LIMIT_NAMES, IdentityLimits
 from stream_node.fleet.worker_place import WorkerPlace, worker_name
 from stream_node.node.config import Config, ConfigError
 from stream_node.node.identity.token_services import Closer

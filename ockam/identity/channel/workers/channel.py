@@ -29,8 +29,8 @@ from ockam.identity.channel.identity_history import PeerIdentity
 from ockam.identity.channel.messages import AROUND_BYTES_MAX, CLOSE, PlaintextReader, PlaintextWriter
 from ockam.identity.identity import Identity
 from ockam.identity.rules.rights import NOTHING, Demand
+from ockam.quotas.limits import Bucket
 from ockam.quotas.usage import UNLIMITED, Usage
-from ockam.quotas.usage_machine import Bucket
 from ockam.transport.connection_usage import waits_of
 from ockam.transport.forwarding import CONNECTION_PREFIX
 from ockam.transport.wire_head import HEAD
@@ -345,8 +345,8 @@ class ChannelWaiting:
         is_over = False
         if limited is not None and messages:
             now_s = trio.current_time()
-            limited.machine.spend(len(messages), sum(len(message.payload) for message in messages), now_s)
-            is_over = limited.machine.is_over or limited.machine.delay_s(now_s)[0] > 0
+            limited.spend(len(messages), sum(len(message.payload) for message in messages), now_s)
+            is_over = limited.is_over or limited.delay_s(now_s)[0] > 0
         # One task waits for all reasons. Meanwhile the mailbox of the channel counts as full.
         own = self._node.find_mailbox(self._inner)
         if (full or is_over) and not self._waits and own is not None:

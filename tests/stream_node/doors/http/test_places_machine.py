@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from ockam.quotas.usage_machine import PARTY_SHARE
+from ockam.quotas.limits import PARTY_SHARE
 from stream_node.doors.http.places_machine import HEALTH_PLACES, Admission, Places
 
 

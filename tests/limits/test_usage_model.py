@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ockam.identity.identity import ANONYMOUS, Identity
-from ockam.quotas.usage import UNLIMITED, Excess, Usages, is_limited, party_key
-from ockam.quotas.usage_machine import NO_LIMITS, OPEN_LIMITS, Bucket, IdentityLimits, UsageMachine
+from ockam.quotas.limits import NO_LIMITS, OPEN_LIMITS, Bucket, IdentityLimits
+from ockam.quotas.usage import UNLIMITED, Excess, Usage, Usages, is_limited, party_key
 from tests.support.examples import examples
 
 OPEN = st.sampled_from(OPEN_LIMITS)
@@ -20,14 +20,14 @@ SOME = st.one_of(st.none(), st.integers(1, 4))
 
 
 class UsageModel(RuleBasedStateMachine):
-    """Compares the machine with plain numbers: lists of what is open, and every permit that was spent, with its time.
+    """Compares the usage with plain numbers: lists of what is open, and every permit that was spent, with its time.
 
-    No rule of the model is that of the machine: a rate is checked over every span of time between two spends."""
+    No rule of the model is that of the usage: a rate is checked over every span of time between two spends."""
 
     def __init__(self) -> None:
         super().__init__()
         self.limits = IdentityLimits()
-        self.machine = UsageMachine()
+        self.usage = Usage("certificate:a", NO_LIMITS)
         self.opened: Counter[str] = Counter()
         self.held: list[int] = []
         self.created: list[tuple[float, int]] = []
@@ -37,25 +37,25 @@ class UsageModel(RuleBasedStateMachine):
     @rule(name=OPEN)
     def take(self, name: str) -> None:
         most = getattr(self.limits, name)
-        assert self.machine.take(name) is (most is None or self.opened[name] < most)
-        self.opened[name] = self.machine.count(name)
+        assert (self.usage.take(name) is None) is (most is None or self.opened[name] < most)
+        self.opened[name] = self.usage.count(name)
 
     @precondition(lambda self: +self.opened)
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(+self.opened)))
-        self.machine.give_back(name)
+        self.usage.give_back(name)
         self.opened[name] -= 1
 
     @rule(size=st.integers(0, 300))
     def hold(self, size: int) -> None:
-        self.machine.hold(size)
+        self.usage.hold(size)
         self.held.append(size)
 
     @precondition(lambda self: self.held)
     @rule()
     def release(self) -> None:
-        self.machine.hold(-self.held.pop())
+        self.usage.hold(-self.held.pop())
 
     @rule(seconds=st.floats(0, 2_000))
     def pass_time(self, seconds: float) -> None:
@@ -63,7 +63,7 @@ class UsageModel(RuleBasedStateMachine):
 
     @rule(partitions=st.integers(1, 5))
     def create(self, partitions: int) -> None:
-        if self.machine.may_create(partitions, self.now_s):
+        if self.usage.create(partitions, self.now_s) is None:
             self.created.append((self.now_s, partitions))
 
     @rule(data=st.data())
@@ -77,14 +77,14 @@ class UsageModel(RuleBasedStateMachine):
         if not self.rate_changed:
             self.created.clear()
             self.rate_changed = True
-        self.machine.change_limits(self.limits, self.now_s)
+        self.usage.change_limits(self.limits, self.now_s)
 
     @invariant()
     def agrees(self) -> None:
-        self.machine.check()
-        assert self.machine.held_bytes == sum(self.held)
+        self.usage.check()
+        assert self.usage.held_bytes == sum(self.held)
         most = self.limits.in_flight_bytes_max
-        assert self.machine.is_over is (most is not None and sum(self.held) > most)
+        assert self.usage.is_over is (most is not None and sum(self.held) > most)
         if self.rate_changed:
             # In no span of time more than a full bucket and what has come since.
             for first, (begin_s, _) in enumerate(self.created):
@@ -96,9 +96,9 @@ class UsageModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         for name, count in self.opened.items():
             for _ in range(count):
-                self.machine.give_back(name)
-        self.machine.hold(-sum(self.held))
-        assert self.machine.is_unused(self.now_s + 3_600 * 2)
+                self.usage.give_back(name)
+        self.usage.hold(-sum(self.held))
+        assert self.usage.is_unused(self.now_s + 3_600 * 2)
 
 
 TestUsageModel = UsageModel.TestCase
@@ -116,33 +116,33 @@ def test_a_bucket_lets_a_burst_pass_and_then_keeps_the_rate() -> None:
 
 
 def test_a_lower_limit_keeps_the_debt() -> None:
-    machine = UsageMachine(IdentityLimits(requests_per_second=100))
-    machine.spend(300, 0, 0.0)
-    assert machine.delay_s(0.0)[0] == pytest.approx(2.0)
-    machine.change_limits(IdentityLimits(requests_per_second=10), 0.0)
-    assert machine.delay_s(0.0)[0] >= 20
-    machine.change_limits(NO_LIMITS, 0.0)
-    assert machine.delay_s(0.0) == (0.0, "")
+    usage = Usage("certificate:a", IdentityLimits(requests_per_second=100))
+    usage.spend(300, 0, 0.0)
+    assert usage.delay_s(0.0)[0] == pytest.approx(2.0)
+    usage.change_limits(IdentityLimits(requests_per_second=10), 0.0)
+    assert usage.delay_s(0.0)[0] >= 20
+    usage.change_limits(NO_LIMITS, 0.0)
+    assert usage.delay_s(0.0) == (0.0, "")
 
 
 def test_permits_of_creates_that_failed_come_back_and_never_more_than_all() -> None:
-    machine = UsageMachine(IdentityLimits(streams_per_hour=4))
-    assert machine.may_create(3, 0.0)
-    machine.give_back_created(2, 0.0)
-    assert [machine.may_create(count, 0.0) for count in (4, 3, 1)] == [False, True, False]
+    usage = Usage("certificate:a", IdentityLimits(streams_per_hour=4))
+    assert usage.create(3, 0.0) is None
+    usage.give_back_created(2, 0.0)
+    assert [usage.create(count, 0.0) is None for count in (4, 3, 1)] == [False, True, False]
     # After half an hour two permits have come back by themselves.
-    machine.give_back_created(4, 1_800.0)
-    assert [machine.may_create(count, 1_800.0) for count in (5, 4, 1)] == [False, True, False]
+    usage.give_back_created(4, 1_800.0)
+    assert [usage.create(count, 1_800.0) is None for count in (5, 4, 1)] == [False, True, False]
 
 
 def test_reads_are_small_enough_for_the_rate() -> None:
-    machine = UsageMachine(IdentityLimits(requests_per_second=10_000))
-    machine.note_request_bytes(100, 20_000)
+    usage = Usage("certificate:a", IdentityLimits(requests_per_second=10_000))
+    usage.note_request_bytes(100, 20_000)
     # Fifty requests of 200 bytes in five milliseconds.
-    assert machine.read_bytes_max() == 10_000
+    assert usage.read_bytes_max() == 10_000
     for _ in range(20):
-        machine.note_request_bytes(0, 10_000)
-    assert machine.read_bytes_max() > 1_000_000, "a request larger than a read is not read in small pieces"
+        usage.note_request_bytes(0, 10_000)
+    assert usage.read_bytes_max() > 1_000_000, "a request larger than a read is not read in small pieces"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_unused_identities_are_forgotten_and_debts_are_not() -> None:
     usages.get("certificate:b", 0.0).take("connections_max")
     usages.get("certificate:c", 0.0).create(5, 0.0)
     usages.forget_unused(1.0)
-    assert usages.get("certificate:b", 1.0).machine.count("connections_max") == 1
+    assert usages.get("certificate:b", 1.0).count("connections_max") == 1
     reason = usages.get("certificate:c", 1.0).create(6, 1.0, "host:1")
     assert reason is not None
     assert is_limited(reason)
@@ -211,7 +211,7 @@ def test_unused_identities_are_forgotten_and_debts_are_not() -> None:
 
 
 def test_the_nodes_own_workers_have_no_limits() -> None:
-    assert UNLIMITED.machine.limits == NO_LIMITS
+    assert UNLIMITED.limits == NO_LIMITS
     assert all(UNLIMITED.take(name) is None for name in OPEN_LIMITS)
     for name in OPEN_LIMITS:
         UNLIMITED.give_back(name)
