@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from ockam.tracing.opening import TracingStatistics
+from ockam.tracing.statistics import TracingStatistics
 from stream_node import __version__
 from stream_node.care.trouble import TROUBLE_KINDS, TroubleKind
 from stream_node.doors.metrics.block_catalogue import BLOCK_METRICS, GRPC_BLOCK_METRICS
