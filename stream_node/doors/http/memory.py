@@ -124,7 +124,7 @@ class RequestMemory:
         self._total_bytes = total_bytes
 
     def _find_over(self) -> Usage | None:
-        return next((each for each in self._find() if each.counts_bytes and each.machine.is_over), None)
+        return next((each for each in self._find() if each.counts_bytes and each.is_over), None)
 
     def _find(self) -> list[Usage]:
         return [self._usages.get(key, trio.current_time()) for key in self._keys]
