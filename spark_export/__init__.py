@@ -16,21 +16,12 @@
 - `decoder(kind, schema, options)` returns a decoder: a function that adds columns with the contents of messages to
   record batches (docs/decoding.md). It needs no Spark.
 - `table_files(address)` returns the files of an exported table, of any format, in a folder or on a store.
-- The columns are those of Spark's Kafka source: `key`, `value`, `topic`, `partition`, `offset`, `timestamp`,
-  `timestampType`, and with the option `includeHeaders` also `headers`. docs/spark.md explains all options.
-- The offsets of a streaming query have the form `{"orders": {"0": 17, "1": 4}}`: for each partition the index of
-  the next message to read.
 
-A program that does not use the format, such as an exporter whose tasks write files, calls these functions:
+docs/spark.md explains the columns and the options. A program that does not use the format calls
+`spark_export.source.options.read_options`, `spark_export.source.catalog.selected`, `spark_export.source.plan.split` and
+`spark_export.source.range_reader.RangeReader(range, options).batches()`.
 
-- `spark_export.source.options.read_options` checks the options.
-- `spark_export.source.catalog.find_catalog` and `spark_export.source.catalog.selected` list the existing streams.
-- `spark_export.source.plan.split` cuts the index ranges into tasks.
-- `spark_export.source.range_reader.RangeReader(range, options).batches()` yields record batches with the schema
-  `spark_export.source.schema.arrow_schema(options)`. At the end of a range it checks that the range is complete.
-
-The node does not import this package. The package imports its modules only when a public name is used, so that
-the import of the package is fast.
+The package imports its modules only when a public name is used, so that the import of the package is fast.
 """
 
 from __future__ import annotations
@@ -42,13 +33,13 @@ if TYPE_CHECKING:
     from spark_export.exporter.job import table_files
     from spark_export.session import open_session
     from spark_export.shipping import register
-    from spark_export.source.ranges import read_range
+    from spark_export.source.source import read_range
 
 __all__ = ["decoder", "open_session", "read_range", "register", "table_files"]
 _HOMES = {
     "decoder": "spark_export.decode.decoding",
     "open_session": "spark_export.session",
-    "read_range": "spark_export.source.ranges",
+    "read_range": "spark_export.source.source",
     "register": "spark_export.shipping",
     "table_files": "spark_export.exporter.job",
 }

@@ -23,10 +23,10 @@ import pyarrow.compute as compute
 from spark_export.errors import OptionError, RowsDiffer, SourceError
 from spark_export.sink.sink_record import MARK, count_partitions, load_record, save_place
 from spark_export.sink.write_rows import RowToPush, content_of, digest_of
-from spark_export.source.bulk_pages import BulkPages
 from spark_export.source.node import asked, connected, find_partition, mapped_errors, pause, source_error
 from spark_export.source.options import ReadOptions, WriteOptions
 from spark_export.source.plan import Place, ReadRange, StreamEnds
+from spark_export.source.range_reader import bulk_pages
 from stream_client import AccessDenied, ClientError, RequestRefused
 from stream_client.blocking import Publisher, StreamClient
 from stream_client.blocking.streams import Stream
@@ -336,7 +336,7 @@ def find_messages(client: StreamClient, wanted: ReadRange, attempt: Attempt) -> 
     """
     own, tasks = dict[int, bytes](), set[int]()
     try:
-        for _, batch in BulkPages(client, wanted, ReadOptions()).pages():
+        for _, batch in bulk_pages(client, wanted, ReadOptions()):
             if batch is None or "beside" not in batch.schema.names:
                 continue
             # Most messages of a range belong to other publishers. These messages are not decoded.

@@ -1,8 +1,7 @@
 """Finds the existing streams and their first and last indexes, for the Spark driver.
 
-`NodeCatalog` asks a node. `FileCatalog` reads the database file in the node's data directory, without a request; the
-node can run at the same time. The file is opened read-only: it does not change, and its write-ahead log (WAL) is not
-copied into it.
+`NodeCatalog` asks a node. `FileCatalog` reads the database file in the node's data directory, also while the node runs.
+It opens the file read-only, and does not copy the write-ahead log (WAL) into it.
 """
 
 from __future__ import annotations
@@ -34,13 +33,12 @@ class NodeCatalog:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
-    def list_streams(self) -> list[StreamEnds]:
-        """Returns the partitions of all streams."""
-        return asked(self._options, lambda client: list(list_streams(client)))
-
-    def list_partitions(self, stream: str) -> list[StreamEnds]:
-        """Returns the partitions of one stream."""
-        return asked(self._options, lambda client: list_partitions(client, stream))
+    def list_partitions(self, stream: str | None = None) -> list[StreamEnds]:
+        """Returns the partitions of one stream, or of all streams."""
+        return asked(
+            self._options,
+            lambda client: list(list_streams(client)) if stream is None else list_partitions(client, stream),
+        )
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the first index from which on all messages were stored at `time_us` or later, else the next index."""
@@ -58,12 +56,9 @@ class FileCatalog:
     def __init__(self, path: str) -> None:
         self._path = database_path(path)
 
-    def list_streams(self) -> list[StreamEnds]:
-        return [StreamEnds(*row) for row in self._rows(f"{_ENDS} ORDER BY name, partition", ())]
-
-    def list_partitions(self, stream: str) -> list[StreamEnds]:
-        rows = self._rows(f"{_ENDS} WHERE name = ? ORDER BY partition", (stream,))
-        return [StreamEnds(*row) for row in rows]
+    def list_partitions(self, stream: str | None = None) -> list[StreamEnds]:
+        chosen, values = ("", ()) if stream is None else ("WHERE name = ?", (stream,))
+        return [StreamEnds(*row) for row in self._rows(f"{_ENDS} {chosen} ORDER BY name, partition", values)]
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index as `NodeCatalog.index_at` does, by the search of `stream_service.stored.first_index_at`."""
@@ -106,11 +101,10 @@ def find_catalog(options: ReadOptions) -> Catalog:
 
 
 def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True) -> dict[Place, StreamEnds]:
-    """Returns the existing partitions of the chosen streams. With `must_exist`, raises StreamMissing if the options
-    name a missing stream or partition."""
+    """Returns the existing partitions of the chosen streams. must_exist: raises StreamMissing for a missing one."""
     if options.pattern is not None:
         pattern = compile_pattern(options.pattern)
-        return by_place(each for each in catalog.list_streams() if pattern.fullmatch(each.stream))
+        return by_place(each for each in catalog.list_partitions() if pattern.fullmatch(each.stream))
     found: list[StreamEnds] = []
     for stream in options.subscribe or options.assign or ():
         partitions = catalog.list_partitions(stream)
@@ -127,7 +121,7 @@ def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True)
 
 
 def is_chosen(options: ReadOptions, place: Place) -> bool:
-    """Returns whether the options choose this partition, whether it exists or not."""
+    """Returns whether the options choose this partition, which need not exist."""
     stream, partition = place
     if options.pattern is not None:
         return compile_pattern(options.pattern).fullmatch(stream) is not None
@@ -165,8 +159,8 @@ def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, Str
 
 
 def database_path(path: str) -> str:
-    """Returns the path of the database file in the data directory `path`. Raises OptionError, and SourceError if the
-    write-ahead log (WAL) is damaged, so that confirmed messages are perhaps lost."""
+    """Returns the database file in a data directory. Raises OptionError without one, and SourceError if its write-ahead
+    log (WAL) is damaged, so that confirmed messages may be lost."""
     found = Path(path) / FILE_NAME
     if not found.is_file():
         raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from spark_export.errors import OptionError
@@ -29,6 +30,7 @@ class KafkaOption(NamedTuple):
     is_refused: bool = False
 
 
+POLL = "it bounds one poll, which Kafka repeats; requestTimeoutMs bounds all repetitions"
 CLIENT = "an option of Kafka's own client, which is not used here"
 GROUP = "there is no consumer group: the checkpoint keeps the position of the query"
 PLAINTEXT = "PLAINTEXT"
@@ -47,17 +49,12 @@ SOURCE = (
     KafkaOption("subscribePattern", "subscribePattern", "a regular expression of Python, not of Java"),
     *(KafkaOption(name, name) for name in SAME),
     KafkaOption("failOnDataLoss", "failOnDataLoss", "also notices a stream that was deleted and created again"),
-    KafkaOption("maxOffsetsPerTrigger", "maxOffsetsPerTrigger"),
-    KafkaOption("minOffsetsPerTrigger", "minOffsetsPerTrigger"),
+    *(KafkaOption(name, name) for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger")),
     KafkaOption("maxTriggerDelay", "maxTriggerDelay", "also 5 minutes"),
     KafkaOption("minPartitions", "minPartitions"),
     KafkaOption("maxRecordsPerPartition", "maxRecordsPerPartition", "2,000,000 by default; Kafka: no limit"),
     KafkaOption("includeHeaders", "includeHeaders"),
-    KafkaOption(
-        "kafkaConsumer.pollTimeoutMs",
-        None,
-        "it bounds one poll, which Kafka repeats; requestTimeoutMs bounds all repetitions",
-    ),
+    KafkaOption("kafkaConsumer.pollTimeoutMs", None, POLL),
     KafkaOption("fetchOffset.numRetries", None, "requestTimeoutMs says for how long a call is repeated"),
     KafkaOption("fetchOffset.retryIntervalMs", None, "the intervals grow from 0.2 to 2 seconds"),
     KafkaOption("groupIdPrefix", None, GROUP),
@@ -82,7 +79,8 @@ def without_kafkas_names(given: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     ours: dict[str, str] = {}
     for name, value in given.items():
-        option = next((each for each in (*SOURCE, *SINK) if _is_meant(each, name)), None)
+        meant = (each for each in (*SOURCE, *SINK) if fnmatchcase(name.lower(), each.name.lower().replace("…", "*")))
+        option = next(meant, None)
         if option is None or (option.ours or "").lower() == name.lower():
             ours[name] = value
         elif option.ours is not None:
@@ -93,9 +91,3 @@ def without_kafkas_names(given: Mapping[str, str]) -> dict[str, str]:
             logger.info("the option %r is ignored: %s", name, option.note)
     names = {name.lower() for name in ours}
     return {name: value for name, value in found.items() if name.lower() not in names} | ours
-
-
-def _is_meant(option: KafkaOption, name: str) -> bool:
-    if option.name.endswith("…"):
-        return name.lower().startswith(option.name.removesuffix("…").lower())
-    return option.name.lower() == name.lower()

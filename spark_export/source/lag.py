@@ -1,50 +1,43 @@
 """Computes the lag of a streaming query: how many messages of its streams the query has not read yet.
 
-The values have the names of Spark's Kafka source. In Spark 4.3 a Python data source cannot add values to
-`sources[0].metrics` of a query's progress. The progress contains the offsets that the query has reached and the latest
-offsets of the streams. This module subtracts them.
+In Spark 4.3 a Python data source cannot add values to `sources[0].metrics` of a query's progress. So this module
+subtracts the offsets in the progress. The values have the names of Spark's Kafka source.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import TypeAlias
 
 from pyspark.sql.streaming import listener
 
 from spark_export.source.plan import count_between, from_offsets
 
+Report: TypeAlias = Callable[[listener.StreamingQueryProgress, dict[str, float]], None]
+
 
 def offsets_behind_latest(*sources: listener.SourceProgress) -> dict[str, float]:
-    """Returns `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `minOffsetsBehindLatest` of a query.
+    """Returns the average, largest and smallest lag of the partitions of these sources, in messages.
 
-    sources: elements of `sources` in the progress of the query, one or several. The values are the average, the largest
-    and the smallest lag of a partition of all these sources, in messages. A source without offsets, or with offsets of
-    another format, does not count. The result is empty if no source counts.
+    sources: elements of `sources` in the progress of a query. A source without offsets, or with offsets of another
+    format, does not count. The result is empty if no source counts.
     """
     lags = [lag for source in sources for lag in _lags(source)]
-    if not lags:
-        return {}
-    return {
-        "avgOffsetsBehindLatest": sum(lags) / len(lags),
-        "maxOffsetsBehindLatest": max(lags),
-        "minOffsetsBehindLatest": min(lags),
-    }
+    found = {"avg": sum(lags) / len(lags), "max": max(lags), "min": min(lags)} if lags else {}
+    return {f"{name}OffsetsBehindLatest": value for name, value in found.items()}
 
 
 class LagListener(listener.StreamingQueryListener):
-    """A listener that computes the lag of every streaming query of a session after each micro-batch.
+    """Computes the lag of each streaming query of a session, of all its sources together, after each micro-batch.
 
-    Add the listener to `spark.streams`. The lag is that of all sources of a query together. For the lag of one source,
-    call `offsets_behind_latest` with this source.
+    Add the listener to `spark.streams`.
 
     lags: the latest lag of each running query, by query name, or by query id if the query has no name.
-    report: a function that is called with the progress and the lag after each micro-batch; None: no function is called.
+    report: a function that is called with the progress and the lag after each micro-batch.
     """
 
-    def __init__(
-        self, report: Callable[[listener.StreamingQueryProgress, dict[str, float]], None] | None = None
-    ) -> None:
+    def __init__(self, report: Report | None = None) -> None:
         self.lags: dict[str, dict[str, float]] = {}
         self._report = report
         self._names: dict[str, str] = {}
@@ -72,6 +65,4 @@ def _lags(source: listener.SourceProgress) -> list[int]:
         )
     except (AttributeError, TypeError, ValueError):
         return []
-    if not reached:
-        return []
-    return [count_between({at: reached[at]} if at in reached else {}, {at: last[at]}) for at in last]
+    return [count_between(reached, {place: at}) for place, at in last.items()] if reached else []

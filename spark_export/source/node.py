@@ -40,11 +40,7 @@ logger = logging.getLogger("stream_node.spark")
 
 @dataclass(frozen=True)
 class Way:
-    """The checked options by which a process reaches a node, for reads and writes.
-
-    tls: how to connect with TLS; None: connections are not encrypted.
-    token: the token that proves who reads or writes; None: no proof.
-    """
+    """The checked options by which a process reaches a node, for reads and writes."""
 
     endpoint: str = "127.0.0.1:4000"
     tls: Tls | None = None
@@ -55,7 +51,7 @@ class Way:
 class RetryBound:
     """The time within which a call is repeated: `bound_s` seconds since the beginning or the last progress.
 
-    opened: how many clients were opened for the call. Each begins with another address of the endpoint.
+    opened: the number of clients that were opened for the call. Each begins with another address of the endpoint.
     """
 
     def __init__(self, bound_s: float) -> None:
@@ -82,8 +78,8 @@ class RetryBound:
 
 @contextmanager
 def connected(way: Way, bound: RetryBound | None = None) -> Iterator[blocking.StreamClient]:
-    """Opens a client of the first address of the endpoint that can be reached. The client itself replaces a lost
-    connection. Raises SourceUnreachable after `bound` (`request_timeout_s`), and other SourceErrors."""
+    """Opens a client of the first address of the endpoint that can be reached. Raises SourceErrors, and
+    SourceUnreachable after `bound` (`request_timeout_s`)."""
     bound = bound or RetryBound(way.request_timeout_s)
     with mapped_errors(), ExitStack() as opened:
         yield _open(way, opened, bound)
@@ -138,19 +134,15 @@ def source_error(error: ClientError) -> errors.SourceError:
         return errors.SinkPushFailed(text)
     if isinstance(error, stream_client.StreamNotFound):
         return errors.StreamMissing(text)
-    if isinstance(error, stream_client.RequestRefused) and not error.retriable:
-        return errors.NodeRefused(text)
     if isinstance(error, stream_client.NodeUnreachable):
         return errors.SourceUnreachable(f"{text}; see the option endpoint, and whether the node runs")
-    return errors.SourceUnreachable(text) if error.retriable else errors.BadAnswer(text)
+    if error.retriable:
+        return errors.SourceUnreachable(text)
+    return (errors.NodeRefused if isinstance(error, stream_client.RequestRefused) else errors.BadAnswer)(text)
 
 
 def find_endpoint(endpoint: str) -> str:
-    """Returns the address of a node or service, perhaps from `env:NAME` or `file:PATH`. Raises OptionError.
-
-    Each process that connects calls this function, so each executor can have its own address, and Spark's plans do not
-    show it.
-    """
+    """Returns an endpoint, perhaps from `env:NAME` or `file:PATH` of this process. Raises OptionError."""
     kind, separator, place = endpoint.partition(":")
     if kind == "env" and separator:
         value = os.environ.get(place)
@@ -178,8 +170,7 @@ def tls_of(find: Callable[[str], str | None]) -> Tls | None:
 
 
 def token_of(find: Callable[[str], str | None]) -> Token | None:
-    """Returns the token of the options, or None. Raises OptionError, which does not show the value, because the user
-    could have written the token itself: Spark shows options in its plans, logs and UI."""
+    """Returns the token of the options, or None. Raises OptionError without the value: it may be a token itself."""
     place = find(TOKEN_OPTION)
     if place is None:
         return None

@@ -1,7 +1,6 @@
 """Parses the values of options that are JSON with offsets, JSON with times, durations, or patterns of names.
 
-The functions raise ValueError for a wrong value. The caller, `spark_export.source.options`, adds the option name to the
-error.
+The functions raise ValueError for a wrong value, to which `spark_export.source.options` adds the option name.
 """
 
 from __future__ import annotations
@@ -13,17 +12,12 @@ from typing import Any, TypeAlias
 
 EARLIEST, LATEST = -2, -1
 """The numbers that mean the earliest index and the latest index in JSON with offsets, as in Spark's Kafka source."""
-
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """A mapping with one number for each partition: stream name -> partition -> index or time."""
-
 BESIDE_PARTITIONS = ("created_us", "deleted")
-"""The keys in a stream's offsets that name no partition. They are ignored, so that the offsets of a progress can be
-copied into the option `startingOffsets`."""
-
+"""The keys in the offsets of a progress that name no partition. `startingOffsets`, a copy of these, may have them."""
 UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 """The length in milliseconds of each unit of a duration. The unit names are those of Spark's Kafka source."""
-
 UNIT_WORDS = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
 """The words for units in Spark's triggers (`5 minutes`), which Spark's Kafka source does not accept."""
 
@@ -92,14 +86,11 @@ def _by_partition(value: str, form: str, least: int) -> Offsets:
         raise ValueError(form)
     made: Offsets = {}
     for stream in sorted(found):
+        # The offsets of a progress still have the index of a partition that was deleted.
         numbers, gone = dict[int, int](), found[stream].get(BESIDE_PARTITIONS[1]) or ()
         made[stream] = numbers
         for partition, number in found[stream].items():
-            if partition in BESIDE_PARTITIONS:
-                continue
-            at = parse_whole(partition, 0)
-            if at in gone:
-                # The offsets of a progress still have the index of a partition that was deleted.
+            if partition in BESIDE_PARTITIONS or (at := parse_whole(partition, 0)) in gone:
                 continue
             if at in numbers:
                 raise ValueError(f"partition {at} of {stream!r} is named twice; name it once")
@@ -111,11 +102,11 @@ def load_object(text: str) -> Any:
     """Parses JSON. Raises json.JSONDecodeError, and ValueError if an object has the same name twice."""
 
     def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{twice!r} is named twice; name it once")
+        found = dict[str, Any]()
+        for name, value in pairs:
+            if name in found:
+                raise ValueError(f"{name!r} is named twice; name it once")
+            found[name] = value
         return found
 
     return json.loads(text, object_pairs_hook=checked)

@@ -23,13 +23,12 @@ D = TypeVar("D")
 
 SPARKS_OWN = ("checkpointlocation", "queryname")
 """Options, in lower case, that Spark passes to every source and that the format `stream_node` ignores."""
-
 RECORDS_PER_PARTITION = 2_000_000
 """The default of `maxRecordsPerPartition`. A task costs about 0.15 s of a core, so it should read a million rows."""
 
 
 def _option(name: str, parse: Callable[[str], Any] = str, default: Any = None) -> Any:
-    """Returns a field of options. parse: converts a text to the field's value; raises ValueError for a wrong text."""
+    """parse: converts a text to the field's value, and raises ValueError for a wrong text."""
     return field(default=default, metadata={"name": name, "parse": parse})
 
 
@@ -67,8 +66,6 @@ class ReadOptions(Way):
 
     starting, ending: EARLIEST, LATEST, or an index for each partition; `starting` is None if the option is absent.
     starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None without the option.
-    late_start_is_error: whether a partition without a message at `starting_time_us` or later raises an error.
-    kafka_columns: whether the columns have the names and types of Spark's Kafka source.
     decode, decode_options: the kind of messages and the options of `spark_export.decode.decoding.decoder`.
     marks: whether to look for messages that stand for null data; `Projection` sets this.
     """
@@ -104,16 +101,9 @@ class ReadOptions(Way):
 
 @dataclass(frozen=True)
 class WriteOptions(Way):
-    """The checked options of a write.
+    """The checked options of a write. docs/spark.md explains each option.
 
-    stream: the stream for rows without a value in the column `stream`.
     is_for_all: whether `stream` is the stream of all rows, whatever the column says, as with Kafka's sink.
-    partitions: the number of partitions that `stream` gets.
-    window: the largest number of unconfirmed pushes.
-    nulls: what a write does with rows whose data is null: `error`, `empty`, `skip` or `mark`.
-    if_exists: what a write does if `stream` has messages: `append`, `ignore` or `error`.
-    write_id, write_version: the name and number of a batch write, by which a repeated write stores each row once. If
-        `write_id` is None, a repeated write stores all its rows again.
     exactly_once: whether a streaming query stores each row once.
     inserts: whether the rows come from an INSERT INTO a table of Spark's SQL.
     """
@@ -144,11 +134,16 @@ WRITE_OPTIONS = (*WAY_OPTIONS, *_names_of(WriteOptions), "topic")
 
 
 def own_names(given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options under our names, see `without_kafkas_names`. Raises OptionError for an unknown option."""
+    """Returns the options under our names, see `without_kafkas_names`. Raises OptionError for an unknown option.
+
+    Names may be in upper or lower case, since Spark sends some in lower case.
+    """
     known = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
-    own = without_kafkas_names(given)
-    for name in own:
+    own: dict[str, str] = {}
+    for name, value in without_kafkas_names(given).items():
         lower = name.lower()
+        if lower in known:
+            own[known[lower]] = value
         if lower in known or lower in SPARKS_OWN:
             continue
         near = difflib.get_close_matches(lower, known, 1, 0.5)
@@ -163,53 +158,12 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     taken = _Taken(own_names(given), READ_OPTIONS, "reading")
     starting_time_us = taken.time_us(*TIME_OPTIONS[:2])
     # As with Kafka, a time has precedence over an index.
-    values = taken.values(ReadOptions, without="startingOffsets" if starting_time_us is not None else None)
     options = ReadOptions(
-        **values,
+        **taken.values(ReadOptions, without="startingOffsets" if starting_time_us is not None else None),
         starting_time_us=starting_time_us,
         ending_time_us=taken.time_us(*TIME_OPTIONS[2:]),
         decode_options={name: value for name in DECODE_OPTIONS if (value := taken.find(name)) is not None},
     )
-    _check_together(options)
-    return options
-
-
-ONLY_IN_A_WRITE = ("ifExists", "writeId", "writeVersion")
-
-
-def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOptions:
-    """Checks the options of a write, given as text. Raises OptionError.
-
-    Spark passes the argument of `save` and of `start` as the option `path`.
-    """
-    # A DataFrame's column `headers` is always written.
-    own = {name: value for name, value in own_names(given).items() if name.lower() != "includeheaders"}
-    taken = _Taken(own, WRITE_OPTIONS, "writing")
-    if taken.find("path") is not None:
-        raise OptionError(
-            f"path={taken.find('path')!r}: path names a data directory to read; rows are written to a node, so call "
-            "save() or start() without a path, and give the node's address by the option endpoint"
-        )
-    for name in ONLY_IN_A_WRITE if streaming else ("delivery",):
-        if taken.find(name) is not None:
-            where = (
-                "df.write, not for a streaming query" if streaming else "a streaming query; for df.write give writeId"
-            )
-            raise OptionError(f"the option {name} is for {where}")
-    options = WriteOptions(**taken.values(WriteOptions))
-    if (topic := taken.find("topic")) is not None:
-        options = replace(options, stream=topic, is_for_all=True)
-    if options.write_id is None and taken.find("writeVersion") is not None:
-        raise OptionError("writeVersion counts the writes of a writeId; give writeId too")
-    if options.if_exists != "append" and options.stream is None:
-        raise OptionError("ifExists looks at the stream of the option stream; give this option")
-    if options.if_exists != "append" and options.write_id is not None:
-        raise OptionError("a write with a writeId may be repeated, so ifExists cannot be given with it")
-    return options
-
-
-def _check_together(options: ReadOptions) -> None:
-    """Raises OptionError for contradictory options, and unless exactly one option names the streams to read."""
     chosen = [bool(options.subscribe), options.pattern is not None, options.assign is not None]
     if sum(chosen) != 1:
         raise OptionError("say which streams to read by exactly one of subscribe, subscribePattern and assign")
@@ -223,19 +177,44 @@ def _check_together(options: ReadOptions) -> None:
     decode_options((options.decode or "").lower(), options.decode_options)
     if not options.include_data and options.decode is not None:
         raise OptionError(f"decode={options.decode} needs the data that includeData=false leaves out")
+    return options
+
+
+def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOptions:
+    """Checks the options of a write, given as text. Raises OptionError."""
+    # A DataFrame's column `headers` is always written.
+    own = {name: value for name, value in own_names(given).items() if name != "includeHeaders"}
+    taken = _Taken(own, WRITE_OPTIONS, "writing")
+    # Spark passes the argument of `save` and of `start` as the option `path`.
+    if (path := taken.find("path")) is not None:
+        raise OptionError(
+            f"path={path!r}: path names a data directory to read; rows are written to a node, so call "
+            "save() or start() without a path, and give the node's address by the option endpoint"
+        )
+    where = "df.write, not for a streaming query" if streaming else "a streaming query; for df.write give writeId"
+    for name in filter(taken.find, ("ifExists", "writeId", "writeVersion") if streaming else ("delivery",)):
+        raise OptionError(f"the option {name} is for {where}")
+    options = WriteOptions(**taken.values(WriteOptions))
+    if (topic := taken.find("topic")) is not None:
+        options = replace(options, stream=topic, is_for_all=True)
+    if options.write_id is None and taken.find("writeVersion") is not None:
+        raise OptionError("writeVersion counts the writes of a writeId; give writeId too")
+    if options.if_exists != "append" and options.stream is None:
+        raise OptionError("ifExists looks at the stream of the option stream; give this option")
+    if options.if_exists != "append" and options.write_id is not None:
+        raise OptionError("a write with a writeId may be repeated, so ifExists cannot be given with it")
+    return options
 
 
 class _Taken:
     def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
-        allowed_lower = {name.lower() for name in (*allowed, *SPARKS_OWN, "path")}
+        self._given = given
         for name in given:
-            if name.lower() not in allowed_lower:
+            if name not in (*allowed, "path"):
                 raise OptionError(f"the option {name!r} has no meaning when {doing}; leave it out")
 
     def find(self, name: str) -> str | None:
-        value = self._given.get(name.lower())
-        return None if value is None or not str(value).strip() else str(value).strip()
+        return str(self._given.get(name) or "").strip() or None
 
     def parsed(self, name: str, parse: Callable[[str], P], default: D) -> P | D:
         value = self.find(name)

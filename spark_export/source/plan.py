@@ -17,8 +17,6 @@ Place: TypeAlias = tuple[str, int]
 """The name of a stream and the number of a partition."""
 CREATED, DELETED = BESIDE_PARTITIONS
 """The keys in the JSON of offsets for the creation times, and for the numbers of the deleted partitions."""
-
-
 GONE = "the stream or the partition no longer exists"
 MADE_AGAIN = "the stream was deleted and made again"
 UNKNOWN_NUMBER = "nobody can say how many messages after this index it had"
@@ -41,9 +39,8 @@ class StreamEnds:
 
 @dataclass(frozen=True)
 class QueryPosition:
-    """The position of a query in a partition: the next index to read, and when the stream was created.
+    """The next index that a query reads in a partition, and when the stream was created (0 in checkpoints without it).
 
-    created_us: microseconds since 1970; 0 if unknown, as in checkpoints of older versions.
     is_deleted: whether the query found the partition deleted, and has reported this.
     """
 
@@ -52,13 +49,15 @@ class QueryPosition:
     is_deleted: bool = False
 
     def is_of_another(self, later: QueryPosition) -> bool:
-        """Returns whether the stream was deleted and created again between this position and `later`.
-
-        With an unknown creation time, only a deletion that `later` does not know counts.
-        """
+        """Returns whether the stream was deleted and created again between this position and `later`."""
+        # With an unknown creation time, only a deletion that `later` does not know counts.
         if 0 in (self.created_us, later.created_us):
             return self.is_deleted and not later.is_deleted
         return self.created_us != later.created_us
+
+
+Positions: TypeAlias = Mapping[Place, QueryPosition]
+Ends: TypeAlias = Mapping[Place, StreamEnds]
 
 
 @dataclass(frozen=True)
@@ -90,49 +89,49 @@ class LostRange:
         return f"{lost.stream}/{lost.partition} indexes {lost.start} to {lost.end - 1}: {self.reason}"
 
 
+def deleted_below(first_index: int) -> str:
+    return f"deleted by retention or truncation; the first is now {first_index}"
+
+
+def ends_at(next_index: int) -> str:
+    return f"the stream ends at {next_index}, before that"
+
+
 def by_place(ends: Iterable[StreamEnds]) -> dict[Place, StreamEnds]:
     return {(each.stream, each.partition): each for each in sorted(ends, key=lambda end: (end.stream, end.partition))}
 
 
-def resolve(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
+def resolve(offsets: int | Offsets, ends: Ends, option: str) -> dict[Place, int]:
     """Returns an index for each partition, with EARLIEST and LATEST resolved. Raises OptionError as `for_each` does."""
     marks = {place: {EARLIEST: each.first_index, LATEST: each.next_index} for place, each in ends.items()}
     return {place: marks[place].get(index, index) for place, index in for_each(offsets, ends, option).items()}
 
 
-def for_each(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
-    """Returns the number that an option gives for each partition in `ends`.
-
-    Raises OptionError if a partition has no number, or if a partition is not in `ends`.
-    """
+def for_each(offsets: int | Offsets, ends: Ends, option: str) -> dict[Place, int]:
+    """Returns the number that an option gives for each partition. Raises OptionError unless it names exactly these."""
     if isinstance(offsets, int):
         return dict.fromkeys(ends, offsets)
     mentioned = {(stream, partition) for stream, each in offsets.items() for partition in each}
-    missing, unknown = sorted(ends.keys() - mentioned), sorted(mentioned - ends.keys())
+    missing, unknown = ends.keys() - mentioned, mentioned - ends.keys()
     if missing or unknown:
-        wrong = f"has no offset for {_listed(missing)}" if missing else f"names {_listed(unknown)}, which is not read"
+        listed = ", ".join(f"{stream}/{partition}" for stream, partition in sorted(missing or unknown))
+        wrong = f"has no offset for {listed}" if missing else f"names {listed}, which is not read"
         raise OptionError(f"{option} {wrong}; name every partition that is read, and no other")
     return {place: offsets[place[0]][place[1]] for place in ends}
 
 
-def _listed(places: Sequence[Place]) -> str:
-    return ", ".join(f"{stream}/{partition}" for stream, partition in places)
-
-
-def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) -> dict[Place, QueryPosition]:
+def positions(indexes: Mapping[Place, int], ends: Ends) -> dict[Place, QueryPosition]:
     return {place: QueryPosition(index, ends[place].created_us) for place, index in indexes.items()}
 
 
-def nearest_existing(
-    start: Mapping[Place, QueryPosition], ends: Mapping[Place, StreamEnds]
-) -> tuple[dict[Place, QueryPosition], list[LostRange]]:
+def nearest_existing(start: Positions, ends: Ends) -> tuple[dict[Place, QueryPosition], list[LostRange]]:
     """Returns `start` with each missing index moved to the nearest existing one, and a `LostRange` for each move."""
     moved, losses = dict(start), []
     for place, begin in start.items():
         now = ends[place]
         if begin.index < now.first_index:
             gone = ReadRange(*place, begin.index, now.first_index)
-            losses.append(LostRange(gone, f"deleted by retention or truncation; the first is now {now.first_index}"))
+            losses.append(LostRange(gone, deleted_below(now.first_index)))
         elif begin.index > now.next_index:
             beyond = ReadRange(*place, begin.index, begin.index)
             losses.append(LostRange(beyond, f"the query would start there, but the partition ends at {now.next_index}"))
@@ -141,36 +140,25 @@ def nearest_existing(
 
 
 def reached_positions(
-    begin: Mapping[Place, QueryPosition], now: Mapping[Place, QueryPosition], is_chosen: Callable[[Place], bool]
+    begin: Positions, now: Positions, is_chosen: Callable[[Place], bool]
 ) -> dict[Place, QueryPosition]:
-    """Returns the positions where the next micro-batch ends, if no option limits the micro-batch.
-
-    A partition of `begin` that is not in `now` keeps its index. If the options still choose it, it was deleted, and its
-    position says so. Otherwise the user has changed the options.
-    """
+    """Returns the positions where the next micro-batch ends, if no option limits the micro-batch."""
+    # An absent partition keeps its index. It was deleted, unless the user has changed the options that chose it.
     absent = {place: at for place, at in begin.items() if place not in now}
-    return {place: replace(at, is_deleted=at.is_deleted or is_chosen(place)) for place, at in absent.items()} | dict(
-        now
-    )
+    return {**{place: replace(at, is_deleted=at.is_deleted or is_chosen(place)) for place, at in absent.items()}, **now}
 
 
-def ranges_between(
-    start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition], ends: Mapping[Place, StreamEnds]
-) -> tuple[list[ReadRange], list[LostRange]]:
+def ranges_between(start: Positions, end: Positions, ends: Ends) -> tuple[list[ReadRange], list[LostRange]]:
     """Returns the non-empty ranges to read between two sets of positions, and the parts that can no longer be read.
 
-    - A partition that is only in `end` was added later, and is read from index 0.
-    - A deleted partition gives a `LostRange` of unknown size: nobody knows whether it had unread messages. If its
-      stream was created again, the new partition is read from index 0.
-    - Indexes before the first message of a partition or after its last message give a `LostRange`, and are not read.
-
-    start, end: the positions.
     ends: the partitions that exist now.
     """
     ranges, losses = [], []
     for place, stop in end.items():
+        # A partition without a start was added later.
         begin = start.get(place, QueryPosition(0))
         if stop.is_deleted or begin.is_of_another(stop):
+            # Nobody knows whether the deleted partition had unread messages. A new one is read from index 0.
             if not begin.is_deleted:
                 reason = GONE if stop.is_deleted else MADE_AGAIN
                 losses.append(LostRange(ReadRange(*place, begin.index, begin.index), f"{reason}; {UNKNOWN_NUMBER}"))
@@ -195,12 +183,10 @@ def _ranges_of(wanted: ReadRange, now: StreamEnds | None) -> tuple[list[ReadRang
     losses = []
     if wanted.start < min(now.first_index, wanted.end):
         gone = replace(wanted, end=min(now.first_index, wanted.end))
-        losses.append(LostRange(gone, f"deleted by retention or truncation; the first is now {now.first_index}"))
+        losses.append(LostRange(gone, deleted_below(now.first_index)))
         wanted = replace(wanted, start=gone.end)
     if wanted.end > now.next_index:
-        losses.append(
-            LostRange(replace(wanted, start=now.next_index), f"the stream ends at {now.next_index}, before that")
-        )
+        losses.append(LostRange(replace(wanted, start=now.next_index), ends_at(now.next_index)))
         wanted = replace(wanted, end=now.next_index)
     return [wanted] if wanted.start < wanted.end else [], losses
 
@@ -208,26 +194,22 @@ def _ranges_of(wanted: ReadRange, now: StreamEnds | None) -> tuple[list[ReadRang
 def split(ranges: Sequence[ReadRange], records_max: int, pieces_min: int | None = None) -> list[ReadRange]:
     """Cuts ranges into at least `pieces_min` pieces (if there are enough indexes) of at most `records_max` indexes."""
     total = sum(each.count for each in ranges)
-    piece_max = records_max
-    if pieces_min is not None and total:
-        piece_max = max(1, min(records_max, total // pieces_min))
+    piece_max = max(1, min(records_max, total // (pieces_min or 1)))
     pieces = []
-    for each in ranges:
-        if not each.count:
-            continue
+    for each in filter(lambda each: each.count, ranges):
         count = -(-each.count // piece_max)
         cuts = [each.start + each.count * number // count for number in range(count + 1)]
         pieces += [replace(each, start=low, end=high) for low, high in pairwise(cuts)]
     return pieces
 
 
-def count_between(start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition]) -> int:
+def count_between(start: Positions, end: Positions) -> int:
     """Returns the number of messages between two sets of positions."""
     return sum(max(0, stop.index - _first_wanted(start.get(place), stop)) for place, stop in end.items())
 
 
-def is_loss(start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition]) -> bool:
-    """Returns True if a stream was deleted, or created again, or ends at a smaller index than before."""
+def is_loss(start: Positions, end: Positions) -> bool:
+    """Returns whether a stream was deleted, or created again, or ends at a smaller index than before."""
     both = [(begin, end.get(place, begin)) for place, begin in start.items()]
     return any(
         stop.is_deleted != begin.is_deleted or begin.is_of_another(stop) or stop.index < begin.index
@@ -235,13 +217,9 @@ def is_loss(start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosit
     )
 
 
-def limited(
-    start: Mapping[Place, QueryPosition], end: Mapping[Place, QueryPosition], messages_max: int
-) -> dict[Place, QueryPosition]:
-    """Returns earlier end positions, so that about `messages_max` messages lie between `start` and the end.
-
-    Each partition gets a share in proportion to its new messages, and at least one message if it has any.
-    """
+def limited(start: Positions, end: Positions, messages_max: int) -> dict[Place, QueryPosition]:
+    """Returns earlier end positions, so that about `messages_max` messages lie between `start` and the end."""
+    # Each partition gets a share in proportion to its new messages, and at least one message if it has any.
     begins = {place: _first_wanted(start.get(place), stop) for place, stop in end.items()}
     sizes = {place: max(0, stop.index - begins[place]) for place, stop in end.items()}
     total = sum(sizes.values())
@@ -258,7 +236,7 @@ def _first_wanted(begin: QueryPosition | None, stop: QueryPosition) -> int:
     return 0 if begin is None or begin.is_of_another(stop) else begin.index
 
 
-def to_offsets(reached: Mapping[Place, QueryPosition]) -> dict[str, dict[str, Any]]:
+def to_offsets(reached: Positions) -> dict[str, dict[str, Any]]:
     """Encodes positions as the offsets that Spark stores in a checkpoint.
 
         {"orders": {"0": 7, "1": 3, "created_us": {"0": 1700…, "1": 1700…}, "deleted": [1]}}

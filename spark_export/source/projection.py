@@ -19,24 +19,19 @@ def full_schema(options: ReadOptions) -> StructType:
     """Returns the schema of a read without `.schema(…)`. Raises OptionError if the decoder needs `.schema(…)`."""
     if options.decode is not None and options.decode.lower() not in OWN_COLUMNS:
         decoder(options.decode, None, options.decode_options)
-    return StructType([*_message_columns(options), *_own_columns(options)])
+    return from_arrow_schema(pa.schema([*requested_schema(options), *_own_columns(options)]))
 
 
-def _message_columns(options: ReadOptions) -> list[StructField]:
-    return list(from_arrow_schema(requested_schema(options)).fields)
-
-
-def _own_columns(options: ReadOptions) -> list[StructField]:
+def _own_columns(options: ReadOptions) -> list[pa.Field]:
     """Returns the columns of a decoder that has columns of its own."""
     if options.decode is None or options.decode.lower() not in OWN_COLUMNS:
         return []
-    own = from_arrow_schema(pa.schema(decoder(options.decode, None, options.decode_options).fields)).fields
-    twice = {field.name for field in own} & {field.name for field in _message_columns(options)}
-    if twice:
+    own = decoder(options.decode, None, options.decode_options).fields
+    if twice := {field.name for field in own}.intersection(requested_schema(options).names):
         raise OptionError(
             f"decode={options.decode} has a column {min(twice)!r}, and Kafka's columns have one too; set columns=stream"
         )
-    return list(own)
+    return own
 
 
 def _has_required(field: StructField) -> bool:
@@ -50,13 +45,12 @@ class Projection:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Raises OptionError if the options do not provide the requested columns with their types and nullability."""
-        all_columns = _message_columns(replace(options, include_headers=True, include_data=True))
-        whole = {field.name: field for field in all_columns}
-        own = _own_columns(options)
-        offered = {**whole, **{field.name: field for field in own}}
+        whole = requested_schema(replace(options, include_headers=True, include_data=True))
+        own = pa.schema(_own_columns(options))
+        offered = {field.name: field for field in from_arrow_schema(pa.schema([*whole, *own]))}
         for field in schema.fields:
             known = offered.get(field.name)
-            if known is None and (options.decode is None or own):
+            if known is None and (options.decode is None or len(own)):
                 raise OptionError(f"there is no column {field.name!r}; there are {', '.join(offered)}")
             if known is not None and known.dataType.simpleString() != field.dataType.simpleString():
                 raise OptionError(f"the column {field.name!r} is {known.dataType.simpleString()}; ask for it as that")
@@ -64,11 +58,10 @@ class Projection:
                 raise OptionError(f"the column {field.name!r} can be null in some message; leave out NOT NULL")
         names = schema.fieldNames()
         self._schema = arrow_schema_of(schema)
-        asked = [field for field in self._schema if field.name not in whole]
-        if options.decode is not None and own:
+        asked = [field for field in self._schema if field.name not in whole.names]
+        if len(own):
             # Spark 4.0 does not tell Arrow which parts of a list cannot be null. The types are compared above.
-            exact = pa.schema(decoder(options.decode, None, options.decode_options).fields)
-            asked = [exact.field(field.name) for field in asked]
+            asked = [own.field(field.name) for field in asked]
         self._decoder = None if options.decode is None else decoder(options.decode, asked, options.decode_options)
         self.options = replace(
             options,

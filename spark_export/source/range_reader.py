@@ -1,5 +1,6 @@
 """Reads an index range of one partition in a Spark task, as record batches.
 
+A node is read in pages by the protocol `node/stream_bulk/1`. Several requests wait for their answers at the same time.
 At the end, the reader checks that every index of the range was read or is lost. Lost messages raise DataLoss, or are
 logged and skipped. The driver plans the range.
 """
@@ -7,24 +8,39 @@ logged and skipped. The driver plans the range.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 import pyarrow as pa
 
+from ockam.protocol import ProtocolError
 from spark_export.errors import BadAnswer, DataLoss, SourceError, SourceUnreachable, StreamMissing
-from spark_export.source.bulk_pages import BulkPages
 from spark_export.source.catalog import database_path
 from spark_export.source.node import RetryBound, connected, find_partition
 from spark_export.source.options import ReadOptions
-from spark_export.source.plan import GONE, MADE_AGAIN, LostRange, ReadRange
+from spark_export.source.plan import GONE, MADE_AGAIN, LostRange, ReadRange, deleted_below, ends_at
 from spark_export.source.schema import batch_of_columns, batch_of_messages, check_batch
 from stream_client import AccessDenied, RequestRefused, blocking
-from stream_service.bulk import BulkHead
+from stream_client.arguments import encoded
+from stream_client.core.calls import Call
+from stream_service.bulk import BULK, BulkHead, BulkRead, split_page
 from stream_service.extensions import RICH_PULL, FromIndex, RichPull
 from stream_storage.sqlite.bulk.arrow_pages import ArrowPage, ArrowPages, Columns, PagesError, StreamGone
 
+PAGES_AHEAD = 2
+"""The number of unanswered requests: the node sends one page while the caller handles another."""
+PATIENCE_CHECKS = 5
+"""The number of checks for late answers (ten seconds in all) before a request is sent again. A loaded node may need
+seconds for a page, and each further copy of the request would cost the node one more page."""
+ROW_OVERHEAD_BYTES = 40
+"""The bytes that the node adds to the size of each row when it measures a page."""
+FIRST_ROWS = 4_096
+"""The rows that the first requests ask for; the first page then shows how many rows fit into one page."""
 PULL_PAGE_MESSAGES = 1_000
+PageBatch: TypeAlias = tuple[BulkHead, pa.RecordBatch | None]
+"""A page of consecutive messages of one partition, and its rows; None without rows."""
 
 logger = logging.getLogger("stream_node.spark")
 
@@ -56,10 +72,11 @@ class RangeReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the range. Raises DataLoss, SourceUnreachable and other SourceErrors."""
-        if self._options.path is not None:
-            yield from self._file(self._options.path)
-            self._check()
-            return
+        yield from self._node() if self._options.path is None else self._file(self._options.path)
+        if self.rows + self.lost != self.wanted.count or self.next_index != self.wanted.end:
+            raise BadAnswer(f"{self.rows} rows, {self.lost} lost, of {self.wanted}: the node did not answer all of it")
+
+    def _node(self) -> Iterator[pa.RecordBatch]:
         bound = RetryBound(self._options.request_timeout_s)
         while self.next_index < self.wanted.end:
             reached = self.next_index
@@ -77,13 +94,12 @@ class RangeReader:
                 where = f"{self.wanted.stream}/{self.wanted.partition}"
                 error.add_note(f"{where} was read up to {self.next_index} of {self.wanted.end} and no further")
                 bound.wait(error)
-        self._check()
 
     def _pages(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:
         """Reads by bulk requests, and after a refusal by pulls, which every node supports."""
         left = replace(self.wanted, start=self.next_index)
         try:
-            for page, batch in BulkPages(client, left, self._options).pages():
+            for page, batch in bulk_pages(client, left, self._options):
                 yield from self._page(page, page.stream_id, batch)
                 if self.next_index == self.wanted.end:
                     return
@@ -123,7 +139,7 @@ class RangeReader:
                 check_batch(stream_id, batch)
             yield self._given(batch_of_columns(batch, self.wanted.stream, self.wanted.partition, self._options))
         elif self.next_index < self.wanted.end and page.next_index <= self.next_index:
-            self._lose(self.wanted.end, f"the stream ends at {page.next_index}, before that")
+            self._lose(self.wanted.end, ends_at(page.next_index))
 
     def _pulls(self, client: blocking.StreamClient) -> Iterator[pa.RecordBatch]:
         name, partition = self.wanted.stream, self.wanted.partition
@@ -140,7 +156,7 @@ class RangeReader:
                     raise BadAnswer(f"{name}/{partition}: a page from {first} to {last} has not all indexes between")
                 yield self._given(batch_of_messages(messages, name, partition, self._options))
             elif page.next_index <= self.next_index:
-                self._lose(self.wanted.end, f"the stream ends at {page.next_index}, before that")
+                self._lose(self.wanted.end, ends_at(page.next_index))
             else:
                 self._skip_to(min(page.first_index, self.wanted.end), page.first_index)
 
@@ -160,7 +176,7 @@ class RangeReader:
             if self._options.fail_on_data_loss:
                 # A page may end before the first message that still exists. The error names all lost indexes.
                 index = max(index, min(first_index, self.wanted.end))
-            self._lose(index, f"deleted by retention or truncation; the first is now {first_index}")
+            self._lose(index, deleted_below(first_index))
 
     def _check_same(self, created_us: int | None) -> None:
         """Handles the loss of the remaining rows if the stream was deleted, or deleted and created again."""
@@ -175,7 +191,69 @@ class RangeReader:
         self.lost += gone.count
         self.next_index = end
 
-    def _check(self) -> None:
-        """Raises BadAnswer if the yielded rows and the lost rows together are not the whole range."""
-        if self.rows + self.lost != self.wanted.count or self.next_index != self.wanted.end:
-            raise BadAnswer(f"{self.rows} rows, {self.lost} lost, of {self.wanted}: the node did not answer all of it")
+
+def read_page(payload: bytes) -> PageBatch:
+    """Decodes the node's answer. Raises BadAnswer, also for other rows than announced."""
+    try:
+        page, arrow = split_page(payload)
+    except ProtocolError as error:
+        raise BadAnswer(f"not an answer to a {BULK.name}: {error}") from error
+    batch = read_batch(arrow)
+    # An Arrow stream that is cut between two of its messages is valid, but has fewer rows.
+    found = 0 if batch is None else batch.num_rows
+    if found != page.rows:
+        raise BadAnswer(f"a page of {found} rows where {page.rows} were announced: the node's answer was cut")
+    if batch is not None and found:
+        indexes = batch.column("index")
+        if (indexes[0].as_py(), indexes[-1].as_py()) != (page.start, page.start + found - 1):
+            raise BadAnswer(f"a page that does not run from {page.start} to {page.start + found - 1}")
+    return page, batch
+
+
+def read_batch(stream: memoryview) -> pa.RecordBatch | None:
+    """Returns the batch of an Arrow IPC stream without copying data; None without a batch. Raises BadAnswer."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            batches = list(reader)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BadAnswer(f"an Arrow stream that cannot be read: {error}") from error
+    if len(batches) > 1:
+        raise BadAnswer("an Arrow stream of more than one batch")
+    return batches[0] if batches else None
+
+
+def bulk_pages(client: blocking.StreamClient, wanted: ReadRange, options: ReadOptions) -> Iterator[PageBatch]:
+    """Yields the pages of an index range in the order of their indexes. Raises BadAnswer and ClientErrors."""
+    session = client.session
+    (handle,) = session.core.find_handles(wanted.stream, [wanted.partition])
+    columns = options.include_data, True, options.verify_checksums
+
+    def ask(start: int, stop: int) -> tuple[Call, int]:
+        request = encoded(BULK, BulkRead(1, start, stop, options.fetch_bytes, *columns))
+        return session.core.call(handle, request, patience=PATIENCE_CHECKS), stop
+
+    # The unanswered requests, each with the end of its range. Their ranges are consecutive: they begin at the next
+    # index to yield and end at `ask_from`, where the next request begins.
+    asked: deque[tuple[Call, int]] = deque()
+    ask_from, rows_per_page = wanted.start, FIRST_ROWS
+    try:
+        while True:
+            while len(asked) < PAGES_AHEAD and ask_from < wanted.end:
+                asked.append(ask(ask_from, min(wanted.end, ask_from + rows_per_page)))
+                ask_from = asked[-1][1]
+            if not asked:
+                return
+            call, stop = asked.popleft()
+            page, batch = read_page(session.answered(call).answers[0])
+            end = page.start + page.rows
+            if end < min(stop, page.next_index):
+                # The page has fewer rows than requested. The remaining rows are read before the later ranges.
+                asked.appendleft(ask(end, stop))
+            if batch is not None and batch.num_rows:
+                # Only 7/8 of the page is planned, so that slightly larger rows still fit in one page.
+                row_bytes = ROW_OVERHEAD_BYTES + batch.nbytes // batch.num_rows
+                rows_per_page = max(1, min(2 * rows_per_page, options.fetch_bytes * 7 // 8 // row_bytes))
+            yield page, batch
+    finally:
+        for call, _ in asked:
+            session.core.calls.forget(call)

@@ -8,7 +8,7 @@ DataFrame, and so give wrong results.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
@@ -18,14 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_export.errors import OptionError
 from spark_export.source import plan, spark_versions
-from spark_export.source.catalog import (
-    Catalog,
-    ending_indexes,
-    find_catalog,
-    is_chosen,
-    selected,
-    starting_indexes,
-)
+from spark_export.source.catalog import ending_indexes, find_catalog, is_chosen, selected, starting_indexes
 from spark_export.source.option_values import EARLIEST, LATEST, has_mark
 from spark_export.source.options import ReadOptions
 from spark_export.source.projection import Projection, full_schema
@@ -38,6 +31,18 @@ class PlannedReader:
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
         self._projection = Projection(options, schema or full_schema(options))
         self._options = self._projection.options
+        self._catalog = find_catalog(self._options)
+
+    def _start(self, default: int) -> tuple[dict[plan.Place, plan.QueryPosition], dict[plan.Place, plan.StreamEnds]]:
+        """Returns where a new query begins in each partition, and the partitions. default: EARLIEST or LATEST.
+
+        A missing index raises DataLoss, or is logged and replaced by the nearest existing index (`failOnDataLoss`).
+        """
+        ends = selected(self._options, self._catalog)
+        wanted = plan.positions(starting_indexes(self._options, self._catalog, ends, default), ends)
+        start, losses = plan.nearest_existing(wanted, ends)
+        report_losses(losses, self._options.fail_on_data_loss)
+        return start, ends
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yields the rows of one task. If no range was planned, Spark passes the value None (4.0: no partition)."""
@@ -45,16 +50,10 @@ class PlannedReader:
             for batch in RangeReader(partition.value, self._options).batches():
                 yield self._projection.apply(batch)
 
-    def _tasks(
-        self,
-        start: Mapping[plan.Place, plan.QueryPosition],
-        end: Mapping[plan.Place, plan.QueryPosition],
-        ends: Mapping[plan.Place, plan.StreamEnds],
-    ) -> list[InputPartition]:
-        options = self._options
+    def _tasks(self, start: plan.Positions, end: plan.Positions, ends: plan.Ends) -> list[InputPartition]:
         ranges, losses = plan.ranges_between(start, end, ends)
-        report_losses(losses, options.fail_on_data_loss)
-        pieces = plan.split(ranges, options.max_records_per_partition, options.min_partitions)
+        report_losses(losses, self._options.fail_on_data_loss)
+        pieces = plan.split(ranges, self._options.max_records_per_partition, self._options.min_partitions)
         return [InputPartition(each) for each in pieces]
 
 
@@ -62,13 +61,10 @@ class BatchReader(PlannedReader, DataSourceReader):
     """The reader of batch queries. Every action on one DataFrame reads the same ranges, which are planned once."""
 
     def partitions(self) -> list[InputPartition]:
-        options = self._options
-        if has_mark(options.starting, LATEST):
+        if has_mark(self._options.starting, LATEST):
             raise OptionError("startingOffsets cannot be latest (-1) in a batch read: nothing would be read")
-        catalog = find_catalog(options)
-        ends = selected(options, catalog)
-        start = starting_positions(options, catalog, ends, EARLIEST)
-        return self._tasks(start, plan.positions(ending_indexes(options, catalog, ends), ends), ends)
+        start, ends = self._start(EARLIEST)
+        return self._tasks(start, plan.positions(ending_indexes(self._options, self._catalog, ends), ends), ends)
 
 
 class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.SupportsTriggerAvailableNow):
@@ -85,18 +81,14 @@ class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.Support
         if limits != (None, None) and not spark_versions.HAS_LIMITS:
             raise OptionError("maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2 or later; leave them out")
         super().__init__(options, schema)
-        self._catalog = find_catalog(options)
         self._target: dict[plan.Place, plan.QueryPosition] | None = None
         self._ended_wait_s = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
-        """Returns the offsets where a new query begins.
-
-        The end of an AvailableNow query is fixed before this call. If the start of a partition is after its fixed end,
-        this method moves the end to the start; the next run reads the later messages.
-        """
-        ends = selected(self._options, self._catalog)
-        start = starting_positions(self._options, self._catalog, ends, LATEST)
+        """Returns the offsets where a new query begins."""
+        start, _ = self._start(LATEST)
+        # The end of an AvailableNow query is fixed before this call. If a partition starts after its fixed end, the end
+        # moves to the start; the next run reads the later messages.
         if self._target is not None:
             for place, begin in start.items():
                 fixed = self._target.get(place)
@@ -117,10 +109,9 @@ class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.Support
     def latestOffset(
         self, start: dict[str, Any] | None = None, limit: spark_versions.ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Returns the offsets where the next micro-batch ends; ReadAllAvailable sets no minimum and maximum size.
+        """Returns the offsets where the next micro-batch ends. Spark before 4.2 gives no arguments.
 
-        They also differ from `start` after a deletion, so that Spark plans a micro-batch, which finds the loss. Spark
-        before 4.2 gives no arguments.
+        They also differ from `start` after a deletion, so that Spark plans a micro-batch, which finds the loss.
         """
         if start is None:
             return plan.to_offsets(self._latest())
@@ -133,11 +124,9 @@ class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.Support
             end = plan.limited(begin, end, limit.max_rows)
         return plan.to_offsets(end)
 
-    def _waits(self, begin: dict[plan.Place, plan.QueryPosition], end: dict[plan.Place, plan.QueryPosition]) -> bool:
-        """Returns whether the query waits for more messages, by `minOffsetsPerTrigger` and `maxTriggerDelay`.
-
-        As with Spark's Kafka source, the first micro-batch does not wait, nor do AvailableNow queries and losses.
-        """
+    def _waits(self, begin: plan.Positions, end: plan.Positions) -> bool:
+        """Returns whether the query waits for more messages, by `minOffsetsPerTrigger` and `maxTriggerDelay`."""
+        # As with Spark's Kafka source, the first micro-batch does not wait, nor do AvailableNow queries and losses.
         least = self._options.min_offsets_per_trigger
         if least is None or self._target is not None or plan.is_loss(begin, end):
             return False
@@ -158,25 +147,8 @@ class StreamReader(PlannedReader, DataSourceStreamReader, spark_versions.Support
         return self._tasks(begin, stop, ends)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing.
-
-        Spark does not call this method for the last micro-batch of an AvailableNow query, so no work must depend on the
-        call.
-        """
+        """Does nothing, because Spark does not call it for the last micro-batch of an AvailableNow query."""
 
     def _latest(self) -> dict[plan.Place, plan.QueryPosition]:
         ends = selected(self._options, self._catalog, must_exist=False)
         return {place: plan.QueryPosition(end.next_index, end.created_us) for place, end in ends.items()}
-
-
-def starting_positions(
-    options: ReadOptions, catalog: Catalog, ends: dict[plan.Place, plan.StreamEnds], default: int
-) -> dict[plan.Place, plan.QueryPosition]:
-    """Returns where a new query begins in each partition; `default` is EARLIEST or LATEST.
-
-    A missing index raises DataLoss, or is logged and replaced by the nearest existing index, as `failOnDataLoss` says.
-    """
-    wanted = plan.positions(starting_indexes(options, catalog, ends, default), ends)
-    start, losses = plan.nearest_existing(wanted, ends)
-    report_losses(losses, options.fail_on_data_loss)
-    return start

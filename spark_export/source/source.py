@@ -1,18 +1,34 @@
-"""Defines the format `stream_node`, a data source from which Spark makes readers and writers."""
+"""Defines the format `stream_node`, a data source from which Spark makes readers and writers, and `read_range`.
+
+Spark 4.3 passes the options of a table (`CREATE TABLE … USING stream_node OPTIONS (…)`) only when the table is created,
+mixed with Spark's own table properties. A read gets the columns and the options of the query. So `remember` stores the
+options in the metadata of the first column, which Spark keeps with the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import datasource
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
+from spark_export.errors import OptionError
 from spark_export.shipping import Shipped
 from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS, own_names, read_options, write_options
-from spark_export.source.table_options import is_insert, is_table, own_options, recall, recall_for_write, remember
 
 FORMAT = "stream_node"
+METADATA = "stream_node.options"
+"""The key of the options in the metadata of the first column of a table."""
+PROVIDER = "provider"
+"""The Spark property that a read of a table has, and every other read lacks."""
+OPTION = "option."
+"""Spark passes each option in `OPTIONS (…)` also under this prefix. A name without it can be a table property."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StreamNodeSource(Shipped):
@@ -67,8 +83,8 @@ class StreamNodeSource(Shipped):
         if not self._is_table:
             return full_schema(read_options(self._own))
         # A table may have options for reading and options for INSERT INTO.
-        only_for_writes = {name.lower() for name in WRITE_OPTIONS} - {name.lower() for name in READ_OPTIONS}
-        options = {name: value for name, value in self._own.items() if name.lower() not in only_for_writes}
+        only_for_writes = {*WRITE_OPTIONS}.difference(READ_OPTIONS)
+        options = {name: value for name, value in self._own.items() if name not in only_for_writes}
         return remember(full_schema(read_options(options)), self._own)
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
@@ -95,3 +111,110 @@ class StreamNodeSource(Shipped):
 
         schema, options = recall(schema, self._own)
         return StreamReader(read_options(options), schema)
+
+
+def own_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options without the properties that Spark adds for a table."""
+    if not is_table(given):
+        return dict(given)
+    found = {name[len(OPTION) :]: value for name, value in given.items() if name.lower().startswith(OPTION)}
+    # Spark removes the option `path`, and passes its value as the location of the table.
+    location = next((value for name, value in given.items() if name.lower() == "path"), None)
+    if location is not None:
+        # Spark makes an address such as file:/data from a path.
+        found["path"] = unquote(urlsplit(location).path) if location.startswith("file:") else location
+    return found
+
+
+def is_table(given: Mapping[str, str]) -> bool:
+    return any(name.lower() == PROVIDER for name in given)
+
+
+def remember(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Returns the schema with the options added to the metadata of its first column."""
+    first, *others = schema.fields
+    metadata = {**(first.metadata or {}), METADATA: json.dumps(dict(options), sort_keys=True)}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
+def recall(
+    schema: StructType, options: Mapping[str, str], names: Collection[str] = READ_OPTIONS
+) -> tuple[StructType, dict[str, str]]:
+    """Returns the schema without the metadata of `remember`, and the options: those given, and the table's `names`."""
+    kept: dict[str, str] = {}
+    fields = []
+    for field in schema.fields:
+        metadata = dict(field.metadata or {})
+        if METADATA in metadata:
+            kept |= own_names(json.loads(metadata.pop(METADATA)))
+        fields.append(StructField(field.name, field.dataType, field.nullable, metadata))
+    return StructType(fields), {name: value for name, value in kept.items() if name in names} | dict(options)
+
+
+def recall_for_write(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, dict[str, str]]:
+    """Returns the schema without metadata, and the options for a write. Raises OptionError for a table without a node.
+
+    The rows of an INSERT INTO go to the stream of the table's option `stream`, or to the one stream that it reads.
+    """
+    plain, found = recall(schema, options, WRITE_OPTIONS)
+    if not is_insert(schema):
+        return plain, found
+    table = recall(schema, {}, ("path", "subscribe"))[1]
+    if "path" in table and "endpoint" not in found:
+        raise OptionError(
+            "this table reads a data directory, and rows are written to a node: create the table with endpoint too"
+        )
+    subscribed = table.get("subscribe", "")
+    if subscribed and "," not in subscribed:
+        found.setdefault("stream", subscribed.strip())
+    return plain, found
+
+
+def is_insert(schema: StructType) -> bool:
+    """Returns whether rows with this schema come from an INSERT INTO a table, not from another write."""
+    is_of_table = any(METADATA in (field.metadata or {}) for field in schema.fields)
+    return is_of_table and not {"index", "offset"}.isdisjoint(schema.fieldNames())
+
+
+def read_range(
+    spark: Any,
+    stream: str,
+    *,
+    partition: int | Sequence[int] | None = None,
+    index: tuple[int, int] | None = None,
+    time: tuple[datetime, datetime] | None = None,
+    **options: str,
+) -> Any:
+    """Returns a DataFrame with the messages of a stream in the given range. Raises OptionError.
+
+    Spark tasks read only this range. A Spark filter (`where`) would read the whole stream. With both `index` and
+    `time`, tasks read the index range and then filter by time.
+
+    partition: one partition or several partitions; None for all.
+    index: the first and the end index, the same for each partition; the end is not included. It needs `partition`.
+    time: the first and the last time of storing the messages; the last is not included. A time without a zone is UTC.
+    options: more options of the read, such as `endpoint`.
+    """
+    parts = [partition] if isinstance(partition, int) else list(partition or ())
+    chosen = {"subscribe": stream} if partition is None else {"assign": json.dumps({stream: parts})}
+    if index is not None:
+        if not parts:
+            raise OptionError("read_range: index=(first, end) needs partition=…: each partition counts for itself")
+        first, end = ({stream: dict.fromkeys(map(str, parts), number)} for number in index)
+        chosen |= {"startingOffsets": json.dumps(first), "endingOffsets": json.dumps(end)}
+    elif time is not None:
+        # The options have whole milliseconds, so this range may be up to 1 ms too large. The filter below is exact.
+        start_ms, end_ms = ((_aware(each) - EPOCH) // timedelta(milliseconds=1) for each in time)
+        chosen |= {"startingTimestamp": str(start_ms), "endingTimestamp": str(end_ms + 1)}
+        chosen |= {"startingOffsetsByTimestampStrategy": "latest"}
+    frame = spark.read.format(FORMAT).options(**{**options, **chosen}).load()
+    if time is None:
+        return frame
+    from pyspark.sql import functions
+
+    after, before = (functions.lit(_aware(each)) for each in time)
+    return frame.where((frame["timestamp"] >= after) & (frame["timestamp"] < before))
+
+
+def _aware(time: datetime) -> datetime:
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

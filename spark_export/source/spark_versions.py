@@ -9,14 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import datasource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 __all__ = ["HAS_LIMITS", "DataSourceStreamArrowWriter", "ReadAllAvailable", "ReadLimit", "ReadMaxRows", "ReadMinRows"]
 __all__ += ["SupportsTriggerAvailableNow", "arrow_schema_of"]
 
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+try:
+    import pyspark.sql.streaming.datasource  # noqa: F401
+
+    HAS_LIMITS = True
+except ImportError:
+    HAS_LIMITS = False
+if TYPE_CHECKING or HAS_LIMITS:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -24,28 +30,13 @@ if TYPE_CHECKING:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
-
-    HAS_LIMITS: bool
 else:
-    try:
-        from pyspark.sql.datasource import DataSourceStreamArrowWriter
-    except ImportError:
-        from pyspark.sql.datasource import DataSourceStreamWriter as DataSourceStreamArrowWriter
-    try:
-        from pyspark.sql.streaming.datasource import (
-            ReadAllAvailable,
-            ReadLimit,
-            ReadMaxRows,
-            ReadMinRows,
-            SupportsTriggerAvailableNow,
-        )
-
-        HAS_LIMITS = True
-    except ImportError:
-        HAS_LIMITS = False
-
-        ReadLimit, SupportsTriggerAvailableNow = type("ReadLimit", (), {}), type("SupportsTriggerAvailableNow", (), {})
-        ReadAllAvailable, ReadMaxRows, ReadMinRows = (type("Limit", (ReadLimit,), {}) for _ in range(3))
+    ReadLimit, SupportsTriggerAvailableNow = type("ReadLimit", (), {}), type("SupportsTriggerAvailableNow", (), {})
+    ReadAllAvailable, ReadMaxRows, ReadMinRows = (type("Limit", (ReadLimit,), {}) for _ in range(3))
+if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+    from pyspark.sql.datasource import DataSourceStreamWriter as DataSourceStreamArrowWriter
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:

@@ -144,7 +144,7 @@ def test_the_search_by_time_finds_what_looking_at_every_message_finds(times_us: 
         session.commit()
         record = session.log.get_stream(record.stream_id)
         found = FileCatalog(folder)
-        (end,) = found.list_streams()
+        (end,) = found.list_partitions()
         for wanted_us in range(32):
             indexes = range(record.first_index, record.next_index)
             expected = next((at for at in indexes if min(times_us[at:]) >= wanted_us), record.next_index)

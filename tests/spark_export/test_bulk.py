@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from spark_export.errors import BadAnswer, DataLoss, SourceUnreachable
-from spark_export.source.bulk_pages import read_batch, read_page
 from spark_export.source.catalog import find_catalog, selected
 from spark_export.source.node import connected
 from spark_export.source.options import ReadOptions, read_options
 from spark_export.source.plan import ReadRange
-from spark_export.source.range_reader import RangeReader
+from spark_export.source.range_reader import RangeReader, read_batch, read_page
 from stream_client import Header, RequestRefused, blocking
 from stream_node.node.process import NodeProcess
 from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload, split_page

@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.errors import DataLoss, SourceError, SourceUnreachable, StreamMissing
-from spark_export.source import bulk_pages
+from spark_export.source import range_reader
 from spark_export.source.catalog import find_catalog, selected
 from spark_export.source.options import read_options
 from spark_export.source.plan import ReadRange
@@ -142,7 +142,7 @@ def test_offsets_with_a_deletion_may_start_another_query(node: NodeProcess) -> N
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that says nothing is asked sooner whether the stream exists."""
-    monkeypatch.setattr(bulk_pages, "PATIENCE_CHECKS", 1)
+    monkeypatch.setattr(range_reader, "PATIENCE_CHECKS", 1)
     monkeypatch.setattr(blocking_shell, "CHECK_INTERVAL_S", 0.1)
 
 

@@ -20,8 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_export.errors import OptionError
 from spark_export.source.options import READ_OPTIONS, WRITE_OPTIONS
-from spark_export.source.source import StreamNodeSource
-from spark_export.source.table_options import own_options, recall, recall_for_write, remember
+from spark_export.source.source import StreamNodeSource, own_options, recall, recall_for_write, remember
 from stream_client import blocking
 from stream_node.node.process import NodeProcess
 from tests.spark_export.spark_queries import run_query
@@ -52,7 +51,7 @@ def test_the_options_of_a_query_win_over_those_of_its_table() -> None:
     plain = StructType([StructField("stream", StringType(), False), StructField("index", LongType(), False)])
     kept = remember(plain, {"subscribe": "orders", "endpoint": "a:1"})
     assert kept != plain
-    assert recall(kept, {"ENDPOINT": "b:2"}) == (plain, {"subscribe": "orders", "ENDPOINT": "b:2"})
+    assert recall(kept, {"endpoint": "b:2"}) == (plain, {"subscribe": "orders", "endpoint": "b:2"})
     assert recall(kept, {}, WRITE_OPTIONS) == (plain, {"endpoint": "a:1"})
     assert recall(plain, {"subscribe": "x"}, READ_OPTIONS) == (plain, {"subscribe": "x"})
 

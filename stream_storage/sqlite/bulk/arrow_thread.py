@@ -31,7 +31,7 @@ REST_PAGES_MAX = 12.0
 stores 120,000 messages a second or more, and its pushes keep nine tenths of their rate."""
 QUEUE_REST_S_MAX = 2.0
 """The longest time that all reads in the queue together may pause, in seconds. A client asks a second time after ten
-seconds (`spark_export.source.bulk_pages.PATIENCE_CHECKS`), and each repeated request would cost one more page."""
+seconds (`spark_export.source.range_reader.PATIENCE_CHECKS`), and each repeated request would cost one more page."""
 KEPT_BYTES = 64 * 1024 * 1024
 """The freed memory that the C library keeps: enough for four copies of a page of twice the largest size of 8 MiB."""
 NEEDED = ("pyarrow", "adbc_driver_sqlite")
