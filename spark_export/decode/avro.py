@@ -1,9 +1,8 @@
 """Decodes messages that consist of one Avro record. The schema is an option, or comes from a schema registry.
 
-If both are given, the registry has the schemas with which the messages were written, and the option is the schema to
-convert them to. The conversion follows the rules for schema resolution in the Avro specification. The package
-`fastavro` decodes, but READERS replace its readers of logical types. The readers of `fastavro` refuse the whole message
-for a time outside Python's range, and change values that the logical type does not allow.
+If both are given, the messages were written with the schemas of the registry, and are converted to that of the option
+by the Avro specification's rules for schema resolution. READERS replace the readers of logical types of `fastavro`,
+which refuse the whole message for a time outside Python's range, and change values that the type does not allow.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
+import fastavro
+
 from spark_export.decode.options import DecodeOptions
 from spark_export.decode.registry import Registry, split_header
 from spark_export.decode.values import Day, Float32, Instant, LocalTime, Malformed, TimeOfDay, scaled
@@ -22,12 +23,6 @@ from spark_export.errors import OptionError
 
 def avro_reader(options: DecodeOptions) -> Callable[[bytes], Mapping[str, Any]]:
     """Returns a function that decodes one message, and raises Malformed and RegistryFailed. Raises OptionError."""
-    try:
-        import fastavro  # noqa: F401
-    except ImportError as error:
-        raise OptionError(
-            "decode=avro needs the package fastavro on the driver and on every worker; install the extra `avro`"
-        ) from error
     given = None
     if options.avro_schema is not None:
         try:
@@ -52,10 +47,7 @@ def avro_reader(options: DecodeOptions) -> Callable[[bytes], Mapping[str, Any]]:
 
 
 def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
-    """Returns the values of a record by field name, converted to the schema `reader` unless it is None. Raises
-    Malformed."""
-    import fastavro
-
+    """Returns the values of a record by field name, converted to the schema `reader`, if any. Raises Malformed."""
     source = io.BytesIO(message)
     try:
         found = fastavro.schemaless_reader(source, writer, reader)
@@ -72,14 +64,8 @@ def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
 
 
 def parsed(texts: list[str]) -> Any:
-    """Parses schemas; each may refer to the schemas before it. Returns the last schema, with the logical types of
-    READERS. Raises errors of many types."""
-    import fastavro
-
-    # The readers are added under names of our own, since other code in this process may use fastavro, too.
-    for kind, reader in READERS.items():
-        base, _, logical = kind.partition("-")
-        fastavro.read.LOGICAL_READERS[f"{base}-{OWN_NAMES}{logical}"] = reader
+    """Returns the last schema with the logical types of READERS. Each may refer to the ones before it. Raises errors of
+    many types."""
     plain, names, schema = dict[str, Any](), dict[str, Any](), None
     for text in texts:
         # A schema is checked as it is written, since fastavro checks only the logical types that it knows.
@@ -136,3 +122,7 @@ READERS: Mapping[str, Callable[..., Any]] = {
     "float-float": lambda data, *_: Float32(data),
 }
 """By Avro type and logical type, the function that reads a value. The logical type of `float` is our own."""
+# The readers are added under names of our own, since other code in this process may use fastavro, too.
+for kind, reader in READERS.items():
+    base, _, logical = kind.partition("-")
+    fastavro.read.LOGICAL_READERS[f"{base}-{OWN_NAMES}{logical}"] = reader

@@ -1,8 +1,8 @@
 """Converts the values of messages to the types of columns, as Spark's `from_json` does in its mode PERMISSIVE.
 
-If a member of an object does not fit its type, the member becomes null. If an element of an array or map does not fit,
-the whole array or map becomes null. Other members keep their values. A number that overflows its type becomes null,
-such as 128 in TINYINT, or too many seconds in TIMESTAMP; `from_json` returns a wrong number.
+A member of an object that does not fit its type becomes null, and the other members keep their values. If an element of
+an array or map does not fit, the whole array or map becomes null. A number that overflows its type, such as 128 in
+TINYINT, becomes null; `from_json` returns a wrong number.
 """
 
 from __future__ import annotations
@@ -45,14 +45,13 @@ WHOLE = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}
 
 
 class Converters(threading.local):
-    """A factory of functions that convert values to column types.
+    """Makes the functions that convert values to column types. zone: the time zone of times whose text has none.
 
     problems: one text for each member of a STRUCT that did not fit. The caller empties the list after each value. Each
         thread has its own list, since the threads of an export share one decoder.
     """
 
     def __init__(self, zone: str) -> None:
-        """zone: the time zone of times whose text contains no zone. Raises ValueError for an unknown zone."""
         self.problems: list[str] = []
         self._read_time = time_reader(zone)
 
@@ -120,8 +119,7 @@ class Converters(threading.local):
 
 
 def converted_together(values: list[Any], wanted: pa.DataType) -> pa.Array | None:
-    """Returns the values, converted by Arrow in one call; None if its results could differ from those of `Converters`,
-    so that each value must be converted by itself."""
+    """Returns the values as Arrow converts them in one call; None if `Converters` could give other results."""
     types, kinds = pa.types, set(map(type, values)) - {type(None)}
     try:
         if (kinds <= {bool} and types.is_boolean(wanted)) or (kinds <= {bytes} and types.is_binary(wanted)):
@@ -147,7 +145,7 @@ def _to_boolean(value: Any) -> bool:
 
 
 def _whole_number(bits: int) -> Convert:
-    """Returns a function that accepts whole numbers of `bits` bits. As in Spark, 1.0 is Unfit."""
+    # As in Spark, 1.0 is no whole number.
     most = (1 << (bits - 1)) - 1
 
     def to_number(value: Any) -> int:
@@ -173,9 +171,9 @@ def _to_double(value: Any) -> float:
 
 
 def _to_float(value: Any) -> float:
-    """Converts to a 32-bit float, with a single rounding. Raises Unfit."""
     double = _to_double(value)
-    # A whole number of 200 bits or more is an infinity anyway, and Python refuses to write thousands of digits.
+    # The text avoids a second rounding. A whole number of 200 bits or more is an infinity anyway, and Python refuses to
+    # write thousands of digits.
     is_exact = type(value) is FloatText or (type(value) is int and value.bit_length() < 200)
     text = str(value) if is_exact else repr(double)
     found: float = pa.scalar(text).cast(pa.float32()).as_py()
@@ -183,7 +181,6 @@ def _to_float(value: Any) -> float:
 
 
 def _decimal_of(precision: int, scale: int) -> Convert:
-    """Returns a function that converts to decimals, exactly. Digits beyond the scale are rounded half up."""
     unit, most = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
     name = f"DECIMAL({precision},{scale})"
 

@@ -25,8 +25,7 @@ def parse_ddl(text: str) -> list[pa.Field]:
     try:
         fields = _DdlParser(text).fields("")
         names = [field.name for field in fields]
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
+        if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"it has the column {twice[0]!r} twice")
     except ValueError as error:
         raise OptionError(f"the schema {text!r}: {error}") from error

@@ -1,8 +1,7 @@
 """Turns the contents of messages into columns: `decoder` makes a MessageDecoder for one kind of messages.
 
 The row of a message depends on this message alone. A message of another kind, and a value that does not fit its
-column, give nulls. The user names the columns of JSON, CBOR, Avro and Protobuf; `cardinal` and `block` have columns of
-their own. This module imports no Spark, so that the exporter and readers of Arrow use it, too.
+column, give nulls. This module imports no Spark, so that the exporter and readers of Arrow use it, too.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ Problems: TypeAlias = defaultdict[int, list[str]]
 
 
 class MessageDecoder:
-    """Adds columns with the contents of messages to batches of messages. It can be pickled, and then needs no files
-    that its options named.
+    """Adds columns with the contents of messages to batches of messages. Where it is unpickled, it needs none of the
+    files that its options named.
 
     fields: the columns that it adds; each can be null.
-    needs_headers: whether it uses the headers of messages.
     """
 
     needs_headers: ClassVar[bool] = False
@@ -75,9 +73,9 @@ class ObjectDecoder(MessageDecoder):
         self._options = options
         self._open_load = open_load
         self._load: Load | None = None
-        self._converters = Converters(self._options.zone)
+        self._converters = Converters(options.zone)
         self._types = {field.name: field.type for field in self.fields}
-        self._corrupt, self._problem = self._options.corrupt, self._options.problem
+        self._corrupt, self._problem = options.corrupt, options.problem
         self._converts: dict[str, Convert] = {}
         for name, wanted in self._types.items():
             is_text, is_bytes = pa.types.is_string(wanted), pa.types.is_binary(wanted)
@@ -115,34 +113,32 @@ class ObjectDecoder(MessageDecoder):
             for name, column in values.items():
                 column.append(members.get(name))
         made = {name: self._column(name, column, problems) for name, column in values.items()}
-        for field in self.fields:
-            if field.name == self._problem:
-                texts = {at: "; ".join(found[:PROBLEMS_MAX]) for at, found in problems.items()}
-                made[field.name] = pa.array([texts.get(at) for at in range(len(messages))], field.type)
-            elif field.name == self._corrupt:
-                is_binary = pa.types.is_binary(field.type)
-                kept = {at: messages[at] if is_binary else messages[at].decode(errors="replace") for at in problems}
-                made[field.name] = pa.array([kept.get(at) for at in range(len(messages))], field.type)
+        for name in {self._problem, self._corrupt} & self._types.keys():
+            if name == self._problem:
+                found: dict[int, Any] = {at: "; ".join(texts[:PROBLEMS_MAX]) for at, texts in problems.items()}
+            elif pa.types.is_binary(self._types[name]):
+                found = {at: messages[at] for at in problems}
+            else:
+                found = {at: messages[at].decode(errors="replace") for at in problems}
+            made[name] = pa.array([found.get(at) for at in range(len(messages))], self._types[name])
         return [made[field.name] for field in self.fields]
 
     def _column(self, name: str, values: list[Any], problems: Problems) -> pa.Array:
         together = converted_together(values, self._types[name])
         if together is not None:
             return together
-        given = [None if each is None else self._convert(name, each, problems, at) for at, each in enumerate(values)]
-        return pa.array(given, self._types[name])
-
-    def _convert(self, name: str, value: Any, problems: Problems, at: int) -> Any:
-        """Returns the value that a column gets; None if the value does not fit, and then adds the problem."""
-        try:
-            made = self._converts[name](value)
-        except Unfit as error:
-            made = None
-            problems[at].append(f"{name}: {error}")
-        if self._converters.problems:
-            problems[at] += self._converters.problems
-            self._converters.problems.clear()
-        return made
+        convert, made = self._converts[name], list[Any]()
+        for at, value in enumerate(values):
+            try:
+                made.append(None if value is None else convert(value))
+            except Unfit as error:
+                # A value that does not fit becomes null.
+                made.append(None)
+                problems[at].append(f"{name}: {error}")
+            if self._converters.problems:
+                problems[at] += self._converters.problems
+                self._converters.problems.clear()
+        return pa.array(made, self._types[name])
 
 
 def decoder(
@@ -171,8 +167,7 @@ def decoder(
 
 
 def _own_columns(kind: str, fields: Sequence[pa.Field] | None) -> MessageDecoder:
-    from spark_export.decode.block import BLOCK, BlockDecoder
-    from spark_export.decode.cardinal import CARDINAL, CardinalDecoder
+    from spark_export.decode.own_columns import BLOCK, CARDINAL, BlockDecoder, CardinalDecoder
 
     own = BLOCK if kind == "block" else CARDINAL
     for field in fields or ():
@@ -184,8 +179,17 @@ def _own_columns(kind: str, fields: Sequence[pa.Field] | None) -> MessageDecoder
 
 
 def _open_load(kind: str, options: DecodeOptions, names: frozenset[str]) -> Load:
-    from spark_export.decode import avro, objects, protobuf
-
     if kind in ("json", "cbor"):
+        from spark_export.decode import objects
+
         return objects.json_reader() if kind == "json" else objects.cbor_reader()
-    return avro.avro_reader(options) if kind == "avro" else protobuf.protobuf_reader(options, names)
+    try:
+        if kind == "avro":
+            from spark_export.decode.avro import avro_reader
+        else:
+            from spark_export.decode.protobuf import protobuf_reader
+    except ImportError as error:
+        package = "fastavro" if kind == "avro" else "protobuf"
+        needs = f"decode={kind} needs the package {package} on the driver and on every worker"
+        raise OptionError(f"{needs}; install the extra `{kind}`") from error
+    return avro_reader(options) if kind == "avro" else protobuf_reader(options, names)

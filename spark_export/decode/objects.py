@@ -20,7 +20,7 @@ BLANK = " \t\n\r"
 def json_reader() -> Callable[[bytes], Mapping[Any, Any]]:
     """Returns a function that parses one message, and raises Malformed. A blank message has no members.
 
-    Bytes that are not UTF-8 become U+FFFD. Of members with the same name, the last one counts. Text after the object is
+    Bytes that are not UTF-8 become U+FFFD. The last of several members with one name counts. Text after the object is
     ignored.
     """
     decoder = json.JSONDecoder(parse_float=FloatText, parse_constant=FloatText)

@@ -1,7 +1,6 @@
 """Checks the options of the decoders, given as text, and reads the files that the options name.
 
-One process checks the options, such as Spark's driver; the processes that decode need no copies of the files. Only the
-credentials of a registry are read by each process that decodes, since Spark shows options in its plans.
+Only the credentials of a registry are read by each process that decodes, since Spark shows options in its plans.
 """
 
 from __future__ import annotations
@@ -42,11 +41,10 @@ class RegistryOptions:
 class DecodeOptions:
     """The checked options of a decoder. A field is None if its option is absent.
 
-    corrupt: the column with the text (STRING) or bytes (BINARY) of a bad message; problem: the column with the reasons.
-        A bad message has a wrong format, or a value that does not fit its column.
+    corrupt: the column with the text (STRING) or bytes (BINARY) of a bad message, which has a wrong format or a value
+        that does not fit its column. problem: the column with the reasons.
     zone: the time zone of times whose text contains no zone.
-    avro_schema, descriptor, message: how Avro or Protobuf messages are written: the JSON of a schema; a serialized
-        FileDescriptorSet, and the full name of a message in it.
+    descriptor, message: a serialized FileDescriptorSet of Protobuf, and the full name of a message in it.
     registry: with a registry, each message begins with the number of its schema.
     """
 

@@ -1,9 +1,5 @@
 """Decodes Protobuf messages. A descriptor file or a schema registry describes the messages.
 
-In the wire format of the registry, positions after the header identify the message type. The first position is the
-number of a message type in the schema file, from 0. The next position is the number of a type that is nested in this
-type, and so on.
-
 An enum value is decoded to its name. An absent field becomes null if the field has presence in Protobuf. An absent
 proto3 field that is not optional becomes its default value, because Protobuf does not write default values.
 """
@@ -15,6 +11,9 @@ import binascii
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from spark_export.decode.options import DecodeOptions
 from spark_export.decode.registry import Registry, RegistryFailed, split_header
@@ -28,21 +27,15 @@ DEPTH_MAX = 100
 
 
 def protobuf_reader(options: DecodeOptions, names: frozenset[str]) -> Callable[[bytes], Mapping[str, Any]]:
-    """Returns a function that decodes the fields `names` of a message, and raises Malformed and RegistryFailed. Raises
-    OptionError."""
-    try:
-        find = _type_finder(options)
-    except ImportError as error:
-        raise OptionError(
-            "decode=protobuf needs the package protobuf on the driver and on every worker; install the extra `protobuf`"
-        ) from error
+    """Returns a function that decodes the fields `names` of a message, and raises Malformed and RegistryFailed."""
+    find = _type_finder(options)
 
     def read(message: bytes) -> Mapping[str, Any]:
         kind, rest = find(message)
         made = kind()
         try:
             made.ParseFromString(rest)
-        except _library("message").DecodeError as error:
+        except DecodeError as error:
             raise Malformed(f"the message is no {kind.DESCRIPTOR.full_name}: {error}") from error
         return {field.name: field_value(made, field) for field in kind.DESCRIPTOR.fields if field.name in names}
 
@@ -54,7 +47,6 @@ def _type_finder(options: DecodeOptions) -> Callable[[bytes], tuple[Any, bytes]]
     given = None if options.descriptor is None else _described_type(options.descriptor, options.message or "")
     if options.registry is None:
         return lambda message: (given, message)
-    _library("message")
     registry = Registry(options.registry, "PROTOBUF", "?format=serialized")
     files: dict[int, Any] = {} if given is None else {0: given.DESCRIPTOR.file}
     kinds: dict[tuple[int, tuple[int, ...]], Any] = {}
@@ -81,8 +73,9 @@ def _type_finder(options: DecodeOptions) -> Callable[[bytes], tuple[Any, bytes]]
 def split_indexes(rest: bytes) -> tuple[tuple[int, ...], bytes]:
     """Splits off the positions that identify the message type in its schema file. Raises Malformed.
 
-    The bytes begin with the number of positions, then each position, all as zigzag varints. The number 0 stands for one
-    position 0, the first type of the file.
+    The first position is the number of a message type in the file, from 0, the next one that of a type nested in this
+    type, and so on. The bytes begin with the number of positions, then each position, all as zigzag varints. The number
+    0 stands for one position 0.
     """
     count, at = _varint(rest, 0)
     if not 0 <= count <= DEPTH_MAX:
@@ -136,29 +129,28 @@ def plain_value(value: Any, field: Any) -> Any:
 def _described_type(descriptor: bytes, name: str) -> Any:
     """Returns the Protobuf class of a type in a serialized FileDescriptorSet. Raises OptionError."""
     try:
-        listed = _library("descriptor_pb2").FileDescriptorSet.FromString(descriptor).file
+        listed = descriptor_pb2.FileDescriptorSet.FromString(descriptor).file
         found = _pool_of(listed).FindMessageTypeByName(name)
     except KeyError as error:
-        raise OptionError(
-            f"protobufMessage={name}: protobufDescriptor describes no message of this full name"
-        ) from error
-    except (_library("message").DecodeError, TypeError, ValueError, RecursionError) as error:
+        text = f"protobufMessage={name}: protobufDescriptor describes no message of this full name"
+        raise OptionError(text) from error
+    except (DecodeError, TypeError, ValueError, RecursionError) as error:
         raise OptionError(
             "protobufDescriptor is no complete set of file descriptors (was it written with --include_imports?): "
             f"{error}"
         ) from error
-    return _library("message_factory").GetMessageClass(found)
+    return message_factory.GetMessageClass(found)
 
 
 def _pool_of(files: Iterable[Any]) -> Any:
     """Returns a descriptor pool with these files and the library's. Raises TypeError, ValueError, RecursionError."""
-    pool, given = _library("descriptor_pool").DescriptorPool(), {each.name: each for each in files}
+    pool, given = descriptor_pool.DescriptorPool(), {each.name: each for each in files}
     for name in WELL_KNOWN.split():
-        own = _library("descriptor_pb2").FileDescriptorProto()
-        _library(f"{name}_pb2").DESCRIPTOR.CopyToProto(own)
+        own = descriptor_pb2.FileDescriptorProto()
+        import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR.CopyToProto(own)
         given.setdefault(own.name, own)
     # GetMessages adds the files in the order of their imports.
-    _library("message_factory").GetMessages(list(given.values()), pool)
+    message_factory.GetMessages(list(given.values()), pool)
     return pool
 
 
@@ -167,8 +159,8 @@ def _registered_file(registry: Registry, number: int) -> Any:
     files, main = list[Any](), ""
     for name, text in registry.schemas(number):
         try:
-            file = _library("descriptor_pb2").FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
-        except (binascii.Error, ValueError, _library("message").DecodeError) as error:
+            file = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+        except (binascii.Error, ValueError, DecodeError) as error:
             raise RegistryFailed(
                 f"the registry does not give schema {number} in the format `serialized`; give protobufDescriptor"
             ) from error
@@ -189,8 +181,4 @@ def _type_at(file: Any, indexes: tuple[int, ...]) -> Any:
             raise Malformed(f"the schema has no message at the positions {list(indexes)} of the header")
         found = kinds[index]
         kinds = list(found.nested_types)
-    return _library("message_factory").GetMessageClass(found)
-
-
-def _library(module: str) -> Any:
-    return import_module(f"google.protobuf.{module}")
+    return message_factory.GetMessageClass(found)

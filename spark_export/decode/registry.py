@@ -63,8 +63,7 @@ class Registry:
 
     def schemas(self, number: int) -> list[tuple[str, str]]:
         """Returns pairs of a name and a text: all schemas to which a schema refers, then the schema with this number.
-        Each schema stands after its own references. Its name is that in the reference; empty for the last schema.
-        Raises Malformed, RegistryFailed."""
+        A schema's name is that in the reference; empty for the last one. Raises Malformed, RegistryFailed."""
         ordered: dict[str, tuple[str, str]] = {}
         entered = set[str]()
 
@@ -93,27 +92,24 @@ class Registry:
 
     def _schema(self, path: str, what: str) -> dict[str, Any]:
         path += self._query
-        found = self._known.get(path)
-        if found is None and time.monotonic() >= self._absent.get(path, 0.0):
-            found = self._fetch(self._options.url + path)
-            if found is not None:
-                self._known[path] = found
+        if path not in self._known and time.monotonic() >= self._absent.get(path, 0.0):
+            if (fetched := self._fetch(self._options.url + path)) is not None:
+                self._known[path] = fetched
             else:
                 if len(self._absent) >= ABSENT_MAX:
                     # Publishers choose the numbers in their messages, so there can be any number of them.
                     self._absent.clear()
                 self._absent[path] = time.monotonic() + ABSENT_S
-        if found is None:
+        if (found := self._known.get(path)) is None:
             raise Malformed(f"the registry has no {what}")
-        if found.get("schemaType", "AVRO") != self._kind:
-            raise Malformed(f"{what} is of the kind {found.get('schemaType', 'AVRO')}, not {self._kind}")
+        if (kind := found.get("schemaType", "AVRO")) != self._kind:
+            raise Malformed(f"{what} is of the kind {kind}, not {self._kind}")
         if not isinstance(found.get("schema"), str) or not isinstance(found.get("references") or [], list):
             raise RegistryFailed(f"{self._options.url}: the answer about {what} contains no schema")
         return found
 
     def _fetch(self, url: str) -> dict[str, Any] | None:
-        """Returns the JSON object at an address; None if a registry answers that it has no such schema. Repeats a
-        request that may succeed later."""
+        """Returns the JSON object at an address; None if a registry answers that it has no such schema."""
         deadline = time.monotonic() + self._options.timeout_s
         while True:
             cause: Exception | None = None

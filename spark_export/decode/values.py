@@ -48,29 +48,24 @@ class Float32(float):
 
 
 class Moment(int):
-    """The base of the times of binary formats: a number in the unit that `unit` names. It can be outside the range of
-    Python's times, or not allowed by the format."""
+    """A time of a binary format, as a number of `unit`. It can be outside the range of Python's times."""
 
     unit = "µs after 1970"
 
 
 class Instant(Moment):
-    """The time in microseconds since 1970 (UTC)."""
+    """A time in UTC."""
 
 
 class LocalTime(Moment):
-    """The time in microseconds since 1970-01-01 00:00 of a clock without a zone."""
+    """A time of a clock without a zone."""
 
 
 class TimeOfDay(Moment):
-    """The time in microseconds since midnight."""
-
     unit = "µs after midnight"
 
 
 class Day(Moment):
-    """The number of days since 1970-01-01."""
-
     unit = "days after 1970"
 
 
@@ -92,20 +87,17 @@ def moment_text(value: Moment) -> str | None:
 
 
 def unfit(value: Any, wanted: str) -> Unfit:
-    shown = _shown(value)
-    return Unfit(f"{shown if len(shown) <= 60 else shown[:57] + '...'} is no {wanted}")
-
-
-def _shown(value: Any) -> str:
     if isinstance(value, list | Mapping):
-        return "an array" if isinstance(value, list) else "an object"
-    if isinstance(value, int) and value.bit_length() > TEXT_BITS_MAX:
-        return f"a number of {value.bit_length()} bits"
-    if isinstance(value, Moment):
-        return moment_text(value) or f"{int(value)} {value.unit}"
-    if isinstance(value, FloatText | int | float | str | bytes):
-        return str(value) if type(value) in (FloatText, int) else repr(value)
-    return f"a {type(value).__name__}"
+        shown = "an array" if isinstance(value, list) else "an object"
+    elif isinstance(value, int) and value.bit_length() > TEXT_BITS_MAX:
+        shown = f"a number of {value.bit_length()} bits"
+    elif isinstance(value, Moment):
+        shown = moment_text(value) or f"{int(value)} {value.unit}"
+    elif isinstance(value, FloatText | int | float | str | bytes):
+        shown = str(value) if type(value) in (FloatText, int) else repr(value)
+    else:
+        shown = f"a {type(value).__name__}"
+    return Unfit(f"{shown if len(shown) <= 60 else shown[:57] + '...'} is no {wanted}")
 
 
 def members_of(value: Any, wanted: str) -> Iterable[tuple[str, Any]]:

@@ -2,12 +2,10 @@
 
 A block is stored as one message or several messages. Each message has a header with the root hash that seemed right at
 the time of storing (`block_node.persist.mark`). If another root hash was right, the first message of the next block
-contains the corrected root hash.
+has the corrected one. The block node verifies each block before storing it, so this module verifies none.
 
 The functions work on all messages, or on new messages with the results of earlier ones: the known rows, and the
 messages of incomplete blocks. The result does not depend on how the messages were divided.
-
-The block node verifies each block before storing it, so this module verifies none.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import functions as f
 
-from spark_export.decode.block import find_mark, find_root_before, read_block
+from spark_export.decode.own_columns import find_mark, find_root_before, read_block
 
 STREAM_PREFIX = "block_node."
 MARK = "number bigint, part int, parts int, items int, size_bytes bigint, root binary, root_before binary"
@@ -41,8 +39,10 @@ def block_parts(bronze: Any) -> Any:
 
 
 def corrected_roots(parts: Any, known: Any) -> Any:
-    """Returns the corrected root hash of each block that has one, with the columns ROOTS. Of several corrections, the
-    one that was stored first counts. known: the result for earlier messages."""
+    """Returns the corrected root hash, the first if there are several, of each block that has one: the columns ROOTS.
+
+    known: the result for earlier messages.
+    """
     correction = f.struct("timestamp", f.col("root_before").alias("root")).alias("correction")
     number = (f.col("number") - 1).alias("number")
     new = parts.where("root_before IS NOT NULL").select("chain", number, correction)
@@ -100,11 +100,9 @@ def silver_items(blocks: Any) -> Any:
 
 def decode_mark(headers: Any) -> tuple[Any, ...] | None:
     """Decodes the headers of a message into the fields of MARK; None if it is not part of a block."""
-    mark = find_mark(headers)
-    if mark is None:
+    if (mark := find_mark(headers)) is None:
         return None
-    root_before = find_root_before(headers)
-    return (mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root, root_before)
+    return mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root, find_root_before(headers)
 
 
 def decode_cut(cut: Any) -> tuple[Any, ...] | None:
