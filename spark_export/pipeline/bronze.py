@@ -1,9 +1,9 @@
 """Reads the bronze table, which is the table of an export, as a DataFrame or as a stream of its new rows.
 
-The format `stream_node_table` reads an exported table of any format without jars: the table's log, read with its own
-library, says which files are alive, and Spark's tasks read these files with pyarrow. The offsets of a streaming query
-are the positions of the export, so a row is read once, in whatever files other programs have put it meanwhile. Rows
-that were removed before they were read are not read.
+The format `stream_node_table` reads an exported table of any format without jars: the table's own library says which
+files are alive, and Spark's tasks read these files with pyarrow. The offsets of a streaming query are the positions of
+the export, so a row is read once, in whatever files other programs have put it meanwhile. Rows that were removed before
+they were read are not read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from spark_export.exporter.planning import take_step
 from spark_export.shipping import Shipped, register_format
 from spark_export.source.schema import KAFKA_HEADERS
-from spark_export.source.spark_versions import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from spark_export.source.spark_versions import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_export.tables.address import parse_place
 from spark_export.tables.columns import ROWS
 from spark_export.tables.files import read_file
@@ -38,8 +38,14 @@ COLUMNS = pa.schema([pa.field(each.name, KAFKA_HEADERS if each.name == "headers"
 """The columns of the bronze table (`spark_export.tables.columns.ROWS`) for Spark: each part of a header can be null."""
 TASK_BYTES = 64 * 1024 * 1024
 """The size of the files that one task reads. A larger file is one task."""
-Ends = dict[tuple[str, int, int], int]
-"""The index after the last row, by stream, partition and era."""
+Key = tuple[str, int, int]
+"""A stream, partition and era."""
+Ends = dict[Key, int]
+"""The index after the last row."""
+Ranges = dict[Key, tuple[int, int]]
+"""The first index and the index after the last one."""
+Part = tuple[list[TableFile] | None, Ranges | None]
+"""What a task reads: files (None: the whole table, through its own library), and the rows in them (None: all)."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,6 @@ class BronzeTable:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> BronzeTable:
-        """Returns the table of these options."""
         found = json.loads(options["table"])
         return cls(**{**found, "catalog": found["catalog"] and CatalogChoice(**found["catalog"])})
 
@@ -74,10 +79,9 @@ def read_bronze(spark: Any, table: BronzeTable) -> Any:
 class TableSource(Shipped):
     """The format `stream_node_table`, for batch and streaming queries. Spark sends the names of options in lower case.
 
-    - `table`: the table of the export, see `BronzeTable.options`.
-    - `starting_ends`: where a new streaming query begins, a JSON array of `[stream, partition, era, index]`. By default
-      it begins at the first row of each partition.
-    - `rows_max`: about how many rows a micro-batch reads at most.
+    table: the table of the export, see `BronzeTable.options`.
+    starting_ends: where a new streaming query begins: a JSON array of `[stream, partition, era, index]`.
+    rows_max: about how many rows a micro-batch reads at most.
     """
 
     @classmethod
@@ -91,29 +95,24 @@ class TableSource(Shipped):
         return TableReader(BronzeTable.of(self.options))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        most = self.options.get("rows_max")
         start = _from_json(json.loads(self.options.get("starting_ends", "[]")))
-        return TableStreamReader(BronzeTable.of(self.options), start, None if most is None else int(most))
+        return TableStreamReader(BronzeTable.of(self.options), start, int(self.options["rows_max"]))
 
 
-class PartReader:
-    """The part that the readers share."""
-
+class TableReader(DataSourceReader):
     def __init__(self, table: BronzeTable) -> None:
         self._table = table
+
+    def partitions(self) -> list[InputPartition]:
+        return plan_files(self._table, None)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_part(self._table, partition.value)
 
 
-class TableReader(PartReader, DataSourceReader):
-    def partitions(self) -> list[InputPartition]:
-        return plan_files(self._table, None)
-
-
-class TableStreamReader(PartReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, table: BronzeTable, start: Ends, rows_max: int | None) -> None:
-        super().__init__(table)
+class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, table: BronzeTable, start: Ends, rows_max: int) -> None:
+        self._table = table
         self._start = start
         self._rows_max = rows_max
         self._target: Ends | None = None
@@ -121,32 +120,29 @@ class TableStreamReader(PartReader, DataSourceStreamReader, SupportsTriggerAvail
     def initialOffset(self) -> dict[str, Any]:
         return _to_json(self._start)
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
+    def getDefaultReadLimit(self) -> ReadMaxRows:
+        return ReadMaxRows(self._rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = find_ends(self._table.open())
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
         now = find_ends(self._table.open()) if self._target is None else self._target
-        if start is None or isinstance(limit, ReadAllAvailable) or self._rows_max is None:
+        if start is None or isinstance(limit, ReadAllAvailable):
             return _to_json(now)
         begin = _from_json(start["ends"])
-        ranges = _ranges(begin, now)
-        step = take_step([IndexRange(Incarnation(*key, 0), *each) for key, each in ranges.items()], self._rows_max, 1)
+        ranges = [IndexRange(Incarnation(*key, 0), *each) for key, each in _ranges(begin, now).items()]
+        step = take_step(ranges, self._rows_max, 1)
         return _to_json(begin | {(each.of.stream, each.of.partition, each.of.era): each.end for each in step})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return plan_files(self._table, _ranges(_from_json(start["ends"]), _from_json(end["ends"])))
 
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_part(self._table, partition.value)
+
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: the positions of the tables that a query makes are in these tables."""
-
-
-Ranges = dict[tuple[str, int, int], tuple[int, int]]
-"""The first index and the index after the last one, by stream, partition and era."""
-Part = tuple[list[TableFile] | None, Ranges | None]
-"""What a task reads: files (None: the whole table, through its own library), and the rows in them (None: all)."""
 
 
 def find_ends(log: TableLog) -> Ends:
@@ -161,14 +157,12 @@ def plan_files(table: BronzeTable, ranges: Ranges | None) -> list[InputPartition
     if any(each.has_removed_rows for each in files):
         # Only the table's own library knows which rows of a file were removed.
         return [InputPartition((None, ranges))]
-    tasks: list[list[TableFile]] = [[]]
-    size = 0
+    tasks, size = list[list[TableFile]]([[]]), 0
     for each in files:
         if ranges is not None and not _overlaps(each, ranges):
             continue
         if size + each.file_bytes > TASK_BYTES and tasks[-1]:
-            tasks.append([])
-            size = 0
+            tasks, size = [*tasks, []], 0
         tasks[-1].append(each)
         size += each.file_bytes
     return [InputPartition((each, ranges)) for each in tasks]
@@ -206,7 +200,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field, values: Mapping[str, Any]) -
     return pc.fill_null(column, 0) if field.name == "era" else column
 
 
-def _condition(key: tuple[str, int, int], indexes: tuple[int, int]) -> pc.Expression:
+def _condition(key: Key, indexes: tuple[int, int]) -> pc.Expression:
     same = [pc.field(name) == value for name, value in zip(("stream", "partition", "era"), key, strict=True)]
     return reduce(and_, [*same, pc.field("index") >= indexes[0], pc.field("index") < indexes[1]])
 

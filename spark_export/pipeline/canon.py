@@ -1,13 +1,12 @@
 """Finds the canonical chain in a set of complete blocks, by hashes, parents, numbers and weights.
 
-The result does not depend on the order of the blocks. It equals the result of `cardinal_streams.ChainOrder` for the
-same blocks, without a limit for the depth of reorgs. At each fork, the branch with the heaviest block wins. If the
-weights are equal, the branch whose heaviest block was stored first wins.
+The result equals that of `cardinal_streams.ChainOrder` without a limit for the depth of reorgs, and does not depend on
+the order of the blocks. At each fork, the branch with the heaviest block wins; of equal ones, the branch whose heaviest
+block was stored first.
 
-Blocks that descend from the same root form a component. One component contains the canonical chain. If a start block is
-given, this is the component of the start block. Otherwise it is the component of a genesis block, whose parent hash is
-all zeros. If there is no genesis block, it is the component with the most blocks. Blocks that would connect the other
-components to the chain are missing. This module does no I/O.
+Blocks that descend from the same root form a component. The canonical chain is in the component of the start block if
+one is given, else in that of a genesis block, whose parent hash is all zeros, else in that with the most blocks. Blocks
+that would connect the other components to the chain are missing.
 """
 
 from __future__ import annotations
@@ -91,11 +90,10 @@ def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[
 def mark_descendants(
     blocks: Iterable[BlockLink], known: Mapping[bytes, CanonState], changed: Collection[bytes], settled: bytes
 ) -> dict[bytes, CanonState] | None:
-    """Finds the states of a settled block and of its descendants, if all changed blocks are among these.
+    """Finds the states of a settled block (canonical, far below the head) and of its descendants, if all changed blocks
+    are among these: then its branch only gets heavier, and all other blocks keep their states.
 
-    A settled block is canonical and far below the head. If every new block descends from it, its branch only gets
-    heavier, so that all other blocks keep their states. Returns None if the states depend on other blocks: then
-    `mark_chain` needs the whole chain.
+    Returns None if the states depend on other blocks: then `mark_chain` needs the whole chain.
 
     blocks: at least the settled block, all blocks with greater numbers, and all reorged ones.
     known: the states so far. changed: the blocks that are new, or whose time of storage has changed.
@@ -103,16 +101,14 @@ def mark_descendants(
     children: dict[bytes, list[BlockLink]] = {}
     found: list[BlockLink] = []
     for block in blocks:
-        children.setdefault(block.parent, []).append(block)
+        # Publishers choose the hashes, so the parent of the settled block can also be its descendant.
         if block.hash == settled:
             found.append(block)
+        else:
+            children.setdefault(block.parent, []).append(block)
+    found += _descendants(settled, children)
     hashes = {block.hash for block in found}
-    for block in found:
-        # Publishers choose the hashes, so the parent of the settled block can also be its descendant.
-        new = [child for child in children.get(block.hash, ()) if child.hash not in hashes]
-        hashes |= {child.hash for child in new}
-        found += new
-    if not hashes.issuperset(changed) or not found:
+    if not hashes.issuperset(changed) or settled not in hashes:
         return None
     marks = mark_chain(found, settled)
     # A block whose number is not greater than its parent's is cut off from the chain, with its descendants. Their
@@ -138,23 +134,21 @@ def find_settled(blocks: Iterable[BlockLink], marks: Mapping[bytes, CanonState])
 
 
 def _descendants(root: bytes, children: dict[bytes, list[BlockLink]]) -> list[BlockLink]:
-    found = list(children[root])
+    found = list(children.get(root, ()))
     for block in found:
         found.extend(children.get(block.hash, ()))
     return found
 
 
 def _choose(components: dict[bytes, list[BlockLink]], start: bytes | None) -> bytes | None:
-    """Chooses the component with the canonical chain. Returns its key, the parent of its first blocks, or None."""
+    """Returns the key of the component with the canonical chain: the parent of its first blocks. None: no component."""
     if start is not None:
         containing = (root for root, members in components.items() if any(block.hash == start for block in members))
         return start if start in components else next(containing, None)
     if ZERO_HASH in components:
         return ZERO_HASH
-    return max(
-        components,
-        key=lambda root: (len(components[root]), max(_rank(block)[1:] for block in components[root])),
-    )
+    ranked = {root: (len(blocks), max(_rank(block)[1:] for block in blocks)) for root, blocks in components.items()}
+    return max(components, key=ranked.__getitem__)
 
 
 def _rank(block: BlockLink) -> Rank:
@@ -164,7 +158,7 @@ def _rank(block: BlockLink) -> Rank:
 def _mark_main(
     members: list[BlockLink], children: dict[bytes, list[BlockLink]], root: bytes | None, marks: dict[bytes, CanonState]
 ) -> tuple[int, int, int] | None:
-    """Marks all blocks of the component that contains the canonical chain. `members` has parents before children.
+    """Marks the blocks of the component with the canonical chain, in which parents come before children.
 
     Returns the first and last number of the chain and its greatest weight; None if there are no blocks.
     """
@@ -181,11 +175,8 @@ def _mark_main(
         marks[at] = ON_CHAIN
     numbers = {block.hash: block.number for block in chain}
     for block in members:
-        if block.hash in numbers:
-            continue
-        above_fork = marks.get(block.parent)
-        fork = numbers.get(block.parent)
-        if fork is None and above_fork is not None:
-            fork = above_fork.fork_number
-        marks[block.hash] = CanonState(REORGED, fork)
+        if block.hash not in numbers:
+            parent = marks.get(block.parent)
+            fork = numbers.get(block.parent, None if parent is None else parent.fork_number)
+            marks[block.hash] = CanonState(REORGED, fork)
     return chain[0].number, chain[-1].number, max(block.weight for block in chain)

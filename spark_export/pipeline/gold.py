@@ -26,11 +26,10 @@ def rates(messages: Any, every: str = MINUTE) -> Any:
 
 
 def latency(events: Any, every: str = MINUTE) -> Any:
-    """Returns the time from an event to its storage, for each stream and interval. Rows without `event_time`, or with a
-    time hundreds of thousands of years ago, are ignored.
+    """Returns the time from an event to its storage, for each stream and interval, of the rows with an `event_time`.
 
-    Columns: stream, minute, messages (their number), p50_ms, p99_ms and max_ms (milliseconds). Negative latencies,
-    which result from differing clocks, stay.
+    Columns: stream, minute, messages (their number), p50_ms, p99_ms and max_ms (milliseconds; negative if clocks
+    differ).
     """
     # A publisher chooses the event time: with the earliest possible time, the difference is too large for a number.
     passed_us = f.try_subtract(f.unix_micros("timestamp"), f.unix_micros("event_time"))
@@ -51,8 +50,8 @@ def latency(events: Any, every: str = MINUTE) -> Any:
 def spans(rows: Any, place: list[str]) -> Any:
     """Joins adjacent and overlapping spans of numbers in each group `place`, such as the indexes of a partition.
 
-    Columns: those of `place`; first and last number; began and ended (the timestamps of their rows). Spans of parts can
-    be joined again to the spans of the whole, so an increment needs only the spans of the rows before it.
+    Columns: those of `place`; first and last number; began and ended (the timestamps of their rows). Joined spans can
+    be joined again, so an increment needs only the spans of the rows before it.
     """
     order = Window.partitionBy(*place).orderBy("first", "last")
     reached = f.max("last").over(order.rowsBetween(Window.unboundedPreceding, -1))
@@ -115,8 +114,7 @@ def reorgs(batches: Any) -> Any:
 
 
 def events(messages: Any, blocks: Any) -> Any:
-    """Returns the rows that `latency` counts: messages, and the blocks of the block node. A chain and a stream may have
-    the same name, so a block counts for the stream that stores it."""
+    """Returns the rows that `latency` counts: messages, and blocks, which count for the stream that stores them."""
     stored = messages.select("stream", "timestamp", "event_time")
     stream = f.concat(f.lit(STREAM_PREFIX), "chain").alias("stream")
     return stored.unionByName(blocks.select(stream, "timestamp", "event_time"))

@@ -1,10 +1,9 @@
 """The silver and gold tables of a pipeline: Delta tables in one folder, which Spark computes and `deltalake` commits.
 
 Spark writes the files of new rows. Where rows replace others, `deltalake` writes the rows of the touched files again.
-Either is one commit of the table. The file OUT/pipeline.json names a version of each table. These versions belong
-together, and the replacement of the file publishes a step of all tables at once. A step that failed before leaves newer
-versions of some tables; `Outputs` returns to the named versions before it goes on. So neither jars nor the checkpoint
-of a query decide what is in the tables.
+Either is one commit of the table. The file OUT/pipeline.json names a version of each table, and its replacement
+publishes a step of all tables at once. A step that failed before leaves newer versions of some tables; `Outputs`
+returns to the named versions before it goes on.
 
 The folder must be on a file system that the executors of Spark and this process see under the same path.
 """
@@ -47,8 +46,8 @@ KEEP_HOURS = 1
 class Manifest:
     """The content of MANIFEST: the state of a pipeline after its last step.
 
-    export: the id of the export's table. settings: those that decide what is in the tables.
-    versions: the version of each table in this state. schemas: the columns of each table, in Spark's JSON.
+    export: the id of the export's table.
+    versions, schemas: the version of each table in this state, and its columns in Spark's JSON.
     chains: the chains of which the export has messages, each with its settled block (number and hash in hex) or None.
     rooted: the chains that have a canonical block.
     """
@@ -81,11 +80,7 @@ def load_manifest(out: Path) -> Manifest | None:
 
 
 def table_at(out: Path, name: str) -> DeltaTable:
-    """Returns a table, such as `gold/rates`, at the last published step.
-
-    All tables that are opened while no step is published belong together. Raises TableRefused if there is no such
-    table.
-    """
+    """Returns a table, such as `gold/rates`, at the last published step. Raises TableRefused if there is none."""
     manifest = load_manifest(out)
     if manifest is None or name not in manifest.versions:
         raise TableRefused(f"{out} has no table {name}")
@@ -96,8 +91,8 @@ def table_at(out: Path, name: str) -> DeltaTable:
 class Touched:
     """The rows of a table that a step replaces: those whose `column` is in one of the ranges (both ends included).
 
-    ranges: each with the value of the column `chain`, or None for a table without chains. Times are in microseconds
-        since 1970.
+    ranges: each begins with the value of the column `chain`, or None for a table without chains. Times are in
+        microseconds since 1970.
     """
 
     column: str
@@ -106,12 +101,10 @@ class Touched:
     @classmethod
     def of(cls, column: str, values: Mapping[str | None, Iterable[int]], unit: int = 1) -> Touched:
         """Returns the touched rows for single values, which are whole multiples of `unit`."""
-        return cls(
-            column, [(chain, *ends) for chain, found in values.items() for ends in ranges_of(sorted(found), unit)]
-        )
+        ranges = {chain: ranges_of(sorted(found), unit) for chain, found in values.items()}
+        return cls(column, [(chain, *ends) for chain, found in ranges.items() for ends in found])
 
     def condition(self) -> Any:
-        """Returns the condition for Spark."""
         column = f.col(self.column) if self.column == "number" else f.unix_micros(self.column)
         parts = [
             column.between(first, last) & (f.lit(True) if chain is None else f.col("chain") == chain)
@@ -160,10 +153,8 @@ def _spark_path(path: Path) -> str:
 
 @lru_cache(maxsize=100_000)
 def _ends_of(path: Path, column: str) -> tuple[int, int] | None:
-    """Returns the least and the greatest value of a column, by the footer of a file; None if the footer has none.
-
-    Times are in microseconds since 1970. A file never changes, and its name is never used again.
-    """
+    """Returns the least and the greatest value of a column, by the footer of a file; None if the footer has none."""
+    # The results are kept, because a file never changes, and its name is never used again.
     metadata = pq.read_metadata(path)
     place = next(each for each in range(metadata.num_columns) if metadata.schema.column(each).path == column)
     found = [metadata.row_group(group).column(place).statistics for group in range(metadata.num_row_groups)]
@@ -216,9 +207,8 @@ class Outputs:
 
     def publish(self, manifest: Manifest) -> Manifest:
         """Publishes the step. Every SMALL_FILES_MAX steps, merges small files, removes files replaced an hour ago."""
-        published = replace(
-            manifest, step=manifest.step + 1, versions=dict(self._versions), schemas=dict(self._schemas)
-        )
+        versions, schemas = dict(self._versions), dict(self._schemas)
+        published = replace(manifest, step=manifest.step + 1, versions=versions, schemas=schemas)
         failpoint("pipeline_written")
         write_durably(self._out / MANIFEST, json.dumps({"format": MANIFEST_FORMAT, **vars(published)}).encode())
         failpoint("pipeline_published")
@@ -250,12 +240,10 @@ class Outputs:
             DeltaTable.create(str(place), schema, mode="ignore")
         actions, found = [], 0
         for path in sorted((place / folder).glob("*.parquet")):
-            metadata = pq.read_metadata(path)
-            found += metadata.num_rows
-            if metadata.num_rows:
-                stats = count_only(metadata.num_rows)
-                time_ms = int(path.stat().st_mtime * 1000)
-                actions.append(AddAction(f"{folder}/{path.name}", path.stat().st_size, {}, time_ms, True, stats))
+            if count := pq.read_metadata(path).num_rows:
+                found, file, stats = found + count, path.stat(), count_only(count)
+                time_ms = int(file.st_mtime * 1000)
+                actions.append(AddAction(f"{folder}/{path.name}", file.st_size, {}, time_ms, True, stats))
         if found != (wanted := counted.get["rows"]):
             raise ExportError(
                 f"Spark wrote {wanted} rows of {name}, and {place / folder} has {found} of them: the folder is not the "

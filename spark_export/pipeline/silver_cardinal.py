@@ -1,9 +1,8 @@
 """Builds the silver tables of Cardinal Streams with Spark: the blocks, and the keys that each block changes.
 
-The module `canon` finds the canonical chain. `assemble` assembles one block from its messages, with the class that
-consumers use. A publisher can send a block on the normal topics of its chain and on reorg channels, which are topics
-for one reorg. As in a consumer, the normal topics and each reorg channel (a feed) are assembled separately. The result
-does not depend on the order of the messages. Of several messages with the same key, the one stored first counts.
+A publisher can send a block on the normal topics of its chain and on reorg channels, which are topics for one reorg. As
+in a consumer, the normal topics and each reorg channel (a feed) are assembled separately. The result does not depend on
+the order of the messages. Of several messages with the same key, the one stored first counts.
 """
 
 from __future__ import annotations
@@ -49,8 +48,6 @@ BATCHES = (
     "reorged boolean, fork_number bigint, updates bigint, deletes bigint, missing string"
 )
 UPDATES = "chain string, hash binary, number bigint, canonical boolean, reorged boolean, key string, value binary"
-
-
 UNLIMITED = ReassemblyLimits(incomplete_max=1, incomplete_bytes_max=1 << 62, idle_messages_max=1 << 62, finished_max=1)
 Assembled = tuple[int, bytes, str, list[tuple[str, bytes]] | None, list[str] | None, str | None]
 """Number, parent, weight, values, deletes, missing messages. The last is None, or else values and deletes are None."""
@@ -58,10 +55,7 @@ Assembled = tuple[int, bytes, str, list[tuple[str, bytes]] | None, list[str] | N
 
 @dataclass(frozen=True)
 class Topics:
-    """A rule that chooses the streams that are topics of Cardinal Streams.
-
-    Publishers send the messages of one chain on several topics: the Batch messages, which begin blocks, on the default
-    topic, and the updates on others. A deep reorg has a topic of its own, the reorg channel.
+    """The streams that are topics of Cardinal Streams. Publishers send the messages of a chain on several topics.
 
     pattern: matches the whole name of a topic. Its first group is the name of the chain, as in `(evm-[0-9]+)-.*`.
         Without a group, all matching topics belong to one chain, whose name is the pattern.
@@ -84,10 +78,9 @@ class Topics:
 
 
 def cardinal_messages(bronze: Any, topics: Topics) -> Any:
-    """Returns one row for each message on these topics that belongs to a block.
+    """Returns one row for each message on these topics that belongs to a block, with the columns MESSAGES.
 
-    Columns: chain, feed ("" for normal topics; for a reorg channel, the end of its name), hash (of the block), kind
-    (the first byte of the key, in hex), timestamp, partition, index, key, data.
+    feed: "" for normal topics, or the end of the name of a reorg channel. hash: of the block. kind: see BLOCK_KINDS.
     """
     base = f.regexp_replace("stream", CHANNEL, "")
     whole = f"^(?:{topics.pattern})$"
@@ -111,7 +104,7 @@ def batch_times(messages: Any) -> Any:
 
 
 def assembled_blocks(messages: Any) -> Any:
-    """Returns one row for each block, complete or not, that has a readable Batch message (which begins a block).
+    """Returns one row for each block, complete or not, that has a readable Batch message.
 
     Columns: chain, hash, timestamp (when the first Batch message was stored), and ASSEMBLED.
     """
@@ -138,11 +131,10 @@ def chain_marks(blocks: Any, starts: Mapping[str, bytes] | None = None) -> Any:
 
 
 def silver_batches(blocks: Any, marks: Any) -> Any:
-    """Returns one row for each block in `blocks`, with its state on the chain.
+    """Returns one row for each block in `blocks`, with its state on the chain: the columns BATCHES.
 
-    Columns: chain, hash, number, parent (hash), weight (decimal digits), timestamp (when its first Batch message was
-    stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged, fork_number (see `CanonState`), updates
-    and deletes (the numbers of keys; null while the block is incomplete), missing (the messages that it lacks).
+    weight: decimal digits. timestamp: when its first Batch message was stored. state: see `canon`. updates, deletes:
+    the numbers of keys; null while the block is incomplete. missing: the messages that it lacks.
     """
     is_complete = f.col("missing").isNull()
     counted = blocks.select(
@@ -163,10 +155,9 @@ def marked(batches: Any, marks: Any) -> Any:
 
 
 def silver_updates(blocks: Any, batches: Any) -> Any:
-    """Returns one row for each key that a complete block sets, and one row for each key that the block deletes.
+    """Returns a row for each key that a complete block sets, and for each key that it deletes: the columns UPDATES.
 
-    Columns: chain, hash, number, canonical and reorged (whether the block has this state), key, value (null for a
-    deleted key). A key that a block sets and deletes has two rows.
+    canonical, reorged: whether the block has this state. value: null for a deleted key.
     """
     nothing = f.lit(None).cast("binary").alias("value")
     sets = blocks.select(*BLOCK, f.explode("sets").alias("u")).select(*BLOCK, "u.key", "u.value")
@@ -186,12 +177,9 @@ def block_link(row: Any) -> BlockLink:
 
 
 def assemble(messages: Iterable[Any]) -> Assembled | None:
-    """Assembles a block from its messages, which all have the same block hash.
+    """Assembles a block from its messages, which all have the same block hash. None without a readable Batch message.
 
-    Returns None without a readable Batch message, which begins a block. Of several complete feeds, the normal topics
-    have priority, then the reorg channel with the smallest name.
-
-    messages: rows with feed ("" for the normal topics), stored_us, partition, index, key and data.
+    Of several complete feeds, the normal topics have priority, then the reorg channel with the smallest name.
     """
     feeds: dict[str, list[Any]] = defaultdict(list)
     for row in messages:
@@ -227,7 +215,6 @@ def _assemble_feed(feed: str, rows: list[Any]) -> CompleteBatch | Assembled | No
 
 
 def is_batch(key: Any, data: Any) -> bool:
-    """Returns whether a message is a Batch message, which begins a block."""
     try:
         return isinstance(decode(bytes(key), bytes(data)), Batch)
     except MessageError:

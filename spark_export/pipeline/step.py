@@ -1,8 +1,8 @@
 """Brings the silver and gold tables up to date with new rows of bronze: one micro-batch of a streaming query.
 
-A step computes the rows that the new messages touch with the DataFrame functions of `silver_messages`, `silver_blocks`,
-`silver_cardinal` and `gold`, which also make the tables of a rebuild. The tables keep what a step needs of earlier
-messages: the messages of incomplete blocks, corrected root hashes, and the spans of the indexes that were taken.
+A step computes the rows that the new messages touch with the DataFrame functions of `silver_…` and `gold`, which also
+make the tables of a rebuild. The tables `state/…` have the parts of earlier messages that a step needs: the messages of
+incomplete blocks, corrected root hashes, and the spans of the indexes that were taken.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class Settings:
     """The settings that decide what is in the tables of a pipeline.
 
     topics: the streams that contain Cardinal Streams; None if no tables of Cardinal Streams are to be built.
-    starts: for each chain, by its name, the hash of a block on the canonical chain (see `canon`); a chain without a
-        known hash is left out.
+    starts: by the name of a chain, the hash of a block on the canonical chain, if it is known (see `canon`).
     """
 
     topics: Topics | None = None
@@ -60,16 +59,13 @@ class Settings:
         if not state.chains:
             yet = "no stream of the export that matches has a message of Cardinal Streams yet"
             return [f"--cardinal {self.topics.pattern}: {yet}"]
-        notes = []
+        notes, known = [], ", ".join(sorted(state.chains)[:CHAINS_REPORTED])
         for chain, hash_ in sorted(self.starts.items()):
-            option = f"--start {chain}={hash_.hex()}" if self.topics.has_group else f"--start {hash_.hex()}"
-            if chain not in state.chains:
-                known = ", ".join(sorted(state.chains)[:CHAINS_REPORTED])
-                notes.append(f"{option}: the export has no block of the chain {chain} yet, but of {known}")
-            elif chain not in state.rooted:
-                notes.append(
-                    f"{option}: no complete block of the chain has this hash or this parent yet, so all its blocks wait"
-                )
+            yet = f"the export has no block of the chain {chain} yet, but of {known}"
+            if chain in state.chains:
+                yet = "no complete block of the chain has this hash or this parent yet, so all its blocks wait"
+            if chain not in state.rooted:
+                notes.append(f"--start {chain + '=' if self.topics.has_group else ''}{hash_.hex()}: {yet}")
         return notes
 
 
@@ -93,10 +89,8 @@ class Step:
         self._tables = Outputs(spark, out, None if anew else state)
 
     def take(self, rows: Any) -> tuple[Manifest, int]:
-        """Adds rows of bronze to all tables, and publishes these. Returns the new state, and the number of new rows.
-
-        Rows that an earlier step has taken change nothing.
-        """
+        """Adds rows of bronze to all tables, and publishes these. Returns the new state, and the number of new rows."""
+        # Rows that an earlier step has taken change nothing.
         taken = self._tables.read(TAKEN, TAKEN_SCHEMA)
         ends = f.broadcast(taken.groupBy(*SOURCE).agg((f.max("last") + 1).alias("end")))
         fresh = rows.join(ends, SOURCE, "left").where(f.col("index") >= f.coalesce("end", f.lit(0))).drop("end")
@@ -177,17 +171,12 @@ class Step:
         earlier = times.select(*BLOCK, f.col("timestamp").alias("earlier"))
         kept = kept.join(earlier, BLOCK, "left").withColumn("timestamp", f.coalesce("earlier", "timestamp"))
         old_marks = kept.where("missing IS NULL").select(*new_marks.columns).join(new_marks, BLOCK, "left_anti")
-        rows = silver_cardinal.marked(kept, old_marks.unionByName(new_marks)).unionByName(
-            silver_cardinal.silver_batches(blocks, new_marks)
-        )
-        with _kept(rows) as batches:
-            updates = tables.read(UPDATES, silver_cardinal.UPDATES, touched)
+        kept_rows = silver_cardinal.marked(kept, old_marks.unionByName(new_marks))
+        with _kept(kept_rows.unionByName(silver_cardinal.silver_batches(blocks, new_marks))) as batches:
+            updates = silver_cardinal.flagged(tables.read(UPDATES, silver_cardinal.UPDATES, touched), batches)
+            updates = updates.unionByName(silver_cardinal.silver_updates(blocks, batches))
             tables.replace(BATCHES, batches, touched)
-            tables.replace(
-                UPDATES,
-                silver_cardinal.flagged(updates, batches).unionByName(silver_cardinal.silver_updates(blocks, batches)),
-                touched,
-            )
+            tables.replace(UPDATES, updates, touched)
         if self._anew or reorgs_change:
             tables.replace(REORGS, gold.reorgs(tables.read(BATCHES, silver_cardinal.BATCHES)))
 
@@ -229,8 +218,8 @@ class Step:
         return rows, reorgs_change
 
     def _load(self, stored: Any, name: str, place: Any, chain: _Chain, times: Mapping[Any, int]) -> None:
-        """Adds complete blocks in silver/batches to a chain: if it has a settled block, at `place`, the reorged blocks
-        and the blocks from the settled one on; otherwise all blocks."""
+        """Adds the complete blocks in silver/batches to a chain. place: the chain's settled block, below which only
+        reorged blocks are needed; None: all blocks are needed."""
         rows = stored.where((f.col("chain") == name) & f.col("missing").isNull())
         if place is not None:
             rows = rows.where(f.col("reorged") | (f.col("number") >= place[0]))

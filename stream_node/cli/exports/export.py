@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -52,8 +53,7 @@ def run(export: ExportOptions, nice: NiceOption = NICE, log_level: LogLevelOptio
         from spark_export.exporter.run import Exporter, ExportOutcome, log_step
         from spark_export.tables.errors import StreamsLeftOut
 
-        choose_log_level(log_level)
-        os.nice(nice)
+        begin(log_level, nice)
         chosen = export.settings()
 
         async def main() -> ExportOutcome:
@@ -102,8 +102,7 @@ def daemon(
     from spark_export.exporter.upkeep import TableUpkeep
 
     every_s = max(1, parse_duration(every))
-    choose_log_level(log_level)
-    os.nice(nice)
+    begin(log_level, nice)
     chosen = export.settings()
 
     def told(outcome: ExportOutcome) -> None:
@@ -149,22 +148,17 @@ def verify(
     Example: stream-node export verify ./lake --contents
     """
     with progress_shown() as progress:
-        from spark_export.exporter.job import ExportSettings
-        from spark_export.exporter.node_side import Selection
+        from spark_export.exporter.node_side import NodeSide, Selection
         from spark_export.exporter.report import verdict_lines, verdict_row
         from spark_export.exporter.verify import verify as check
 
         log, ends, read = table.open(folder), [], None
         if contents:
             target = NodeOptions(node, context).target()
-            tls, token = proof_for(target)
-            settings = ExportSettings(folder, target.address, tls=tls, token=token)
-            side = settings.node_side()
+            side = NodeSide(target.address, *proof_for(target))
             ends, read = side.list_ends(Selection()), side.read
 
-        def told(done: int, total: int) -> None:
-            progress("verifying", done, total)
-
+        told = partial(progress, "verifying")
         verdict = check(log, ends=ends, read=read, checksums=not quick, on_file=told)
         row, lines = verdict_row(verdict), list(verdict_lines(verdict))
         _run(table.history_of(folder).add_record("verify", asdict(verdict)))
@@ -188,7 +182,7 @@ def compact(
     from spark_export.exporter.report import kept_line
     from spark_export.exporter.upkeep import TableUpkeep
 
-    choose_log_level(log_level)
+    begin(log_level)
     done = TableUpkeep(table.open(folder), files_min=2, keep_s=keep).run()
     row, line = asdict(done), kept_line(done)
     say(row, line)
@@ -225,7 +219,7 @@ def forget(
         wanted = bytes.fromhex(key_hex) if key_hex is not None else None if key is None else key.encode()
     except ValueError as error:
         raise UsageError(f"--key-hex {key_hex}: {error}") from error
-    choose_log_level(log_level)
+    begin(log_level)
     row = _run(erase(table.open(folder), table.history_of(folder), stream, wanted, keep_s=keep))
     lines = [f"{row['rows']:,} rows erased; {row['expired']:,} old files and versions removed"]
     if row["kept_by"]:
@@ -249,7 +243,7 @@ def migrate(
     """
     from spark_export.exporter.migrate import migrate as take_over
 
-    choose_log_level(log_level)
+    begin(log_level)
     options = table.store_options(folder)
     row = _run(take_over(folder, options, table.choice(), table.history_of(folder), ledger))
     say(row, f"{row['rows']:,} rows of {row['partitions']:,} partitions taken over; run the export as before")
@@ -297,12 +291,14 @@ def _run_until_told(main: Coroutine[Any, Any, T]) -> T:
         raise typer.Exit(128 + signal.SIGTERM) from None
 
 
-def choose_log_level(level: str) -> None:
+def begin(log_level: str, nice: int = 0) -> None:
+    """Applies the options of the process that a command is. Raises UsageError."""
     from stream_node.node.logs import LEVELS, configure_logs
 
-    if level not in LEVELS:
-        raise UsageError(f"--log-level {level}: one of {', '.join(LEVELS)}")
-    configure_logs(level)
+    if log_level not in LEVELS:
+        raise UsageError(f"--log-level {log_level}: one of {', '.join(LEVELS)}")
+    configure_logs(log_level)
+    os.nice(nice)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -12,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from stream_node.cli.exports.export import choose_log_level
+from stream_node.cli.exports.export import begin
 from stream_node.cli.exports.export_options import (
     EMBEDDED,
     NICE,
@@ -51,14 +50,10 @@ class PipelineOptions(NamedTuple):
     conf: ConfOption = None
     table: TableOptions = PLAIN_TABLE
 
-    def bronze(self) -> Any:
+    def pipeline(self) -> Any:
+        """Returns the `spark_export.pipeline.run.Pipeline`. Raises UsageError."""
         from spark_export.pipeline.bronze import BronzeTable
-
-        log = self.table.open(self.folder)
-        return BronzeTable(str(self.folder), log.format, self.table.store_options(self.folder), self.table.choice())
-
-    def settings(self) -> Any:
-        """Returns the `spark_export.pipeline.step.Settings`. Raises UsageError."""
+        from spark_export.pipeline.run import Pipeline
         from spark_export.pipeline.silver_cardinal import Topics
         from spark_export.pipeline.step import Settings
 
@@ -66,7 +61,9 @@ class PipelineOptions(NamedTuple):
             topics = None if self.cardinal is None else Topics(self.cardinal)
         except ValueError as error:
             raise UsageError(f"--cardinal {error}") from error
-        return Settings(topics, read_starts(self.start or [], topics))
+        settings, log = Settings(topics, read_starts(self.start or [], topics)), self.table.open(self.folder)
+        options = log.format, self.table.store_options(self.folder), self.table.choice()
+        return Pipeline(BronzeTable(str(self.folder), *options), self.out, settings, self.step_rows)
 
     def session(self) -> Any:
         from spark_export.session import open_session
@@ -87,17 +84,15 @@ def run(
 
     Example: stream-node pipeline run ./lake ./tables --cardinal '(evm-[0-9]+)-.*'
     """
-    from spark_export.pipeline.run import find_state, run_pipeline
     from spark_export.session import close_session
 
-    choose_log_level(log_level)
-    os.nice(nice)
-    settings, bronze = pipeline.settings(), pipeline.bronze()
+    begin(log_level, nice)
+    chosen = pipeline.pipeline()
     # The start of Spark takes seconds, so mistakes are reported before it.
-    find_state(bronze, pipeline.out, settings, rebuild=rebuild)
+    chosen.find_state(rebuild=rebuild)
     session = pipeline.session()
     try:
-        report = run_pipeline(session, bronze, pipeline.out, settings, rebuild=rebuild, step_rows=pipeline.step_rows)
+        report = chosen.run(session, rebuild=rebuild)
     finally:
         close_session(session)
     for note in report.notes:
@@ -123,15 +118,11 @@ def daemon(
 
     Example: stream-node pipeline daemon ./lake ./tables --every 10s
     """
-    from spark_export.pipeline.run import run_daemon
-
-    choose_log_level(log_level)
-    os.nice(nice)
-    settings, bronze, stop = pipeline.settings(), pipeline.bronze(), threading.Event()
+    begin(log_level, nice)
+    chosen, stop = pipeline.pipeline(), threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, frame: stop.set())
-    every_s, rows = max(1, parse_duration(every)), pipeline.step_rows
-
+    every_s = max(1, parse_duration(every))
     # Spark calls `told` in a thread of its own, which does not know of --json.
     context = copy_context()
 
@@ -140,16 +131,7 @@ def daemon(
         context.run(say_each, [row], [line])
         sys.stdout.flush()
 
-    run_daemon(
-        pipeline.session,
-        bronze,
-        pipeline.out,
-        settings,
-        every_s=every_s,
-        stop=stop,
-        step_rows=rows,
-        on_report=told,
-    )
+    chosen.run_daemon(pipeline.session, every_s=every_s, stop=stop, on_report=told)
 
 
 def read_starts(given: list[str], topics: Any) -> dict[str, bytes]:

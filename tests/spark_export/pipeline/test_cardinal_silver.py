@@ -27,7 +27,7 @@ from cardinal_streams.payload_text import parse_payloads
 from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED, SentRecord, SimulationOptions, simulate
 from cardinal_streams.transports.file_transport import FileTransport, replay
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic
-from spark_export.pipeline.run import run_pipeline
+from spark_export.pipeline.run import Pipeline
 from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
 from tests.cardinal_streams.chains import Ledger
@@ -117,7 +117,7 @@ async def test_every_row_is_as_the_consumer_has_it(session: Any, seed: int, tmp_
         lake.add_run(streams_of(replay(tmp_path / chain), f"{chain}."))
     # Behind a block that lost a message, more blocks can follow than before it: the start says which of them count.
     starts = dict.fromkeys(expected, GENESIS.hash)
-    run_pipeline(session, lake.table, tmp_path / "out", Settings(Topics(r"(one|two)\.sim-.*"), starts=starts))
+    Pipeline(lake.table, tmp_path / "out", Settings(Topics(r"(one|two)\.sim-.*"), starts=starts)).run(session)
     for chain, (canonical, blocks) in expected.items():
         states = states_in(tmp_path / "out", chain)
         assert {hash_ for hash_, state in states.items() if state == "canonical"} == set(canonical)
@@ -141,7 +141,7 @@ async def test_deep_reorgs_leave_no_orphan_unmarked(session: Any, tmp_path: Path
     streams = streams_of(replay(tmp_path / "recording"))
     assert sum(is_reorg_topic(stream) for stream in streams) == 3
     lake.add_run(streams)
-    run_pipeline(session, lake.table, tmp_path / "out", Settings(Topics("sim-.*")))
+    Pipeline(lake.table, tmp_path / "out", Settings(Topics("sim-.*"))).run(session)
     tables = tmp_path / "out"
     states = Counter(states_in(tables, "sim-.*").values())
     assert states == {"canonical": 120, "reorged": simulation.blocks_off_chain}
@@ -163,7 +163,7 @@ async def test_real_ethereum_blocks(session: Any, shared_dir: Path, tmp_path: Pa
     deliveries = list(replay(tmp_path / "ethereum"))
     lake = Lake(tmp_path / "lake")
     lake.add_run(streams_of(deliveries))
-    run_pipeline(session, lake.table, tmp_path / "out", Settings(Topics("(evm-1)-.*")))
+    Pipeline(lake.table, tmp_path / "out", Settings(Topics("(evm-1)-.*"))).run(session)
     tables = tmp_path / "out"
     expected = {each.hash: contents(dict(each.updates), each.deletes) for each in payloads}
     assert updates_in(tables, "evm-1") == {hash_: each for hash_, each in expected.items() if each}
@@ -182,7 +182,7 @@ async def test_real_ethereum_blocks(session: Any, shared_dir: Path, tmp_path: Pa
     assert {row["state"] for row in batches.values()} == {"canonical", "waiting"}
     (start,) = (each.hash for each in payloads if each.number == 14_000_000)
     settings = Settings(Topics("(evm-1)-.*"), starts={"evm-1": start})
-    run_pipeline(session, lake.table, tmp_path / "out", settings, rebuild=True)
+    Pipeline(lake.table, tmp_path / "out", settings).run(session, rebuild=True)
     rows = read_rows(tmp_path / "out", "silver/batches")
     canonical = {row["number"] for row in rows if row["state"] == "canonical"}
     assert canonical == set(range(14_000_000, 14_000_022)), "the blocks of a consumer that begins there, and the first"
@@ -199,6 +199,6 @@ async def test_deletes_and_a_key_that_is_set_and_deleted(session: Any, tmp_path:
     transport.close()
     lake = Lake(tmp_path / "lake")
     lake.add_run(streams_of(replay(tmp_path / "small")))
-    run_pipeline(session, lake.table, tmp_path / "out", Settings(Topics("[dt]")))
+    Pipeline(lake.table, tmp_path / "out", Settings(Topics("[dt]"))).run(session)
     found: Any = {(row["key"], row["value"]) for row in read_rows(tmp_path / "out", "silver/updates")}
     assert found == {("a/1", b"v"), ("x", b""), ("both", b"w"), ("a/2", None), ("gone", None)}

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from spark_export.exporter.node_side import Selection
 from spark_export.pipeline.bronze import BronzeTable
-from spark_export.pipeline.run import run_pipeline as run_steps
+from spark_export.pipeline.run import Pipeline
 from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
 from stream_node.node.process import NodeProcess
@@ -106,7 +106,7 @@ def test_the_tables_are_those_of_the_other_pipeline(session: Any, tmp_path: Path
         world.push(30, partitions=2)
         run_pipeline(place, **variables)
         assert world.run(selection=Selection()).rows == 20 + 30 + len(block_messages()) + len(records)
-    run_steps(session, BronzeTable(str(world.folder)), tmp_path / "out", Settings(Topics(TOPICS)))
+    Pipeline(BronzeTable(str(world.folder)), tmp_path / "out", Settings(Topics(TOPICS))).run(session)
     for name, ours in TABLES.items():
         found = rows(pq.ParquetDataset(place / "spark-warehouse" / name).read())
         assert found == rows(read_table(tmp_path / "out", ours)), name

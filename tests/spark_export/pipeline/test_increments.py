@@ -31,7 +31,7 @@ from cardinal_streams.produce.simulation_machine import SimulationOptions, simul
 from cardinal_streams.transports.transport import is_reorg_topic
 from spark_export.pipeline import canon, outputs
 from spark_export.pipeline.bronze import BronzeTable
-from spark_export.pipeline.run import alone, run_pipeline
+from spark_export.pipeline.run import Pipeline
 from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
 from spark_export.tables.errors import ExportError, TableRefused
@@ -111,8 +111,8 @@ def test_random_increments_make_the_tables_of_a_rebuild(
         if randomness.random() < 0.3:
             lake.log.compact()
         if randomness.random() < 0.7 or not any(rest.values()):
-            run_pipeline(session, lake.table, folder / "out", CARDINAL, step_rows=step_rows)
-    run_pipeline(session, lake.table, folder / "anew", CARDINAL)
+            Pipeline(lake.table, folder / "out", CARDINAL, step_rows=step_rows).run(session)
+    Pipeline(lake.table, folder / "anew", CARDINAL).run(session)
     assert all_rows(folder / "out") == all_rows(folder / "anew")
     patch.undo()
     shutil.rmtree(folder)
@@ -130,11 +130,11 @@ import sys
 from pathlib import Path
 from spark_export import open_session
 from spark_export.pipeline.bronze import BronzeTable
-from spark_export.pipeline.run import run_pipeline
+from spark_export.pipeline.run import Pipeline
 from spark_export.pipeline.step import Settings
 from spark_export.pipeline.silver_cardinal import Topics
 spark = open_session("local[1]", config={"spark.sql.shuffle.partitions": "1"})
-run_pipeline(spark, BronzeTable(sys.argv[1]), Path(sys.argv[2]), Settings(Topics(sys.argv[3])))
+Pipeline(BronzeTable(sys.argv[1]), Path(sys.argv[2]), Settings(Topics(sys.argv[3]))).run(spark)
 """
 
 
@@ -144,10 +144,10 @@ def grown(session: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, rest, randomness = tmp_path_factory.mktemp("grown"), messages(1), random.Random(2)
     lake = Lake(folder / "lake")
     grow(lake, rest, randomness)
-    run_pipeline(session, lake.table, folder / "out", CARDINAL)
+    Pipeline(lake.table, folder / "out", CARDINAL).run(session)
     while any(rest.values()):
         grow(lake, rest, randomness)
-    run_pipeline(session, lake.table, folder / "anew", CARDINAL)
+    Pipeline(lake.table, folder / "anew", CARDINAL).run(session)
     return folder
 
 
@@ -169,7 +169,7 @@ def test_killed_at_a_site_and_run_again(session: Any, grown: Path, tmp_path: Pat
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert all_rows(out) == (expected if site == "pipeline_published" else before)
-    run_pipeline(session, BronzeTable(str(lake)), out, CARDINAL)
+    Pipeline(BronzeTable(str(lake)), out, CARDINAL).run(session)
     assert all_rows(out) == expected
 
 
@@ -179,15 +179,15 @@ def test_a_step_that_failed_between_two_tables_leaves_nothing(
     """Goal: a step that was not published does not count twice. Method: the publication fails; then it works."""
     lake = Lake(tmp_path / "lake")
     lake.add_run({"orders": [(0, index, index, None, [], b"old") for index in range(3)]})
-    run_pipeline(session, lake.table, tmp_path / "out", Settings())
+    Pipeline(lake.table, tmp_path / "out", Settings()).run(session)
     before = all_rows(tmp_path / "out")
     lake.add_run({"orders": [(0, index, index, None, [], b"new") for index in range(3, 6)]})
     with monkeypatch.context() as patch:
         patch.setattr(outputs, "write_durably", lambda *given: (_ for _ in ()).throw(ExportError("no room")))
         with pytest.raises(ExportError, match="no room"):
-            run_pipeline(session, lake.table, tmp_path / "out", Settings())
+            Pipeline(lake.table, tmp_path / "out", Settings()).run(session)
     assert all_rows(tmp_path / "out") == before
-    assert run_pipeline(session, lake.table, tmp_path / "out", Settings()).rows == 3
+    assert Pipeline(lake.table, tmp_path / "out", Settings()).run(session).rows == 3
     found = sorted((row["index"], row["text"]) for row in read_rows(tmp_path / "out", "silver/messages"))
     assert found == [*((index, "old") for index in range(3)), *((index, "new") for index in range(3, 6))]
     assert sum(row["messages"] for row in read_rows(tmp_path / "out", "gold/rates")) == 6
@@ -197,13 +197,13 @@ def test_a_stream_made_anew_and_a_partition_added(session: Any, tmp_path: Path) 
     """A stream made anew repeats its indexes. What retention took is a gap."""
     lake, out = Lake(tmp_path / "lake"), tmp_path / "out"
     lake.add_run({"orders": [(0, index, index, None, [], b"old") for index in (0, 1, 5, 6)]})
-    run_pipeline(session, lake.table, out, Settings())
+    Pipeline(lake.table, out, Settings()).run(session)
     (gap,) = read_rows(out, "gold/index_gaps")
     assert (gap["first"], gap["last"], gap["missing"], gap["era"]) == (2, 4, 3, 0)
     assert (gap["after"].timestamp(), gap["before"].timestamp()) == (BASE_US / 1e6 + 1, BASE_US / 1e6 + 5)
     lake.add_run({"orders": [(1, index, index, None, [], b"more") for index in range(2)]})
     lake.add_run({"orders": [(0, index, 60 + index, None, [], b"new") for index in range(3)]}, {"orders": 1})
-    assert run_pipeline(session, lake.table, out, Settings()).rows == 5
+    assert Pipeline(lake.table, out, Settings()).run(session).rows == 5
     found = sorted(
         (row["era"], row["partition"], row["index"], row["text"]) for row in read_rows(out, "silver/messages")
     )
@@ -223,14 +223,14 @@ def test_rows_that_others_removed_and_rewrote(session: Any, tmp_path: Path) -> N
 
     lake, out = Lake(tmp_path / "lake", "delta"), tmp_path / "out"
     lake.add_run({"a b/c": [(0, index, index, None, [], b"%d" % index) for index in range(4)]})
-    run_pipeline(session, lake.table, out, Settings())
+    Pipeline(lake.table, out, Settings()).run(session)
     lake.add_run({"a b/c": [(0, index, index, None, [], b"%d" % index) for index in range(4, 8)]})
     table = DeltaTable(lake.log.address)
     table.delete("index IN (1, 5)")
     table.optimize.compact()
-    assert run_pipeline(session, lake.table, out, Settings()).rows == 3
+    assert Pipeline(lake.table, out, Settings()).run(session).rows == 3
     assert sorted(row["index"] for row in read_rows(out, "silver/messages")) == [0, 1, 2, 3, 4, 6, 7]
-    run_pipeline(session, lake.table, out, Settings(), rebuild=True)
+    Pipeline(lake.table, out, Settings()).run(session, rebuild=True)
     assert sorted(row["index"] for row in read_rows(out, "silver/messages")) == [0, 2, 3, 4, 6, 7]
 
 
@@ -238,39 +238,39 @@ def test_other_settings_and_exports_are_refused_until_a_rebuild(session: Any, tm
     """Increments from another export would pass over messages whose indexes were taken from the first one."""
     lake, out = Lake(tmp_path / "lake"), tmp_path / "out"
     lake.add_run({"orders": [(0, 0, 0, None, [], b"x")]})
-    run_pipeline(session, lake.table, out, Settings())
+    Pipeline(lake.table, out, Settings()).run(session)
     with pytest.raises(TableRefused, match="built with cardinal=None, and now"):
-        run_pipeline(session, lake.table, out, CARDINAL)
-    assert run_pipeline(session, lake.table, out, CARDINAL, rebuild=True).rebuilt
+        Pipeline(lake.table, out, CARDINAL).run(session)
+    assert Pipeline(lake.table, out, CARDINAL).run(session, rebuild=True).rebuilt
     other = Lake(tmp_path / "other")
     with pytest.raises(TableRefused, match="built from the export"):
-        run_pipeline(session, other.table, out, CARDINAL)
+        Pipeline(other.table, out, CARDINAL).run(session)
     with pytest.raises(TableRefused, match="holds no table"):
-        run_pipeline(session, BronzeTable(str(tmp_path / "none")), out, CARDINAL)
-    with alone(out), pytest.raises(TableRefused, match="another pipeline works"):
-        run_pipeline(session, lake.table, out, CARDINAL)
+        Pipeline(BronzeTable(str(tmp_path / "none")), out, CARDINAL).run(session)
+    with Pipeline(lake.table, out, CARDINAL).alone(), pytest.raises(TableRefused, match="another pipeline works"):
+        Pipeline(lake.table, out, CARDINAL).run(session)
 
 
 def test_a_damaged_page_of_an_export_ends_the_run(session: Any, tmp_path: Path) -> None:
     """Goal: no damaged value becomes silver. Method: a flipped bit in the data of a message."""
     lake, out = Lake(tmp_path / "lake"), tmp_path / "out"
     lake.add_run({"orders": [(0, 0, 0, None, [], b"a message to be found")]})
-    run_pipeline(session, lake.table, out, Settings())
+    Pipeline(lake.table, out, Settings()).run(session)
     lake.add_run({"orders": [(0, 1, 1, None, [], random.Random(1).randbytes(1_000))]})
     path = max((lake.folder / "messages").resolve().rglob("*.parquet"))
     content = bytearray(path.read_bytes())
     content[content.index(random.Random(1).randbytes(1_000)[100:116])] ^= 1
     path.write_bytes(content)
     with pytest.raises(ExportError, match="missing or damaged"):
-        run_pipeline(session, lake.table, out, Settings())
+        Pipeline(lake.table, out, Settings()).run(session)
     assert len(read_rows(out, "silver/messages")) == 1
 
 
 def test_an_empty_export_has_empty_tables(session: Any, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
-    run_pipeline(session, lake.table, tmp_path / "out", CARDINAL)
+    Pipeline(lake.table, tmp_path / "out", CARDINAL).run(session)
     found = all_rows(tmp_path / "out")
     assert set(found) >= {"silver/messages", "silver/updates", "gold/reorgs", "gold/block_gaps"}
     assert not any(found.values())
     lake.add_run({"orders": [(0, 0, 0, None, [], b"x")]})
-    assert run_pipeline(session, lake.table, tmp_path / "out", CARDINAL).rows == 1
+    assert Pipeline(lake.table, tmp_path / "out", CARDINAL).run(session).rows == 1

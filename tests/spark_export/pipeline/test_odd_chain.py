@@ -124,7 +124,7 @@ def test_a_start_counts_for_its_chain_alone(session: Any, tmp_path: Path) -> Non
     """Goal: the start of one chain does not make the blocks of another one wait. Method: two chains of two parts each;
     the smaller part of chain `one` is chosen by a start."""
     pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
-    from spark_export.pipeline.run import run_pipeline
+    from spark_export.pipeline.run import Pipeline
     from spark_export.pipeline.silver_cardinal import Topics
     from spark_export.pipeline.step import Settings
     from tests.spark_export.pipeline.lake import Lake, read_rows
@@ -138,7 +138,7 @@ def test_a_start_counts_for_its_chain_alone(session: Any, tmp_path: Path) -> Non
         records = [encode(each) for each in [*part(chain, 1, 4), *part(chain, 100, 2)]]
         lake.add_run({f"{chain}-blocks": [(0, at, at, each.key, [], each.value) for at, each in enumerate(records)]})
     start = part("one", 100, 2)[0].hash
-    report = run_pipeline(session, lake.table, tmp_path / "out", Settings(Topics("(one|two)-.*"), {"one": start}))
+    report = Pipeline(lake.table, tmp_path / "out", Settings(Topics("(one|two)-.*"), {"one": start})).run(session)
     assert report.notes == ()
     rows = read_rows(tmp_path / "out", "silver/batches")
     canonical = sorted((row["chain"], row["number"]) for row in rows if row["state"] == "canonical")

@@ -16,7 +16,7 @@ pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
 
 from block_node.blocks.generator import START_SECONDS
 from spark_export.pipeline.bronze import read_bronze
-from spark_export.pipeline.run import run_pipeline
+from spark_export.pipeline.run import Pipeline
 from spark_export.pipeline.silver_cardinal import Topics
 from spark_export.pipeline.step import Settings
 from tests.spark_export.pipeline.lake import BASE_US, Lake, plain, read_rows
@@ -44,7 +44,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory, session: Any) -> Path:
             "topic.b": plain((n, *record[1:]) for n, record in enumerate(records[5:])),
         }
     )
-    run_pipeline(session, lake.table, lake.folder.parent / "out", Settings(TOPICS))
+    Pipeline(lake.table, lake.folder.parent / "out", Settings(TOPICS)).run(session)
     return lake.folder.parent / "out"
 
 
