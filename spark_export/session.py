@@ -1,11 +1,12 @@
 """Starts and closes Spark sessions, and runs their streaming queries.
 
-By default Spark runs in processes on this machine, prints only warnings and errors, and listens on the loopback
-interface only.
+By default Spark runs on this machine, prints only warnings and errors, and listens on the loopback interface only.
 """
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import importlib.util
 import os
 import re
@@ -15,14 +16,14 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from spark_export import java
 from spark_export.errors import SourceError
-from spark_export.work_folder import work_folder
 
 EMBEDDED = "local[*,4]"
 """The default master: all cores of this machine, and up to four attempts for each task (`local[*]` has one)."""
@@ -60,12 +61,12 @@ AOT_JAVA_MIN = 25
 CONNECT_PARTS = ("grpc", "grpc_status", "pandas")
 SPARKS_PACKAGES = ("pyspark", "py4j", "grpc")
 CONNECT_PORT = 15002
-"""The default port of a Spark Connect server."""
 CONNECT_TIMEOUT_S = 10.0
 
 WORKER_LATE = "failed to connect back"
 """A part of Spark's error if a Python process takes more than ten seconds to start, as on a busy machine. Spark repeats
 a task that failed with this error, but not a query."""
+WORK_FOLDER_PREFIX = "stream-node-spark-"
 OURS = re.compile(r"spark_export\.[\w.]*?\w+: (.+)")
 
 
@@ -88,8 +89,8 @@ def open_session(
         `spark-submit`, unless another master is given.
     remote: the address `sc://host:port` of a Spark Connect server, which replaces the master.
     config: settings of Spark, which override the settings of this module.
-    aot_cache: a file for the classes that Spark loads at the start. If the file exists, the start takes half the time.
-        If it does not exist, Java writes it at the end of the session. Java older than 25 ignores it.
+    aot_cache: a file for the classes that Spark loads at the start, which then takes half the time. The first session
+        writes it at its end. Java older than 25 ignores it.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if remote is not None:
@@ -128,10 +129,7 @@ def open_session(
 
 
 def close_session(session: Any) -> None:
-    """Stops a session, even if the JVM of the session has died. Afterwards another session can be opened.
-
-    A stopped session can be closed again.
-    """
+    """Stops a session, even if its JVM has died or it was stopped before, so that another session can be opened."""
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
@@ -152,8 +150,8 @@ def close_session(session: Any) -> None:
 def open_query(rows: Any, take: Callable[[Any], None], **trigger: Any) -> Iterator[Any]:
     """Starts a streaming query, and stops it at the end of the `with` block. Raises the error of `take` or of Spark.
 
-    rows: a streaming DataFrame. take: is called with each micro-batch, and commits it. trigger: the arguments
-    of Spark's method `trigger`. The query has a checkpoint of its own, which is removed at the end.
+    rows: a streaming DataFrame. take: is called with each micro-batch, and commits it. trigger: the arguments of
+    Spark's method `trigger`. The checkpoint of the query is removed at the end.
     """
     failed: list[Exception] = []
 
@@ -206,12 +204,11 @@ def is_embedded(master: str) -> bool:
 
 
 def is_submitted() -> bool:
-    """Returns whether `spark-submit` has started this program. It has started Java first."""
+    """Returns whether `spark-submit` has started this program."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _require_connect(remote: str) -> None:
-    """Raises SparkUnavailable if packages for Spark Connect are missing, or nothing listens at `remote`."""
     missing = [name for name in CONNECT_PARTS if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkUnavailable(
@@ -242,3 +239,40 @@ def _driver(aot_cache: Path | None) -> dict[str, str]:
         # Without `-Xlog:disable`, the JVM prints warnings about its class cache on the standard output.
         options += [f"-XX:{'AOTCache' if aot_cache.exists() else 'AOTCacheOutput'}={aot_cache}", "-Xlog:disable"]
     return {"spark.driver.extraJavaOptions": " ".join(options)}
+
+
+@cache
+def work_folder() -> Path:
+    """Returns the folder for temporary files of this process and of its Spark, which is removed when this process ends.
+
+    Also removes the folders of killed processes: a process locks its folder as long as it lives.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{WORK_FOLDER_PREFIX}*"):
+        # Another process may remove the folder at the same time.
+        with suppress(OSError):
+            lock = _open_folder(folder)
+            try:
+                if os.fstat(lock).st_uid == os.geteuid():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
+            finally:
+                os.close(lock)
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=WORK_FOLDER_PREFIX))
+        with suppress(FileNotFoundError):
+            fcntl.flock(_open_folder(made), fcntl.LOCK_EX)
+            # Another process may have found the new folder without a lock, and removed it.
+            if made.exists():
+                break
+    atexit.register(_remove_folder, made, os.getpid())
+    return made
+
+
+def _remove_folder(folder: Path, owner: int) -> None:
+    # A forked process that ends must not remove the folder of its parent.
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_folder(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -1,8 +1,6 @@
 """Registers the formats of this project with a Spark session, whose Python processes need not have its packages.
 
-`ship` gives a session a zip with the bytecode of the packages. Spark's workers then import classes and functions that
-are pickled by reference. They need pyarrow and msgspec, and nothing else.
-
+`ship` gives a session a zip with the bytecode of the packages, so that Spark's workers need only pyarrow and msgspec.
 The process that plans a streaming query sees no such zip (Spark 4.3). So a data source (`Shipped`) is pickled together
 with the path of the zip on its machine. The functions of this module are always pickled by value, for the same reason.
 """
@@ -65,13 +63,11 @@ def register_format(spark: Any, source: type[Shipped]) -> None:
 
 
 def _use_this_python(spark: Any) -> None:
-    """Makes Spark on this machine run its workers with the Python of this process, if the user has chosen none.
-
-    Otherwise Spark takes the first python3 of PATH, which can lack pyarrow or have another version.
-    """
+    """Makes Spark on this machine run its workers with the Python of this process, if the user has chosen none."""
     context = _context_of(spark)
     if context is None or os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python"):
         return
+    # Otherwise Spark takes the first python3 of PATH, which can lack pyarrow or have another version.
     if context.master.startswith("local"):
         context.pythonExec = sys.executable
 

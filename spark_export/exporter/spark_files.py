@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from spark_export.session import work_folder
 from spark_export.shipping import Shipped, register_format
 from spark_export.source.options import read_options
 from spark_export.source.readers import BatchReader, PlannedReader, StreamReader
@@ -39,7 +40,6 @@ from spark_export.source.source import StreamNodeSource
 from spark_export.tables.files import FilesWriter, check_complete, split_places
 from spark_export.tables.filesystem import remove_files
 from spark_export.tables.model import FilesPlan, IndexRange, Written
-from spark_export.work_folder import work_folder
 
 FORMAT = "stream_node_files"
 PAGES = "stream_node_pages"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from spark_export.work_folder import PREFIX, work_folder
+from spark_export.session import WORK_FOLDER_PREFIX, work_folder
 
-CHILD = "from spark_export.work_folder import work_folder; print(work_folder(), flush=True); input()"
+CHILD = "from spark_export.session import work_folder; print(work_folder(), flush=True); input()"
 
 
 def child(folder: Path) -> subprocess.Popen[str]:
@@ -28,7 +28,7 @@ def made_by(process: subprocess.Popen[str]) -> Path:
 
 def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path: Path) -> None:
     """Method: of two processes one is killed. A third one removes that one's folder alone, and its own at its end."""
-    (tmp_path / f"{PREFIX}file").write_text("not a folder")
+    (tmp_path / f"{WORK_FOLDER_PREFIX}file").write_text("not a folder")
     (tmp_path / "somebody").mkdir()
     with child(tmp_path) as alive, child(tmp_path) as killed:
         folders = made_by(alive), made_by(killed)
@@ -42,7 +42,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_one(tmp_path: Pat
             third.communicate("\n")
         assert not own.exists()
         alive.communicate("\n")
-    assert {each.name for each in tmp_path.iterdir()} == {f"{PREFIX}file", "somebody"}
+    assert {each.name for each in tmp_path.iterdir()} == {f"{WORK_FOLDER_PREFIX}file", "somebody"}
 
 
 @pytest.mark.spark
