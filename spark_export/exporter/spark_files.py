@@ -7,7 +7,7 @@ binary value. The format `stream_node_files` writes the pages. The tasks only wr
 checkpoint that is older than the table, changes nothing.
 
 Pages exist because Spark takes some ten microseconds for each row that it hands to a Python process: it measures the
-batch after each row (`spark.sql.execution.arrow.maxBytesPerBatch`).
+batch after each row (spark.sql.execution.arrow.maxBytesPerBatch).
 """
 
 from __future__ import annotations
