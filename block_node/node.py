@@ -10,7 +10,6 @@ from contextlib import suppress
 
 import msgspec
 import structlog
-import trio
 
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.chain import ChainState
@@ -97,7 +96,6 @@ class BlockNode:
         *,
         now_us: Callable[[], int],
         new_id: Callable[[], str],
-        now_s: Callable[[], float] = trio.current_time,
         address_books: AddressBooks | None = None,
         tss: TssVerifier | None = None,
         on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
@@ -107,7 +105,6 @@ class BlockNode:
         self._node = node
         self._settings = settings
         self._new_id = new_id
-        self._now_s = now_s
         self._when_ready: list[Callable[[], None]] = []
         # The publish machine decides which block may come first. A first block other than block 0 is accepted without a
         # check of its link to earlier blocks.
@@ -271,7 +268,6 @@ class BlockNode:
             first_block=self._settings.first_block,
             limits=self._settings.publish,
             new_id=self._new_id,
-            now_s=self._now_s,
             find_roots=self._find_stored_roots,
         )
         # Now the service answers the publishers whose messages were kept.

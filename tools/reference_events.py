@@ -53,7 +53,7 @@ def all_calls(root: Path = ROOT) -> Iterator[Call]:
             if not isinstance(node, ast.Call):
                 continue
             levels, argument = _logged(node, chosen)
-            # `PublishRunner` writes the lines that were listed, see above.
+            # `PublishService` writes the lines that were listed, see above.
             if argument is None or ast.unparse(argument) == "effect.event":
                 continue
             events = list(_events(argument, tree))

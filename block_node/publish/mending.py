@@ -8,7 +8,9 @@ block. Only one block at a time is taken again, as a whole in memory. All others
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+import trio
 
 from block_node.events import (
     BackfilledBlockNotification,
@@ -22,8 +24,11 @@ from block_node.facility import Facility
 from block_node.item_splitting import ItemJoiner
 from block_node.persist.store import ChainStore
 from block_node.protocol import Piece, PublishStatus
-from block_node.publish.effects import status_of
 from block_node.publish.limits import PublishLimits
+from block_node.publish.publish_machine import status_of
+
+if TYPE_CHECKING:
+    from block_node.publish.session import PublisherSession
 
 BYTES_MAX = 128 * 1024 * 1024
 """The largest block with which a publisher can mend. The largest message of the reference block node is smaller."""
@@ -32,36 +37,18 @@ FindRoots = Callable[[int, Callable[[tuple[bytes, ...] | None], None]], None]
 """Passes on the root hashes that a stored block may have. Empty: any root hash. None: they cannot be read now."""
 
 
-class MendingSession(Protocol):
-    def mended(self, block_number: int) -> None:
-        """Called when the block is stored, or cannot be taken."""
-        ...
-
-    def end(self, status: PublishStatus, block_number: int, reason: str) -> None:
-        """Called when the block is not the stored one, or cannot be stored."""
-        ...
-
-
 class Mending:
     """The one block that is being taken again.
 
     Invariant: `_session` is set exactly while a block is being received, verified or stored.
     """
 
-    def __init__(
-        self,
-        facility: Facility,
-        store: ChainStore,
-        limits: PublishLimits,
-        now_s: Callable[[], float],
-        find_roots: FindRoots,
-    ) -> None:
+    def __init__(self, facility: Facility, store: ChainStore, limits: PublishLimits, find_roots: FindRoots) -> None:
         self._facility = facility
         self._store = store
         self._limits = limits
-        self._now_s = now_s
         self._find_roots = find_roots
-        self._session: MendingSession | None = None
+        self._session: PublisherSession | None = None
         self._number = -1
         self._joiner = ItemJoiner()
         self._size_bytes = 0
@@ -70,15 +57,15 @@ class Mending:
     def wants(self, number: int) -> bool:
         return self._session is None and number in self._store.damaged
 
-    def takes(self, session: MendingSession, number: int) -> bool:
+    def takes(self, session: PublisherSession, number: int) -> bool:
         return session is self._session and number == self._number
 
-    def begin(self, session: MendingSession, number: int, items: list[bytes]) -> None:
+    def begin(self, session: PublisherSession, number: int, items: list[bytes]) -> None:
         self._session, self._number = session, number
-        self._size_bytes, self._began_s = 0, self._now_s()
+        self._size_bytes, self._began_s = 0, trio.current_time()
         self.add(session, items, Piece.WHOLE)
 
-    def add(self, session: MendingSession, items: list[bytes], piece: Piece) -> None:
+    def add(self, session: PublisherSession, items: list[bytes], piece: Piece) -> None:
         if session is not self._session:
             return
         self._size_bytes += sum(map(len, items))
@@ -87,7 +74,7 @@ class Mending:
         else:
             self._joiner.add(items, piece)
 
-    def finish(self, session: MendingSession) -> None:
+    def finish(self, session: PublisherSession) -> None:
         """Passes the block on to be verified, when the session has sent all of it."""
         # A second end of the same block is ignored.
         if session is not self._session or not self._joiner.items:
@@ -107,7 +94,7 @@ class Mending:
 
         self._find_roots(number, verify)
 
-    def leave(self, session: MendingSession) -> None:
+    def leave(self, session: PublisherSession) -> None:
         """Forgets the block of a session that ends or sends another block. A block being stored is still stored."""
         if session is self._session:
             self._end()
@@ -116,7 +103,7 @@ class Mending:
         """Ends the stream of a publisher that takes too long, as for a new block (`PublishLimits.block_s_max`)."""
         limits = self._limits
         allowed_s = limits.block_s_max + self._size_bytes / limits.earned_bytes_per_s
-        if self._session is not None and self._now_s() - self._began_s > allowed_s:
+        if self._session is not None and trio.current_time() - self._began_s > allowed_s:
             reason = f"the block was not stored again after {allowed_s:g} s"
             self._end().end(PublishStatus.TIMEOUT, self._number, reason)
 
@@ -135,7 +122,7 @@ class Mending:
             elif notification.source is BlockOrigin.PUBLISHER:
                 self._end().end(PublishStatus.PERSISTENCE_FAILED, self._number, notification.reason)
 
-    def _end(self) -> MendingSession:
+    def _end(self) -> PublisherSession:
         session, self._session = self._session, None
         self._joiner.take()
         assert session is not None, "a block is being taken"

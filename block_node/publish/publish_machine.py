@@ -1,8 +1,8 @@
 """The state of all publishing on one node: which publisher sends which block, and the stage of each block. No I/O.
 
 The machine handles events from publishers, plugins and the clock. It changes its own state at once and appends actions
-to `effects`: answers to publishers, events for the plugins, log lines. The runner (`block_node.publish.runner`) carries
-them out later, so no other part of the node ever sees a half-done change.
+to `effects`: answers to publishers, events for the plugins, log lines. `block_node.publish.service` carries them out
+later, in the order in which they were listed, so no other part of the node ever sees a half-done change.
 
 The caller passes all times, in seconds. Source: specs/block_publish.md.
 """
@@ -12,10 +12,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from typing import Any, TypeAlias
 
+import msgspec
+
+from block_node.blocks.errors import FailureKind
 from block_node.events import (
     BlockDropped,
     BlockOrigin,
+    Event,
     NewestBlockKnownToNetwork,
     NodeFailure,
     PersistedNotification,
@@ -38,13 +43,39 @@ from block_node.protocol import (
 from block_node.publish.block_machine import BlockChange, BlockInFlight, Blocks, Stage, Then
 from block_node.publish.catch_up_machine import CatchUp, PluginWatch
 from block_node.publish.decision import HeaderDecision, decide
-from block_node.publish.effects import Effect, EndSession, LogLine, SendResponse, status_of
 from block_node.publish.limits import PublishLimits
 from block_node.publish.session_machine import Action, Input, PublisherState, SessionState
 from block_node.publish.statistics import SESSIONS_LISTED_MAX, BlockRefusal, PublishStatistics
 from block_node.publish.watermark_machine import DurableRoots, Watermark, named
 
 REFUSALS_KEPT_MAX = 20
+
+
+class SendResponse(msgspec.Struct, frozen=True):
+    publisher_id: int
+    response: PublishResponse
+
+
+class EndSession(msgspec.Struct, frozen=True):
+    """Ends a publisher's session. ended: the last answer; None if the publisher has left."""
+
+    publisher_id: int
+    ended: StreamEnded | None
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    event: str
+    fields: dict[str, Any]
+    is_warning: bool = False
+
+
+Effect: TypeAlias = SendResponse | EndSession | LogLine | Event
+
+
+def status_of(failure: str | None) -> PublishStatus:
+    """Returns the status with which a stream ends after a block that failed verification."""
+    too_large = failure == FailureKind.LIMIT_EXCEEDED.value
+    return PublishStatus.INVALID_REQUEST if too_large else PublishStatus.BAD_BLOCK_PROOF
 
 
 class PublishMachine:
@@ -55,8 +86,8 @@ class PublishMachine:
     publisher receives every acknowledgement.
 
     - effects: the actions to be carried out, oldest first.
-    - forward_due, admit_due: the runner must forward items to the plugins, or check which paused publishers may be read
-      again. The runner clears these flags.
+    - forward_due, admit_due: the caller must forward items to the plugins, or check which paused publishers may be read
+      again. It clears these flags.
 
     Invariant (`check`): the invariant of `blocks` holds. A session receives a block exactly if the block is RECEIVING
     and belongs to that session's publisher. A block in any other stage belongs to a connected publisher, or to none.
@@ -312,7 +343,7 @@ class PublishMachine:
         # The lowest missing block is requested first. Blocks are given up for it only if a limit is reached.
         self._ask_for_missing(now_s)
         self._make_room(now_s)
-        # The runner compares these flags with the state; a flag set in vain costs one check.
+        # The caller compares these flags with the state; a flag set in vain costs one check.
         self.forward_due = self.admit_due = True
 
     # Changes of one block.
@@ -471,7 +502,7 @@ class PublishMachine:
         """Ends a publisher's session with the last answer, if any. Safe to repeat. The caller must call `go_on`."""
         if self._publishers.pop(publisher.publisher_id, None) is None:
             return
-        # The runner closes the session; from here on this publisher receives no more answers.
+        # The effect closes the session; from here on this publisher receives no more answers.
         self.effects.append(EndSession(publisher.publisher_id, ended))
         # A stream that neither side ended in order counts as lost.
         is_success = ended is not None and ended.status is PublishStatus.SUCCESS

@@ -1,4 +1,5 @@
-"""The publishing service: a plugin that opens sessions, and passes notifications to the publish machine.
+"""The publishing service: a plugin that opens sessions, passes notifications to the publish machine, and carries out its
+effects: answers to publishers, events for the plugins, log lines.
 
 `publish_machine` decides which publisher sends which block. `session` reads the messages of one publisher.
 """
@@ -9,9 +10,12 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import structlog
+import trio
 
 from block_node.events import (
     BlockOrigin,
+    CatchUpStalled,
+    ItemsReceived,
     NodeFailure,
     NodeStopping,
     Notification,
@@ -23,14 +27,13 @@ from block_node.persist.store import ChainStore
 from block_node.protocol import PUBLISH, OpenRootSession, OpenSession, PublishStatus, StreamEnded
 from block_node.publish.limits import PublishLimits
 from block_node.publish.mending import FindRoots, Mending
-from block_node.publish.publish_machine import PublishMachine
-from block_node.publish.runner import PublishRunner
-from block_node.publish.session import PublishSession
+from block_node.publish.publish_machine import Effect, EndSession, LogLine, PublishMachine, SendResponse
+from block_node.publish.session import PublisherSession, PublishSession
+from block_node.publish.session_machine import PublisherState
 from block_node.publish.statistics import PublishStatistics
 from ockam.actors.address import Address, Route, local
 from ockam.actors.message import Message, Origin
 from ockam.actors.node import Node
-from ockam.actors.worker import Context
 from ockam.identity.rules.rights import Demand, Right
 from ockam.protocol import ProtocolError, error_payload
 
@@ -40,14 +43,19 @@ TOKEN_BYTES_MAX = 64
 logger = structlog.get_logger(__name__)
 
 
-class PublishService:
-    """The publish machine, the sessions, and all other state of publishing that survives a crash of the worker.
+class PublishService(Plugin):
+    """The publish machine, the sessions, and their clock. After a crash, the node starts the same object again.
 
     - store: asked at each tick which blocks are durable, since notifications can be lost.
     - last_block: the highest stored block. first_block: the first block of an empty node.
     - find_roots: see `block_node.publish.mending.Mending`.
-    - now_s: a clock that never goes back. A simulation controls it, and `new_id`, the random names of sessions.
+    - new_id: makes the random names of sessions. A simulation controls it.
+    - unread_bytes: the total size of the requests that sessions have not handed on completely.
+
+    After every change of the machine, the caller calls `perform`.
     """
+
+    name: ClassVar[str] = "publish"
 
     def __init__(
         self,
@@ -59,37 +67,63 @@ class PublishService:
         first_block: int,
         limits: PublishLimits | None,
         new_id: Callable[[], str],
-        now_s: Callable[[], float],
         find_roots: FindRoots,
     ) -> None:
+        super().__init__(facility)
         self.node = node
-        self.facility = facility
         self.store = store
         self.limits = limits or PublishLimits()
-        self.now_s = now_s
-        self.machine = PublishMachine(self.limits, last_block=last_block, first_block=first_block, now_s=now_s())
-        self.mending = Mending(facility, store, self.limits, now_s, find_roots)
-        self.runner = PublishRunner(self.machine, facility, self.limits, now_s, self.mending)
+        self.machine = PublishMachine(
+            self.limits, last_block=last_block, first_block=first_block, now_s=trio.current_time()
+        )
+        self.mending = Mending(facility, store, self.limits, find_roots)
+        self.unread_bytes = 0
         self._new_id = new_id
+        self._sessions: dict[int, PublisherSession] = {}
         self._addresses: dict[tuple[Route, OpenSession | OpenRootSession], Address] = {}
-        self._opened = 0
-        self._worker_starts = 0
+        self._opened = self._starts = self._forwarded_items = 0
+        self._performing = self._waits_for_room = self._is_resting = False
 
-    def register(self, address: str = SERVICE_ADDRESS) -> None:
-        self.node.register([local(address)], lambda: PublishWorker(self))
+    def register(self) -> None:
+        self.node.register([local(SERVICE_ADDRESS)], lambda: self)
 
-    def worker_started(self, context: Context) -> None:
-        """Handles a start of the worker. A restart after a crash ends all sessions."""
-        self._worker_starts += 1
-        self.runner.call_later = context.call_later
-        if self._worker_starts == 1:
+    def started(self) -> None:
+        super().started()
+        self._starts += 1
+        if self._starts > 1:
+            # Notifications may have been lost in the crash, so the state of blocks in flight is unknown.
+            self.machine.node_failed(NodeFailure("publishing failed; it was started anew"), trio.current_time())
+            self.perform()
+            self._announce_stored()
+        self._tick()
+
+    # Opening sessions.
+
+    def handle(self, message: Message) -> None:
+        # Only an opening message, with a way back, belongs here.
+        try:
+            request = PUBLISH.decode_request(message.payload)
+            if not isinstance(request, OpenSession | OpenRootSession):
+                raise ProtocolError("open a session first, and send what follows to the address that answers")
+            if not message.return_route:
+                raise ProtocolError("there is no way back")
+            if len(request.token) > TOKEN_BYTES_MAX:
+                raise ProtocolError(f"a token of {len(request.token)} bytes; at most {TOKEN_BYTES_MAX}")
+        except ProtocolError as error:
+            logger.info("block_publish_refused", **message.origin.who, reason=str(error))
+            self.reply(message, error_payload(str(error)))
             return
-        # Notifications may have been lost with the failed worker, so the state of blocks in flight is unknown.
-        self.machine.node_failed(NodeFailure("publishing failed; it was started anew"), self.now_s())
-        self.runner.perform()
-        self._announce_stored()
+        # The node may be unable to take blocks now, or the identity may have too many sessions: the answer ends the
+        # stream.
+        refusal = self._open(message, request)
+        if refusal is not None:
+            self.reply(message, PUBLISH.encode_response(refusal))
 
-    # Sessions.
+    def demand(self, message: Message) -> Demand:
+        return Demand(Right.BLOCK_PUBLISH, self.store.chain)
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return PUBLISH.encode_response(StreamEnded(PublishStatus.ERROR, self.machine.last_block, None, reason))
 
     def admit(self, origin: Origin) -> int | StreamEnded:
         """Returns the id of a new publisher of any protocol. Its session counts for its identity until
@@ -111,7 +145,7 @@ class PublishService:
         self._opened += 1
         return self._opened
 
-    def open(self, message: Message, request: OpenSession | OpenRootSession) -> StreamEnded | None:
+    def _open(self, message: Message, request: OpenSession | OpenRootSession) -> StreamEnded | None:
         """Opens a session. If the same message opened a session before, that session answers again. Returns the closing
         answer if the publisher is not admitted now."""
         opening = (message.return_route, request)
@@ -124,20 +158,68 @@ class PublishService:
         if isinstance(admitted, StreamEnded):
             return admitted
         address = local(f"block_publish_{self._new_id()}")
-        session = PublishSession(admitted, message, request, self.node, self.runner, self.store.chain)
+        session = PublishSession(admitted, message, request, self)
         self._addresses[opening] = address
         self.node.register([address], lambda: session)
         return None
 
+    def sessions(self) -> list[PublisherSession]:
+        return list(self._sessions.values())
+
+    def join(self, session: PublisherSession) -> None:
+        self._sessions[session.publisher.publisher_id] = session
+        self.machine.join(session.publisher)
+        self.perform()
+
+    # Reading from publishers.
+
+    def may_read(self, publisher: PublisherState) -> bool:
+        """Whether to continue reading from this publisher. If not, the session stops until `admit` is called."""
+        return self.machine.may_read(publisher, self._has_room)
+
+    def may_begin(self, publisher: PublisherState) -> bool:
+        """Whether to take a request, perhaps a large one, from this publisher: not while `unread_bytes` has reached its
+        limit, except for the block that all others wait for."""
+        blocks = self.machine.blocks
+        has_place = self.unread_bytes < self.limits.queued_bytes_max or blocks.has_gap
+        return (has_place or publisher.session.block_number == blocks.next_to_verify) and self.may_read(publisher)
+
+    def may_go_on(self, publisher: PublisherState) -> bool:
+        """Whether to hand on more of a request that was handed on in part. While the plugins are full, its other items
+        stay in the request, so that they are in memory only once."""
+        if self.facility.full:
+            self._wait_for_room()
+            return False
+        return self.may_read(publisher)
+
+    # Notifications, and the clock.
+
+    def handle_notification(self, notification: Notification) -> None:
+        now_s = trio.current_time()
+        if isinstance(notification, VerificationNotification):
+            self.machine.verified(notification, now_s)
+        elif isinstance(notification, PersistedNotification):
+            self.machine.persisted(notification, now_s)
+        elif isinstance(notification, NodeFailure):
+            self.machine.node_failed(notification, now_s)
+        elif isinstance(notification, NodeStopping):
+            self.machine.node_stops(notification.reason, now_s)
+        self.mending.handle_notification(notification)
+        self.perform()
+
+    def _tick(self) -> None:
+        self.tick()
+        self.context.call_later(self.limits.tick_s, self._tick)
+
     def tick(self) -> None:
         """Checks deadlines, and ends the sessions of publishers that have disconnected."""
-        for session in self.runner.sessions():
+        for session in self.sessions():
             if not session.reachable:
                 session.leave()
         self.mending.tick()
         self._announce_stored()
-        self.machine.tick(self.now_s(), full_at=self.facility.full_at)
-        self.runner.perform()
+        self.machine.tick(trio.current_time(), full_at=self.facility.full_at)
+        self.perform()
         # An opening message that comes again after the end of its session opens a new session.
         for opening, address in list(self._addresses.items()):
             if not self.node.is_registered(address):
@@ -154,59 +236,91 @@ class PublishService:
             self.facility.publish(PersistedNotification(number, True, BlockOrigin.HISTORY))
             number += 1
 
+    # The effects of the machine.
 
-class PublishWorker(Plugin):
-    name: ClassVar[str] = "publish"
-
-    def __init__(self, service: PublishService) -> None:
-        super().__init__(service.facility)
-        self._service = service
-
-    def started(self) -> None:
-        super().started()
-        self._service.worker_started(self.context)
-        self._tick()
-
-    def handle(self, message: Message) -> None:
-        # Only an opening message, with a way back, belongs here.
-        try:
-            request = PUBLISH.decode_request(message.payload)
-            if not isinstance(request, OpenSession | OpenRootSession):
-                raise ProtocolError("open a session first, and send what follows to the address that answers")
-            if not message.return_route:
-                raise ProtocolError("there is no way back")
-            if len(request.token) > TOKEN_BYTES_MAX:
-                raise ProtocolError(f"a token of {len(request.token)} bytes; at most {TOKEN_BYTES_MAX}")
-        except ProtocolError as error:
-            logger.info("block_publish_refused", **message.origin.who, reason=str(error))
-            self.reply(message, error_payload(str(error)))
+    def perform(self) -> None:
+        """Carries out all effects, forwards items to the plugins, and lets sessions read again. A plugin can answer an
+        effect at once with another change, which calls `perform` again. The inner call does nothing, and the outer call
+        carries out the new effects. So all effects happen in the order in which the machine listed them."""
+        if self._performing:
             return
-        # The node may be unable to take blocks now, or the identity may have too many sessions: the answer ends the
-        # stream.
-        refusal = self._service.open(message, request)
-        if refusal is not None:
-            self.reply(message, PUBLISH.encode_response(refusal))
+        machine = self.machine
+        self._performing = True
+        self._forwarded_items = 0
+        try:
+            while True:
+                # Effects are carried out before forwarding: an effect may drop a block whose items would otherwise be
+                # forwarded.
+                if machine.effects:
+                    self._carry_out(machine.effects.popleft())
+                elif machine.forward_due:
+                    self._forward()
+                else:
+                    break
+        finally:
+            self._performing = False
+        # Sessions are admitted last, because only now the free room is known.
+        if machine.admit_due:
+            machine.admit_due = False
+            for session in self.sessions():
+                if session.publisher.is_held and self.may_read(session.publisher):
+                    session.admit()
 
-    def demand(self, message: Message) -> Demand:
-        return Demand(Right.BLOCK_PUBLISH, self._service.store.chain)
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, SendResponse):
+            session = self._sessions.get(effect.publisher_id)
+            if session is not None:
+                session.respond(effect.response)
+        elif isinstance(effect, EndSession):
+            session = self._sessions.pop(effect.publisher_id, None)
+            if session is not None:
+                session.close(effect.ended)
+        elif isinstance(effect, LogLine):
+            (logger.warning if effect.is_warning else logger.info)(effect.event, **effect.fields)
+        else:
+            if isinstance(effect, CatchUpStalled):
+                logger.warning("block_catch_up_stalled", target=effect.target_block, last_block=effect.last_block)
+            self.facility.publish(effect)
 
-    def failure_payload(self, message: Message, reason: str) -> bytes | None:
-        ended = StreamEnded(PublishStatus.ERROR, self._service.machine.last_block, None, reason)
-        return PUBLISH.encode_response(ended)
+    def _forward(self) -> None:
+        """Publishes one event with items, unless the plugins are full or other workers of the node must run first."""
+        machine, limit = self.machine, self.limits.slice_items_max
+        machine.forward_due = False
+        if self._forwarded_items >= limit:
+            return
+        # Other workers have run since the last slice, so the pause is over, even without more items to forward.
+        self._is_resting = False
+        block = machine.blocks.find_to_forward()
+        if block is None:
+            return
+        if self.facility.full:
+            self._wait_for_room()
+            return
+        event = machine.blocks.forward(block, trio.current_time())
+        machine.forward_due = True
+        if isinstance(event, ItemsReceived):
+            self._forwarded_items += len(event.items)
+        self.facility.publish(event)
+        if self._forwarded_items >= limit:
+            # The remaining items are forwarded after other workers have run. Otherwise one large block would stop the
+            # whole node.
+            self._is_resting = True
+            self.context.call_later(0, self._go_on)
 
-    def handle_notification(self, notification: Notification) -> None:
-        machine, now_s = self._service.machine, self._service.now_s()
-        if isinstance(notification, VerificationNotification):
-            machine.verified(notification, now_s)
-        elif isinstance(notification, PersistedNotification):
-            machine.persisted(notification, now_s)
-        elif isinstance(notification, NodeFailure):
-            machine.node_failed(notification, now_s)
-        elif isinstance(notification, NodeStopping):
-            machine.node_stops(notification.reason, now_s)
-        self._service.mending.handle_notification(notification)
-        self._service.runner.perform()
+    def _wait_for_room(self) -> None:
+        # The function is registered once; the facility keeps the function until the plugins have room.
+        if not self._waits_for_room:
+            self._waits_for_room = True
+            self.facility.when_room(self._room)
 
-    def _tick(self) -> None:
-        self._service.tick()
-        self.context.call_later(self._service.limits.tick_s, self._tick)
+    def _room(self) -> None:
+        self._waits_for_room = False
+        self.machine.forward_due = self.machine.admit_due = True
+        self.perform()
+
+    def _go_on(self) -> None:
+        self.machine.go_on(trio.current_time())
+        self.perform()
+
+    def _has_room(self) -> bool:
+        return not self.facility.full and not self._is_resting

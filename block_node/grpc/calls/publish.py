@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import trio
+
 from block_node.grpc.calls.publishers import DoorPublishers
 from block_node.grpc.calls.statistics import ANSWERS
 from block_node.grpc.http2.handler import FAILED, CallHandler, GrpcCall
@@ -47,8 +49,8 @@ from block_node.protocol import (
     SkipBlock,
     StreamEnded,
 )
-from block_node.publish.runner import HEADER_TAG, PublisherSession
 from block_node.publish.service import PublishService
+from block_node.publish.session import HEADER_TAG, PublisherSession
 from block_node.publish.session_machine import InvalidPublishRequest, PublisherState, SessionState
 from ockam.actors.message import Origin
 from ockam.protocol import ProtocolError
@@ -64,7 +66,7 @@ class PublishCall(PublisherSession, CallHandler):
 
     Invariant: while `publisher.is_held` is True, no message of the call is taken, and its window is not given back.
     `_rest` has the items of the present request that were not handed on. The size of the request, `_rest_bytes`, counts
-    in `PublishRunner.unread_bytes`. `_taken` counts the items that were taken since the last pause, and bytes as items
+    in `PublishService.unread_bytes`. `_taken` counts the items that were taken since the last pause, and bytes as items
     of `slice_bytes_max / slice_items_max` bytes.
     """
 
@@ -78,8 +80,8 @@ class PublishCall(PublisherSession, CallHandler):
         peer = f"{origin.peer} {correlation}".strip()
         admitted = service.admit(origin)
         publisher_id = 0 if isinstance(admitted, StreamEnded) else admitted
-        publisher = PublisherState(publisher_id, False, service.runner.now_s(), f"gRPC {peer}")
-        super().__init__(publisher, service.runner, origin.usage, peer)
+        publisher = PublisherState(publisher_id, False, trio.current_time(), f"gRPC {peer}")
+        super().__init__(publisher, service, origin.usage, peer)
         self._call = call
         self._limits = limits
         self._is_lost = self._has_acknowledged = False
@@ -100,13 +102,13 @@ class PublishCall(PublisherSession, CallHandler):
         call.widen(limits.publish_window_bytes)
         call.may_wait = self._may_wait
         others.open[self] = None
-        self._runner.join(self)
+        self._service.join(self)
 
     # Called by the connection.
 
     def may_take(self) -> bool:
         rest = self._rest
-        may_read = self._runner.may_begin if rest is None else self._runner.may_go_on
+        may_read = self._service.may_begin if rest is None else self._service.may_go_on
         # The publisher is held before `may_read` asks the plugins for room: `admit`, which follows when there is room,
         # perhaps at once, resumes only held calls.
         self._hold(not self._is_over)
@@ -115,7 +117,7 @@ class PublishCall(PublisherSession, CallHandler):
         if rest is not None and not self.publisher.is_held:
             self._handle(lambda: self._take_part(rest))
         may_take = self._rest is None and not self.publisher.is_held
-        if may_take and self._taken >= self._runner.limits.slice_items_max:
+        if may_take and self._taken >= self._service.limits.slice_items_max:
             # Many requests that came together, or compressed, are as much work as a large one.
             self._pause()
             return False
@@ -141,9 +143,9 @@ class PublishCall(PublisherSession, CallHandler):
         return self.publisher.session.block_number
 
     def window_closed_s(self) -> float:
-        return self._call.window_closed_s(self._runner.now_s())
+        return self._call.window_closed_s(trio.current_time())
 
-    # Called by the runner.
+    # Called by the service.
 
     @property
     def reachable(self) -> bool:
@@ -189,7 +191,7 @@ class PublishCall(PublisherSession, CallHandler):
 
     def _handle(self, take: Callable[[], None]) -> None:
         """Hands on a message, or a part of it. Ends the stream if the message is wrong."""
-        self.publisher.used_s = self._runner.now_s()
+        self.publisher.used_s = trio.current_time()
         current = self.block_number
         try:
             take()
@@ -201,17 +203,17 @@ class PublishCall(PublisherSession, CallHandler):
             # The publisher must read an EndOfStream before the end of the call. The connection logs the mistake.
             self.end(PublishStatus.ERROR, current, FAILED)
             raise
-        self._runner.perform()
+        self._service.perform()
 
     def _take(self, message: bytes) -> None:
         """Handles one message. Raises InvalidPublishRequest, MessageFormatError or ProtocolError for a wrong one."""
-        limits = self._runner.limits
+        limits = self._service.limits
         self._taken += 1 + len(message) * limits.slice_items_max // limits.slice_bytes_max
         found = find_set(message, PUBLISHED_SET)
         if found is not None:
             # `may_take` hands on the items before it lets the next request come.
             self._rest, self._rest_bytes = found, len(message)
-            self._runner.unread_bytes += self._rest_bytes
+            self._service.unread_bytes += self._rest_bytes
             return
         if len(message) > OTHER_BYTES_MAX:
             raise MessageFormatError(
@@ -232,7 +234,7 @@ class PublishCall(PublisherSession, CallHandler):
     def _take_part(self, rest: ItemSet) -> None:
         """Hands on the next items, and leaves the rest until other tasks of the node have run: a large request can
         have a million items, or an item that is handed on in pieces."""
-        limits = self._runner.limits
+        limits = self._service.limits
         begins_set = not rest.is_begun
         items, piece = rest.take(limits.slice_items_max, limits.slice_bytes_max)
         self._taken += len(items)
@@ -251,9 +253,9 @@ class PublishCall(PublisherSession, CallHandler):
         self._call.resume()
 
     def _drop_rest(self) -> None:
-        self._runner.unread_bytes -= self._rest_bytes
+        self._service.unread_bytes -= self._rest_bytes
         # After a large request, another publisher may begin one.
-        if self._rest_bytes > self._runner.limits.slice_bytes_max:
+        if self._rest_bytes > self._service.limits.slice_bytes_max:
             self._machine.admit_due = True
         self._rest, self._rest_bytes = None, 0
 
@@ -269,17 +271,17 @@ class PublishCall(PublisherSession, CallHandler):
             return
         self._counted["publisher_block_items_received"] += len(items) if begins and not is_dropped else 0
         if is_header:
-            self._begun_s = self._runner.now_s()
+            self._begun_s = trio.current_time()
         self.items(items, piece)
         if is_header and not self._has_acknowledged and self._machine.last_block is not None:
             # A publisher that begins with old blocks continues after this one (facts/grpc_peers.md §2, thread 4).
-            self._runner.perform()
+            self._service.perform()
             self.respond(Acknowledgement(self._machine.last_block))
 
     def _end_block(self, number: int) -> None:
         if number == self.block_number:
             self._counted["publisher_blocks_closed_complete"] += 1
-            self._counted["publisher_receive_latency_ns"] += round((self._runner.now_s() - self._begun_s) * 1e9)
+            self._counted["publisher_receive_latency_ns"] += round((trio.current_time() - self._begun_s) * 1e9)
         self.block_end(number)
 
     # Answers.
@@ -293,7 +295,7 @@ class PublishCall(PublisherSession, CallHandler):
             self.end(PublishStatus.DUPLICATE_BLOCK, number, reason)
 
     def _respond_behind(self, response: Behind) -> None:
-        if self._others.told.may_tell(self.party, self._runner.now_s()):
+        if self._others.told.may_tell(self.party, trio.current_time()):
             self._send("node_behind_publisher", block_or_none(response.last_block))
         else:
             self._send("resend_block", response.next_block)

@@ -29,7 +29,7 @@ from block_node.protocol import (
     StreamEnded,
 )
 from block_node.publish.limits import PublishLimits
-from block_node.publish.runner import HEADER_TAG
+from block_node.publish.session import HEADER_TAG
 from ockam.actors.address import local
 from ockam.actors.message import Message
 from ockam.protocol import ERROR

@@ -276,9 +276,9 @@ async def test_a_publisher_that_is_not_read_is_not_asked_again(tmp_path: Path) -
         await world.settle()
         assert [each.is_held for each in world.publishing.statistics().sessions] == [False, True, False]
         # As the clock does, after twice the time in which a silent publisher is asked again.
-        machine, now_s = world.publishing.machine, world.publishing.now_s()
+        machine, now_s = world.publishing.machine, trio.current_time()
         machine.tick(now_s + 2 * limits.resend_s, full_at=None)
-        world.publishing.runner.perform()
+        world.publishing.perform()
         await world.settle()
         assert not second.told
         first.items(lowest.items[4:])

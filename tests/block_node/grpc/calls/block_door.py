@@ -114,7 +114,7 @@ async def block_door(
             connection.close("test")
         await trio.testing.wait_all_tasks_blocked()
         assert budget.held_bytes == budget.window_bytes == 0
-        assert not world.publishing.runner.sessions()
+        assert not world.publishing.sessions()
         assert not services._subscriptions
         nursery.cancel_scope.cancel()
 

@@ -23,7 +23,7 @@ from block_node.grpc.limits import GrpcLimits
 from block_node.grpc.messages import NO_BLOCK, write_message
 from block_node.protocol import Piece
 from block_node.publish.limits import PublishLimits
-from block_node.publish.runner import HEADER_TAG, PublisherSession
+from block_node.publish.session import HEADER_TAG, PublisherSession
 from tests.block_node.grpc.calls.block_door import PUBLISH, STATUS, BlockDoor, GrpcPublisher, block_door, publisher
 from tests.block_node.grpc.http2.door import wait_until
 from tests.block_node.grpc.http2.raw_client import framed, pbj_headers, raw_client, zstd_stream
@@ -308,7 +308,7 @@ async def test_a_large_request_is_handed_on_in_parts_between_which_others_run(
         _, sizes, turns = zip(*parts.found, strict=True)
         assert sizes == (16,) * (len(block.items) // 16) + (len(block.items) % 16,)
         assert len({*turns}) == len(turns)
-        assert door.world.publishing.runner.unread_bytes == 0
+        assert door.world.publishing.unread_bytes == 0
 
 
 async def test_a_call_hands_on_one_part_in_a_turn_also_beside_another_call_of_its_connection(
@@ -377,23 +377,23 @@ async def test_an_item_larger_than_a_part_is_handed_on_in_pieces(
         assert b"".join(piece for _, piece in parts.pieces) == b"".join(large)
         assert sum(piece is Piece.FIRST for piece, _ in parts.pieces) == len(large)
         assert any(data.startswith(HEADER_TAG) for piece, data in parts.pieces if piece is not Piece.FIRST)
-        assert door.world.publishing.runner.unread_bytes == 0
+        assert door.world.publishing.unread_bytes == 0
 
 
 async def test_a_large_request_waits_where_it_is_while_the_plugins_are_full(tmp_path: Path) -> None:
     """Its items would else be in memory a second time: in the queue of the block."""
     block = chain_of(1, BlockShape(item_count=200, item_bytes=100_000))[0]
     async with block_door(tmp_path) as door, publisher(door) as first:
-        runner = door.world.publishing.runner
+        publishing = door.world.publishing
         persistence = plugin(door.world, "persistence")
         persistence.inlet.pause()
         await first.block(block, set_size=len(block.items))
-        await wait_until(lambda: any(each.publisher.is_held for each in runner.sessions()))
-        assert runner.unread_bytes > 19_000_000
-        assert door.world.publishing.statistics().in_flight.queued_bytes < 2 * runner.limits.slice_bytes_max
+        await wait_until(lambda: any(each.publisher.is_held for each in publishing.sessions()))
+        assert publishing.unread_bytes > 19_000_000
+        assert door.world.publishing.statistics().in_flight.queued_bytes < 2 * publishing.limits.slice_bytes_max
         persistence.inlet.resume()
         await first.expect("acknowledgement", 0)
-        assert runner.unread_bytes == 0
+        assert publishing.unread_bytes == 0
 
 
 async def test_the_rest_of_a_large_request_comes_before_the_end_of_its_half(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ async def test_the_rest_of_a_large_request_comes_before_the_end_of_its_half(tmp_
         whole = write_message("PublishStreamRequest", {"block_items": {"block_items": list(block.items)}})
         await client.send(first.stream_id, framed(whole) + framed(end), end=True)
         await wait_until(lambda: door.world.stored() == [0])
-        assert door.world.publishing.runner.unread_bytes == 0
+        assert door.world.publishing.unread_bytes == 0
 
 
 async def test_a_fault_in_a_later_part_of_a_request_ends_the_stream(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ async def test_a_fault_in_a_later_part_of_a_request_ends_the_stream(tmp_path: Pa
         items = b"".join(item_prefix(len(item)) + item for item in block.items) + b"\x12\x00"
         await first.client.send(first.stream_id, framed(bytes_field(1, items)))
         assert "something else than an item" in await first.expect_end(INVALID_REQUEST, NO_BLOCK, 0)
-        assert door.world.publishing.runner.unread_bytes == 0
+        assert door.world.publishing.unread_bytes == 0
         assert door.world.publishing.statistics().in_flight.blocks == 0
 
 
@@ -427,21 +427,21 @@ async def test_a_large_request_has_nothing_beside_its_items(tmp_path: Path) -> N
 async def test_rests_of_large_requests_count_as_waiting_but_for_the_next_block(tmp_path: Path) -> None:
     """Many publishers could else each hold a request of 125 MB."""
     async with block_door(tmp_path) as door, publisher(door) as first, publisher(door) as second:
-        runner = door.world.publishing.runner
+        publishing = door.world.publishing
         block, following = chain_of(2)
         await first.items(block.items[:2])
         await second.items(following.items[:2])
         await wait_until(lambda: door.world.publishing.statistics().in_flight.blocks == 2)
-        runner.unread_bytes += runner.limits.queued_bytes_max
+        publishing.unread_bytes += publishing.limits.queued_bytes_max
         await second.items(following.items[2:])
         await second.end_block(1)
         # The block that all wait for comes all the same.
         await first.items(block.items[2:])
         await first.end_block(0)
         await first.expect("acknowledgement", 0)
-        runner.unread_bytes -= runner.limits.queued_bytes_max
+        publishing.unread_bytes -= publishing.limits.queued_bytes_max
         door.world.publishing.machine.admit_due = True
-        runner.perform()
+        publishing.perform()
         await second.wait_for("acknowledgement", 1)
 
 
